@@ -1,0 +1,158 @@
+"""Configuration: pydantic models with defaults that work, and YAML files that override them.
+
+A file is refused as a whole, in one line that names the file, the key and what is allowed there.
+"""
+
+from __future__ import annotations
+
+import logging.config
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dispatcher.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+
+FREE_PORT = 0
+
+
+class ConfigModel(BaseModel):
+    """Base of all configuration: unknown keys are refused, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DispatcherConfig(ConfigModel):
+    """Of one AsyncDispatcher."""
+
+    queue_capacity: int | None = Field(
+        None, ge=1, description="most events in the queue; null: no bound. Posts of handlers are not bounded."
+    )
+    queue_full_policy: Literal["block", "reject"] = Field(
+        "block", description="a post to a full queue waits (block) or is refused (reject)"
+    )
+    queue_full_timeout_s: float | None = Field(
+        None, gt=0, description="longest wait of a post under block, then it is refused; null: no limit"
+    )
+    batch_size: int = Field(256, ge=1, description="most events handled before the loop looks at anything else")
+    drain_events_on_stop: bool = Field(
+        True, description="handle what is queued before stopping; false: discard it, counted"
+    )
+    drain_timeout_s: float = Field(
+        30.0,
+        ge=0,
+        description="longest that stop() waits for handlers; what is left then is discarded, counted",
+    )
+    measure_times: bool = Field(
+        False, description="time each event in the queue and in its handler; always on with a journal"
+    )
+
+
+class MetricsConfig(ConfigModel):
+    """Of the Prometheus endpoint."""
+
+    enabled: bool = Field(True, description="serve /metrics")
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(FREE_PORT, ge=0, le=65535, description="port to listen on; 0: a free one, which is printed")
+
+
+class JournalConfig(ConfigModel):
+    """Of the event journal."""
+
+    segment_bytes: int = Field(64 * 1024 * 1024, ge=1024, description="a segment that has grown this big is closed")
+    segment_age_s: float = Field(
+        60.0, gt=0, description="a segment that is this old is closed with the next event or idle moment"
+    )
+    buffer_rows: int = Field(4096, ge=1, description="rows kept in memory before they are written")
+
+
+def load_config(path: Path | str, model: type[M], overrides: Mapping[str, Any] | None = None) -> M:
+    """Read `model` from a YAML file; top-level `overrides` win over the file.
+
+    Raises:
+        ConfigError: no such file, not YAML, an unknown key, a wrong type or a bad value.
+    """
+    data = _load_yaml(Path(path))
+    return parse_config({**data, **(overrides or {})}, model, source=str(path))
+
+
+def parse_config(data: Mapping[str, Any], model: type[M], *, source: str = "config") -> M:
+    """Make `model` of plain data. Raises ConfigError as `load_config` does; `source` stands for the file."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = error.errors()
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ConfigError(f"{source}: {_explain(problems[0], model)}{more}") from error
+
+
+def _load_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "not valid YAML"
+        raise ConfigError(f"{path}{where}: {problem}") from error
+    except (ValueError, AttributeError, RecursionError) as error:  # PyYAML's own, e.g. of 2020-99-99: no such day
+        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a mapping of keys to values is expected, not {type(data).__name__}")
+    return data
+
+
+def configure_logging(path: Path | str | None = None) -> None:
+    """Set up logging from a YAML file in the form of `logging.config.dictConfig`; None: warnings to standard error.
+
+    Raises:
+        ConfigError: the file cannot be read, or logging refuses what it says.
+    """
+    if path is None:
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        return
+    data = _load_yaml(Path(path))
+    try:
+        logging.config.dictConfig(data)
+    except (ValueError, TypeError, AttributeError, ImportError) as error:
+        cause = f": {error.__cause__}" if error.__cause__ is not None else ""
+        raise ConfigError(f"{path}: logging refuses it: {error}{cause}") from error
+
+
+def _explain(problem: Any, model: type[BaseModel]) -> str:
+    path = [part for part in problem["loc"] if part != "int" and part != "float"]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    if problem["type"] == "extra_forbidden":
+        allowed = _fields_at(model, path[:-1])
+        return f"unknown key {key}; allowed here: {', '.join(sorted(allowed))}" if allowed else f"unknown key {key}"
+    if problem["type"] == "missing":
+        return f"{key} is missing; it has no default"
+    message = problem["msg"][:1].lower() + problem["msg"][1:]
+    return f"{key or 'the file'}: {problem['input']!r} is not allowed; {message}"
+
+
+def _fields_at(model: type[BaseModel], path: list[Any]) -> list[str]:
+    current: type[BaseModel] | None = model
+    for part in path:
+        if current is None or isinstance(part, int):
+            continue
+        field = current.model_fields.get(part)
+        current = _model_in(field.annotation) if field is not None else None
+    return list(current.model_fields) if current is not None else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg)) is not None), None)

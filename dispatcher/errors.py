@@ -1,0 +1,86 @@
+"""Every exception of the core.
+
+    DispatcherError
+      ServiceStateError             caller: a life-cycle method was called in the wrong state
+      UnregisteredEventTypeError    caller: nobody registered a handler for the event's enum class
+      QueueFullError                load: a bounded queue stayed full
+      MailboxStateError             caller: a mailbox method was called from the wrong thread or at the wrong time
+        MailboxClosedError          caller or shutdown: the mailbox is quiesced or closed
+      RejectedExecutionError        shutdown: an executor no longer takes work
+      ConfigError                   user: a configuration file, a key or a value
+      JournalError                  user or disk: the journal cannot be written or read
+
+A message says what happened with its values, what would have been right and what to do; the values are
+attributes too.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class DispatcherError(Exception):
+    """Base of all errors raised by the dispatcher and what is built on it."""
+
+
+class ServiceStateError(DispatcherError):
+    """A life-cycle method was called in a state that does not allow it."""
+
+    def __init__(self, service: str, state: Enum, wanted: Enum, advice: str = "") -> None:
+        self.service = service
+        self.state = state
+        self.wanted = wanted
+        hint = f" {advice}" if advice else ""
+        super().__init__(f"{service}: cannot go from {state.name} to {wanted.name}.{hint}")
+
+
+class UnregisteredEventTypeError(DispatcherError):
+    """An event's enum class has no handler."""
+
+    def __init__(self, dispatcher: str, event_type: object) -> None:
+        self.dispatcher = dispatcher
+        self.event_type = event_type
+        if isinstance(event_type, Enum):
+            what = f"no handler for {type(event_type).__name__}.{event_type.name}"
+            advice = f"Call register({type(event_type).__name__}, handler) before posting."
+        else:
+            what = f"an event needs an Enum member as its .type, got {event_type!r}"
+            advice = "Give the event class a `type` attribute that is an Enum member."
+        super().__init__(f"{dispatcher}: {what}. {advice}")
+
+
+class QueueFullError(DispatcherError):
+    """A bounded queue stayed full for as long as the caller was willing to wait."""
+
+    def __init__(self, name: str, capacity: int, waited_s: float) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.waited_s = waited_s
+        super().__init__(
+            f"{name}: the queue stayed full ({capacity} events) for {waited_s:g} s. "
+            "Raise queue_capacity, or slow the producers down."
+        )
+
+
+class MailboxStateError(DispatcherError):
+    """A mailbox or processor method was called from the wrong thread or at the wrong time."""
+
+
+class MailboxClosedError(MailboxStateError):
+    """The mailbox no longer takes mail (QUIESCED) or no longer gives any (CLOSED)."""
+
+    def __init__(self, state: Enum, action: str) -> None:
+        self.state = state
+        super().__init__(f"cannot {action}: the mailbox is {state.name}")
+
+
+class RejectedExecutionError(DispatcherError):
+    """An executor did not take a command, because its mailbox no longer takes mail."""
+
+
+class ConfigError(DispatcherError):
+    """A configuration file, key or value is wrong. One line, fit to be shown to a user as it is."""
+
+
+class JournalError(DispatcherError):
+    """The event journal cannot be written or read."""

@@ -1,0 +1,79 @@
+"""Mail: a piece of work for the mailbox thread, after Flink's Mail and MailOptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+MIN_PRIORITY: Final = -1
+"""Belongs to no operator: only the main loop runs it."""
+MAX_PRIORITY: Final = 2**31 - 1
+
+
+class MailOptions:
+    """How a mail is queued. Use the constants.
+
+    DEFAULT: in order of arrival. URGENT: before all mail that is not urgent. DEFERRABLE: only the main loop runs
+    it, never a yield at a priority of 0 or more.
+    """
+
+    __slots__ = ("is_deferrable", "is_urgent")
+
+    DEFAULT: MailOptions
+    URGENT: MailOptions
+    DEFERRABLE: MailOptions
+
+    def __init__(self, *, is_urgent: bool = False, is_deferrable: bool = False) -> None:
+        self.is_urgent = is_urgent
+        self.is_deferrable = is_deferrable
+
+    def __repr__(self) -> str:
+        return "URGENT" if self.is_urgent else "DEFERRABLE" if self.is_deferrable else "DEFAULT"
+
+
+MailOptions.DEFAULT = MailOptions()
+MailOptions.URGENT = MailOptions(is_urgent=True)
+MailOptions.DEFERRABLE = MailOptions(is_deferrable=True)
+
+
+class Mail:
+    """A runnable with a priority, which filters and never sorts, and a description.
+
+    `description` is %-formatted with `args`, and only when somebody asks for it.
+    `priority` is the effective one, by which takes filter; `original_priority` is what the sender gave.
+    """
+
+    __slots__ = ("_args", "_description", "is_urgent", "options", "original_priority", "priority", "runnable")
+
+    def __init__(
+        self,
+        runnable: Callable[[], Any],
+        priority: int,
+        description: str = "",
+        *args: Any,
+        options: MailOptions = MailOptions.DEFAULT,
+    ) -> None:
+        self.runnable = runnable
+        self.original_priority = priority
+        self.priority = MIN_PRIORITY if options.is_deferrable else priority
+        self.options = options
+        self.is_urgent = options.is_urgent
+        self._description = description
+        self._args = args
+
+    @property
+    def description(self) -> str:
+        if not self._description:
+            return repr(self.runnable)
+        return self._description % self._args if self._args else self._description
+
+    def run(self) -> None:
+        self.runnable()
+
+    def try_cancel(self) -> bool:
+        """Cancel the runnable if it is a future; says whether that was done."""
+        cancel = getattr(self.runnable, "cancel", None)
+        return bool(cancel()) if cancel is not None else False
+
+    def __repr__(self) -> str:
+        return f"<Mail {self.description!r} priority={self.original_priority} {self.options!r}>"

@@ -1,0 +1,274 @@
+"""The mailbox of one thread, after Flink's TaskMailboxImpl.
+
+Any thread puts mail into the queue, under the lock. The mailbox thread moves the queue's content to a batch of its
+own and takes from there without a lock. OPEN takes and gives mail, QUIESCED only gives, CLOSED does neither.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
+
+from dispatcher.errors import MailboxClosedError, MailboxStateError
+from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail
+
+T = TypeVar("T")
+
+
+class MailboxState(Enum):
+    """What a mailbox still does."""
+
+    OPEN = "OPEN"
+    QUIESCED = "QUIESCED"
+    CLOSED = "CLOSED"
+
+
+class TaskMailbox:
+    """Mail for one thread: the one that makes the mailbox, or `mailbox_thread`.
+
+    Only the mailbox thread may call `has_mail`, the takes, `create_batch`, `quiesce` and `close`; elsewhere they raise
+    MailboxStateError. Everybody may call the rest, `drain` once that thread has ended.
+    """
+
+    MIN_PRIORITY = MIN_PRIORITY
+    MAX_PRIORITY = MAX_PRIORITY
+
+    def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
+        self._thread = mailbox_thread or threading.current_thread()
+        self._ident = self._thread.ident  # None until a given thread starts
+        self._lock = threading.RLock()  # re-entrant, for run_exclusively
+        self._not_empty = threading.Condition(self._lock)
+        self._queue: deque[Mail] = deque()  # guarded by _lock; urgent mail first, the newest first of all
+        self._batch: deque[Mail] = deque()  # mailbox thread only; urgent mail first, the oldest first of all
+        self._new_mail = False  # == bool(_queue); written under _lock, read without it
+        self._new_urgent_mail = False  # _queue has urgent mail; written under _lock, read without it
+        self._state = MailboxState.OPEN  # guarded by _lock; OPEN -> QUIESCED -> CLOSED, never back
+
+    @property
+    def state(self) -> MailboxState:
+        return self._state
+
+    def is_mailbox_thread(self) -> bool:
+        ident = self._ident
+        if ident is None:
+            ident = self._ident = self._thread.ident
+        # The ident alone is not enough: a new thread may be given that of one that has ended.
+        return threading.get_ident() == ident and threading.current_thread() is self._thread
+
+    def put(self, mail: Mail) -> None:
+        """Append `mail` for the mailbox thread; urgent mail goes before all that is not. Any thread; never blocks.
+
+        Once this returns, the mail is either taken or handed back by `drain` or `close`; never lost.
+
+        Raises:
+            MailboxClosedError: the mailbox is quiesced or closed. The mail was not kept.
+        """
+        if mail.is_urgent:
+            self._put_urgent(mail)
+            return
+        # Check and append under one lock: a close() in between would strand the mail.
+        with self._lock:
+            self._check_put()
+            self._queue.append(mail)
+            self._new_mail = True
+            self._not_empty.notify()
+
+    def put_first(self, mail: Mail) -> None:
+        """As `put`, but before all other mail that is not urgent: the last one put first is the first one taken."""
+        if mail.is_urgent:
+            self._put_urgent(mail)
+            return
+        if self.is_mailbox_thread():
+            self._check_put()
+            _insert_before_normal(self._batch, mail)
+            return
+        with self._lock:
+            self._check_put()
+            _insert_before_normal(self._queue, mail)
+            self._new_mail = True
+            self._not_empty.notify()
+
+    def has_mail(self) -> bool:
+        self._check_thread("ask for mail")
+        return bool(self._batch) or self._new_mail
+
+    def size(self) -> int:
+        """How much mail waits, in the batch and in the queue. Any thread; a moment's truth."""
+        return len(self._batch) + len(self._queue)
+
+    def try_take(self, priority: int) -> Mail | None:
+        """The first mail whose priority is at least `priority`, or None. Never blocks.
+
+        Raises:
+            MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed.
+        """
+        self._check_thread("take mail")
+        self._check_take()
+        self._pull(urgent_only=True)
+        mail = _take_first(self._batch, priority)
+        if mail is not None or not self._new_mail:
+            return mail
+        with self._lock:
+            return self._take_from_queue(priority)
+
+    def take(self, priority: int) -> Mail:
+        """The first mail whose priority is at least `priority`; waits for one.
+
+        Raises:
+            MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed, also while waiting.
+        """
+        mail = self.try_take(priority)
+        if mail is not None:
+            return mail
+        with self._lock:
+            while True:
+                self._check_take()
+                mail = self._take_from_queue(priority)
+                if mail is not None:
+                    return mail
+                self._not_empty.wait()
+
+    def create_batch(self) -> bool:
+        """Move the queue's content to the batch if that is empty, urgent mail in any case; True if there is a batch."""
+        self._check_thread("create a batch")
+        self._check_take()
+        self._pull(urgent_only=False)
+        return bool(self._batch)
+
+    def try_take_from_batch(self) -> Mail | None:
+        """The batch's next mail, whatever its priority; urgent mail that came meanwhile goes first. Never blocks."""
+        self._check_thread("take mail")
+        self._check_take()
+        self._pull(urgent_only=True)
+        return self._batch.popleft() if self._batch else None
+
+    def drain(self) -> list[Mail]:
+        """Remove and return all mail: the batch, then the queue as stored; leaves the state as it is.
+
+        The thread is not checked, but no other may call this while the mailbox thread runs: the batch has no lock.
+        """
+        with self._lock:
+            left = [*self._batch, *self._queue]
+            self._batch.clear()
+            self._queue.clear()
+            self._new_mail = self._new_urgent_mail = False
+            return left
+
+    def quiesce(self) -> None:
+        """Refuse mail from now on; what is there can still be taken."""
+        self._check_thread("quiesce")
+        with self._lock:
+            if self._state is MailboxState.OPEN:
+                self._state = MailboxState.QUIESCED
+
+    def close(self) -> list[Mail]:
+        """Refuse mail and takes from now on, and return the mail that nobody took. Closing again returns nothing."""
+        self._check_thread("close")
+        with self._lock:
+            if self._state is MailboxState.CLOSED:
+                return []
+            left = self.drain()
+            self._state = MailboxState.CLOSED
+            self._not_empty.notify_all()
+            return left
+
+    def run_exclusively(self, action: Callable[[], T]) -> T:
+        """Run `action` while nobody else can put mail, quiesce or close: to look at the state and put as one step."""
+        with self._lock:
+            return action()
+
+    def _put_urgent(self, mail: Mail) -> None:
+        batch = self._batch
+        if self.is_mailbox_thread() and batch and not batch[0].is_urgent and not self._new_urgent_mail:
+            # No lock: the batch is this thread's own, and nothing in it or in the queue is urgent and older.
+            self._check_put()
+            batch.appendleft(mail)
+            return
+        with self._lock:
+            self._check_put()
+            self._queue.appendleft(mail)
+            self._new_mail = True
+            self._new_urgent_mail = True
+            self._not_empty.notify()
+
+    def _pull(self, *, urgent_only: bool) -> None:
+        """Bring mail from the queue to the batch, so that urgent mail comes first and in the order of its arrival."""
+        batch = self._batch
+        if batch:
+            # Finish the urgent mail first, or the urgent mail that came later would overtake it.
+            if batch[0].is_urgent or not self._new_urgent_mail:
+                return
+        elif not self._new_mail or (urgent_only and not self._new_urgent_mail):
+            return
+        only_urgent = urgent_only and bool(batch)
+        with self._lock:
+            queue = self._queue
+            while queue:
+                if queue[0].is_urgent:
+                    batch.appendleft(queue.popleft())
+                elif only_urgent:
+                    break
+                else:
+                    batch.append(queue.popleft())
+            self._new_urgent_mail = False
+            self._new_mail = bool(queue)
+
+    def _take_from_queue(self, priority: int) -> Mail | None:
+        # Urgent mail is stored newest first, but keeps the order of its arrival: look for the oldest.
+        mail = _take_oldest_urgent(self._queue, priority) or _take_first(self._queue, priority)
+        if mail is not None:
+            self._new_mail = bool(self._queue)
+            self._new_urgent_mail = self._new_mail and self._queue[0].is_urgent
+        return mail
+
+    def _check_thread(self, action: str) -> None:
+        # Until a given thread starts, whoever prepares it may act for it.
+        if not self.is_mailbox_thread() and self._ident is not None:
+            raise MailboxStateError(
+                f"cannot {action} on thread {threading.current_thread().name}: "
+                f"the mailbox belongs to thread {self._thread.name}. Send it a mail instead."
+            )
+
+    def _check_put(self) -> None:
+        if self._state is not MailboxState.OPEN:
+            raise MailboxClosedError(self._state, "put mail")
+
+    def _check_take(self) -> None:
+        if self._state is MailboxState.CLOSED:
+            raise MailboxClosedError(self._state, "take mail")
+
+
+def _insert_before_normal(mails: deque[Mail], mail: Mail) -> None:
+    urgent = 0
+    while urgent < len(mails) and mails[urgent].is_urgent:
+        urgent += 1
+    mails.insert(urgent, mail)
+
+
+def _take_oldest_urgent(mails: deque[Mail], priority: int) -> Mail | None:
+    found = None
+    for index, mail in enumerate(mails):
+        if not mail.is_urgent:
+            break
+        if mail.priority >= priority:
+            found = index
+    if found is None:
+        return None
+    mail = mails[found]
+    del mails[found]
+    return mail
+
+
+def _take_first(mails: deque[Mail], priority: int) -> Mail | None:
+    if not mails:
+        return None
+    if priority <= MIN_PRIORITY or mails[0].priority >= priority:
+        return mails.popleft()
+    for index, mail in enumerate(mails):
+        if mail.priority >= priority:
+            del mails[index]
+            return mail
+    return None

@@ -1,0 +1,197 @@
+"""Prometheus metrics of dispatchers: read from their plain counters when somebody scrapes (invariant 11).
+
+One collector per registry serves all dispatchers in it, told apart by the label `dispatcher`. A dispatcher that comes
+back under the same name takes its predecessor's place; one that nobody refers to any more drops out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import REGISTRY, Collector
+
+from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.config import MetricsConfig
+from dispatcher.errors import ConfigError
+from dispatcher.service import Service
+from dispatcher.stats import Histogram, snapshot
+
+log = logging.getLogger(__name__)
+
+
+class MetricsSource(Protocol):
+    """Something that adds metrics of its own to a dispatcher's, such as the state machines on it."""
+
+    def collect(self, dispatcher: str) -> Iterable[Metric]:
+        """Metric families with the label `dispatcher` among others. Called on the scraping thread."""
+
+
+class DispatcherCollector(Collector):
+    """The metrics of all dispatchers of one registry. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # leaf lock
+        self._dispatchers: weakref.WeakValueDictionary[str, AsyncDispatcher] = weakref.WeakValueDictionary()
+        self._sources: dict[str, tuple[MetricsSource, ...]] = {}  # guarded by _lock, by dispatcher name
+        self._accepted: dict[str, int] = {}  # guarded by _lock: what was last told, so that it never goes back
+
+    def add(self, dispatcher: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
+        with self._lock:
+            self._dispatchers[dispatcher.name] = dispatcher
+            self._sources[dispatcher.name] = tuple(sources)
+            self._accepted.pop(dispatcher.name, None)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing to check in advance: the names are this module's own."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            dispatchers = dict(self._dispatchers)
+            for gone in self._sources.keys() - dispatchers.keys():
+                del self._sources[gone]
+                self._accepted.pop(gone, None)
+            sources = dict(self._sources)
+        yield from self._of_queues(dispatchers)
+        yield from self._of_events(dispatchers)
+        yield from self._of_times(dispatchers)
+        for name, extras in sources.items():
+            for source in extras:
+                yield from source.collect(name)
+
+    def _of_queues(self, dispatchers: dict[str, AsyncDispatcher]) -> Iterator[Metric]:
+        size = GaugeMetricFamily("dispatcher_event_queue_size", "Events waiting in the queue.", labels=["dispatcher"])
+        contents = GaugeMetricFamily(
+            "dispatcher_event_queue_contents",
+            "Events waiting in the queue, by type.",
+            labels=["dispatcher", "event_class", "event_type"],
+        )
+        capacity = GaugeMetricFamily(
+            "dispatcher_event_queue_capacity",
+            "Most events that the queue holds; +Inf: no bound.",
+            labels=["dispatcher"],
+        )
+        mails = CounterMetricFamily(
+            "dispatcher_mailbox_mails", "Mails run on the handler thread.", labels=["dispatcher"]
+        )
+        running = GaugeMetricFamily(
+            "dispatcher_handler_running_seconds", "How long the current handler has run.", labels=["dispatcher"]
+        )
+        for name, dispatcher in dispatchers.items():
+            size.add_metric([name], dispatcher.queue_size())
+            capacity.add_metric([name], dispatcher.capacity if dispatcher.capacity is not None else float("inf"))
+            mails.add_metric([name], dispatcher.mails_run)
+            running.add_metric([name], dispatcher.handler_running_s())
+            for event_type, count in dispatcher.queue_contents().items():
+                kind = [name, type(event_type).__name__, str(getattr(event_type, "name", event_type))]
+                contents.add_metric(kind, count)
+        yield from (size, contents, capacity, mails, running)
+
+    def _of_events(self, dispatchers: dict[str, AsyncDispatcher]) -> Iterator[Metric]:
+        accepted = CounterMetricFamily(
+            "dispatcher_events_accepted", "Events taken from producers.", labels=["dispatcher"]
+        )
+        discarded = CounterMetricFamily(
+            "dispatcher_events_discarded", "Events accepted, then thrown away by a stop.", labels=["dispatcher"]
+        )
+        rejected = CounterMetricFamily("dispatcher_events_rejected", "Events refused.", labels=["dispatcher", "reason"])
+        by_type = ["dispatcher", "event_class", "event_type"]
+        handled = CounterMetricFamily("dispatcher_events_handled", "Events handled.", labels=by_type)
+        failed = CounterMetricFamily(
+            "dispatcher_events_failed", "Events whose handler raised, or that had none.", labels=by_type
+        )
+        for name, dispatcher in dispatchers.items():
+            accepted.add_metric([name], self._accepted_so_far(name, dispatcher.accepted))
+            discarded.add_metric([name], dispatcher.discarded)
+            for reason, count in dispatcher.rejected.items():
+                rejected.add_metric([name, reason], count)
+            for stats in snapshot(dispatcher.stats.copy).values():
+                for event_type, count in snapshot(stats.handled.copy).items():
+                    handled.add_metric([name, stats.event_class, event_type], count)
+                for event_type, count in snapshot(stats.failed.copy).items():
+                    failed.add_metric([name, stats.event_class, event_type], count)
+        yield from (accepted, discarded, rejected, handled, failed)
+
+    def _of_times(self, dispatchers: dict[str, AsyncDispatcher]) -> Iterator[Metric]:
+        queue = HistogramMetricFamily(
+            "dispatcher_event_queue_seconds", "Time of events in the queue.", labels=["dispatcher"]
+        )
+        handling = HistogramMetricFamily(
+            "dispatcher_event_handling_seconds", "Time of events in their handlers.", labels=["dispatcher"]
+        )
+        for name, dispatcher in dispatchers.items():
+            if dispatcher.measures_times:
+                _add_histogram(queue, name, dispatcher.queue_time)
+                _add_histogram(handling, name, dispatcher.handling_time)
+        yield from (queue, handling)
+
+    def _accepted_so_far(self, name: str, accepted: int) -> int:
+        # The parts are read one after the other while the handler thread works: never let the sum step back.
+        with self._lock:
+            accepted = self._accepted[name] = max(accepted, self._accepted.get(name, 0))
+            return accepted
+
+
+def _add_histogram(family: HistogramMetricFamily, name: str, histogram: Histogram) -> None:
+    buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in histogram.buckets()]
+    family.add_metric([name], buckets=buckets, sum_value=histogram.total_ns / 1e9)
+
+
+_collectors: weakref.WeakKeyDictionary[CollectorRegistry, DispatcherCollector] = weakref.WeakKeyDictionary()
+_collectors_lock = threading.Lock()
+
+
+def register_metrics(
+    dispatcher: AsyncDispatcher,
+    registry: CollectorRegistry = REGISTRY,
+    sources: Iterable[MetricsSource] = (),
+) -> None:
+    """Show a dispatcher, and `sources` with it, in the scrapes of `registry`. Any thread; repeating it is harmless."""
+    with _collectors_lock:
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = _collectors[registry] = DispatcherCollector()
+            registry.register(collector)
+    collector.add(dispatcher, sources)
+
+
+class MetricsServer(Service):
+    """Serves a registry at `/metrics` while started, on a thread of prometheus-client's.
+
+    Raises (from `start`):
+        ConfigError: the address cannot be listened on.
+    """
+
+    def __init__(self, config: MetricsConfig | None = None, registry: CollectorRegistry = REGISTRY) -> None:
+        super().__init__("MetricsServer")
+        self._settings = config or MetricsConfig()
+        self._registry = registry
+        self.port: int | None = None
+        """The port listened on, once started."""
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._settings.host}:{self.port}/metrics"
+
+    def service_start(self) -> None:
+        host, port = self._settings.host, self._settings.port
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=self._registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics.host {host}, metrics.port {port}: cannot listen there: {error.strerror or error}; "
+                "choose another, or port 0 for a free one"
+            ) from error
+        self.port = self._server.server_port
+
+    def service_stop(self) -> None:
+        if self.port is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()

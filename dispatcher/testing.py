@@ -1,0 +1,81 @@
+"""For tests of what is built on a dispatcher: no sleeping, no races, no real time."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Any
+
+from dispatcher.async_dispatcher import AsyncDispatcher, DispatcherEventHandler
+from dispatcher.errors import UnregisteredEventTypeError
+from dispatcher.event import Handler
+from dispatcher.mailbox.timers import ManualClock
+from dispatcher.multi_listener import MultiListenerHandler
+from dispatcher.service import Service
+
+__all__ = ["DrainDispatcher", "InlineDispatcher", "ManualClock"]
+
+
+class DrainDispatcher(AsyncDispatcher):
+    """An AsyncDispatcher whose `await_drained` fails the test when the events do not get done."""
+
+    def await_drained(self, timeout: float | None = 10.0) -> bool:
+        """Wait until drained, `timeout` seconds at most.
+
+        Raises:
+            AssertionError: not drained in time; says what is still queued and in the handler's hands.
+        """
+        if not super().await_drained(timeout):
+            raise AssertionError(
+                f"{self.name} is not drained after {timeout} s: in hand {self._current!r}, "
+                f"queued {self.queue_contents()}"
+            )
+        return True
+
+
+class InlineDispatcher(Service):
+    """Handles each event in the caller's thread, before `handle` returns. It need not be started.
+
+    Events that handlers post are handled in order after the current one, as on a real dispatcher. What a handler raises
+    goes to the caller; events posted behind it are dropped.
+    """
+
+    def __init__(self, name: str = "InlineDispatcher") -> None:
+        super().__init__(name)
+        self._handlers: dict[type, MultiListenerHandler] = {}
+        self._queue: deque[Any] = deque()
+        self._handling = False
+        self._event_handler = DispatcherEventHandler(self._handle)
+        self.events: list[Any] = []
+        """Everything handled so far, in order."""
+
+    @property
+    def event_handler(self) -> DispatcherEventHandler:
+        return self._event_handler
+
+    def register(self, event_type: type[Enum], handler: Handler) -> None:
+        self._handlers.setdefault(event_type, MultiListenerHandler()).add_handler(handler)
+
+    def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
+        present = self._handlers.get(event_type)
+        return present is not None and present.remove_handler(handler)
+
+    def _handle(self, event: Any) -> bool:
+        self._queue.append(event)
+        if self._handling:
+            return True
+        self._handling = True
+        try:
+            while self._queue:
+                self._handle_one(self._queue.popleft())
+        finally:
+            self._handling = False
+            self._queue.clear()
+        return True
+
+    def _handle_one(self, event: Any) -> None:
+        handler = self._handlers.get(type(event.type))
+        if handler is None or not handler.handlers:
+            raise UnregisteredEventTypeError(self.name, event.type)
+        self.events.append(event)
+        handler.handle(event)

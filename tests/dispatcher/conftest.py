@@ -1,0 +1,82 @@
+"""What the dispatcher's tests share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, Event
+
+TIMEOUT_S = 10.0
+"""For waits that succeed at once unless something is broken."""
+
+
+class Work(Enum):
+    DO = 1
+    MORE = 2
+
+
+class Other(Enum):
+    DO = 1
+
+
+class Numbered(Event[Work]):
+    """An event that can be told from others of its type."""
+
+    __slots__ = ("number", "producer")
+
+    def __init__(self, number: int = 0, producer: int = 0, type: Work = Work.DO) -> None:
+        super().__init__(type, 0.0)
+        self.number = number
+        self.producer = producer
+
+
+class Gate:
+    """A handler that stays in its first event until the test opens it, and records what it gets."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+        self.events: list[Any] = []
+
+    def handle(self, event: Any) -> None:
+        self.entered.set()
+        assert self.opened.wait(TIMEOUT_S)
+        self.events.append(event)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., AsyncDispatcher]]:
+    """Makes started dispatchers, and stops them at the end."""
+    made: list[AsyncDispatcher] = []
+
+    def make(*args: Any, handler: Any = None, **kwargs: Any) -> AsyncDispatcher:
+        dispatcher = AsyncDispatcher(*args, **kwargs)
+        if handler is not None:
+            dispatcher.register(Work, handler)
+        made.append(dispatcher)
+        dispatcher.init()
+        dispatcher.start()
+        return dispatcher
+
+    yield make
+    for dispatcher in made:
+        dispatcher.stop()
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def assert_accounts_balance(dispatcher: AsyncDispatcher, accepted: int) -> None:
+    """Invariant 4, on a dispatcher at rest."""
+    parts = (dispatcher.handled, dispatcher.failed, dispatcher.queue_size(), dispatcher.discarded)
+    assert dispatcher.accepted == sum(parts) == accepted, parts

@@ -1,0 +1,217 @@
+"""The rows of the journal. Its segments are in test_segments.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import Enum, Flag
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher import JournalWriter
+from dispatcher.journal import EVENTS, TRANSITIONS, verify
+
+from .conftest import Job, JobEvent, State, lines, rows, write_event
+
+Open = Callable[..., JournalWriter]
+
+ODD_STRINGS = [
+    "",
+    'a "quoted" word',
+    "back\\slash",
+    "two\nlines\r\n",
+    "tab\tand\0nul",
+    "größe ✓ 漢字",
+    "\N{PILE OF POO}",
+    "\u2028 separates lines",
+    "lone surrogate \ud800",
+    '","seq":7}',
+]
+
+
+class Odd(Enum):
+    """Filled by the functional form, which takes any name."""
+
+
+ODD_TYPES = list(Enum("Odd", {name: number for number, name in enumerate(ODD_STRINGS) if name}))  # type: ignore[misc]
+
+
+class Rights(Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_event_row_has_the_columns_of_the_schema_in_their_order(writer: JournalWriter, journal: Path) -> None:
+    writer.begin(1000)
+    writer.event("central", JobEvent("job_1", {"a": [1]}), 900, 1100, 101, 102, "failed", LookupError("lost"))
+    writer.close()
+
+    [line] = lines(journal / "events" / "events-00000001.jsonl")
+    row = json.loads(line)
+    assert list(row) == [column.name for column in EVENTS.columns]
+    assert row == {
+        "seq": 1,
+        "dispatcher": "central",
+        "event_class": "Job",
+        "event_type": "STARTED",
+        "entity": "job_1",
+        "enqueued_at": 900,
+        "started_at": 1000,
+        "finished_at": 1100,
+        "queue_ns": 101,
+        "handling_ns": 102,
+        "outcome": "failed",
+        "error": "LookupError: lost",
+        "payload": '{"a":[1]}',
+    }
+
+
+def test_a_transition_row_has_the_columns_of_the_schema_in_their_order(writer: JournalWriter, journal: Path) -> None:
+    writer.begin(1000)
+    writer.transition("Job", "job_1", State.NEW, Job.STARTED, State.RUNNING, valid=True)
+    writer.transition("Job", "job_1", State.RUNNING, Job.STARTED, State.RUNNING, valid=False)
+    writer.close()
+
+    parsed = [json.loads(line) for line in lines(journal / "transitions" / "transitions-00000001.jsonl")]
+    assert [list(row) for row in parsed] == [[column.name for column in TRANSITIONS.columns]] * 2
+    assert parsed[0] == {
+        "seq": 1,
+        "machine": "Job",
+        "entity": "job_1",
+        "from_state": "NEW",
+        "event_type": "STARTED",
+        "to_state": "RUNNING",
+        "at": 1000,
+        "valid": True,
+    }
+    assert (parsed[1]["from_state"], parsed[1]["valid"]) == ("RUNNING", False)
+
+
+def test_a_null_is_left_out(writer: JournalWriter, journal: Path) -> None:
+    write_event(writer, JobEvent(None, None))
+    writer.close()
+
+    [row] = rows(journal, EVENTS)
+    nullable = {column.name for column in EVENTS.columns if column.nullable}
+    assert row.keys() == {column.name for column in EVENTS.columns} - nullable
+
+
+def test_events_are_numbered_from_1_and_transitions_have_the_number_of_their_event(
+    writer: JournalWriter, journal: Path
+) -> None:
+    for transitions in (1, 0, 2):
+        write_event(writer, transitions=transitions)
+    writer.close()
+
+    assert [row["seq"] for row in rows(journal, EVENTS)] == [1, 2, 3]
+    assert [(row["seq"], row["at"]) for row in rows(journal, TRANSITIONS)] == [(1, 1000), (3, 3000), (3, 3000)]
+    assert verify(journal).problems == ()
+
+
+@pytest.mark.parametrize("text", ODD_STRINGS, ids=ascii)
+def test_any_string_comes_back_as_it_was(writer: JournalWriter, journal: Path, text: str) -> None:
+    writer.begin(1)
+    writer.transition(text, text, State.NEW, Job.STARTED, State.NEW, valid=True)
+    writer.event(text, JobEvent(text, {"text": text}), 1, 1, 0, 0, "failed", LookupError(text))
+    writer.close()
+
+    [event], [transition] = rows(journal, EVENTS), rows(journal, TRANSITIONS)
+    assert (event["dispatcher"], event["entity"], event["error"]) == (text, text, f"LookupError: {text}")
+    assert json.loads(event["payload"]) == {"text": text}
+    assert (transition["machine"], transition["entity"]) == (text, text)
+
+
+@given(text=st.text(st.characters()), names=st.lists(st.text(st.characters()), max_size=3))
+def test_any_text_of_any_event_verifies(tmp_path_factory: pytest.TempPathFactory, text: str, names: list[str]) -> None:
+    path = tmp_path_factory.mktemp("journal")
+    writer = JournalWriter(path)
+    for name in [text, *names]:
+        write_event(writer, JobEvent(text, {text: names}), dispatcher=name, error=LookupError(name))
+    writer.close()
+
+    assert [row["dispatcher"] for row in rows(path, EVENTS)] == [text, *names]
+    assert verify(path).problems == ()
+
+
+@pytest.mark.parametrize("odd", ODD_TYPES, ids=lambda odd: ascii(odd.name))
+def test_any_name_of_an_enum_member_comes_back_as_it_was(writer: JournalWriter, journal: Path, odd: Enum) -> None:
+    writer.begin(1)
+    writer.transition("Job", "job_1", odd, odd, odd, valid=True)
+    writer.event("central", JobEvent(type=odd), 1, 1, 0, 0, "handled")
+    writer.close()
+
+    [event], [transition] = rows(journal, EVENTS), rows(journal, TRANSITIONS)
+    assert (event["event_class"], event["event_type"]) == ("Odd", odd.name)
+    assert transition["from_state"] == transition["event_type"] == transition["to_state"] == odd.name
+
+
+@pytest.mark.parametrize(
+    ("type_", "event_class", "event_type"),
+    [
+        (Rights.READ | Rights.WRITE, "Rights", "READ|WRITE"),
+        (Rights(0), "Rights", str(Rights(0))),
+        ("no enum", "str", "no enum"),
+        (None, "NoneType", "None"),
+    ],
+)
+def test_an_event_of_an_odd_type_is_recorded_all_the_same(
+    writer: JournalWriter, journal: Path, type_: Any, event_class: str, event_type: str
+) -> None:
+    """A flag without a name raised TypeError on the handler thread."""
+    write_event(writer, JobEvent(type=type_), outcome="unregistered")
+    write_event(writer, object(), outcome="unregistered")
+    writer.close()
+
+    odd, without_type = rows(journal, EVENTS)
+    assert (odd["event_class"], odd["event_type"]) == (event_class, event_type)
+    assert (without_type["event_class"], without_type["event_type"]) == ("NoneType", "None")
+
+
+def test_a_payload_that_json_does_not_know_is_written_as_text(writer: JournalWriter, journal: Path) -> None:
+    write_event(writer, JobEvent(payload={"path": Path("a/b"), "state": State.NEW}))
+    writer.close()
+
+    [row] = rows(journal, EVENTS)
+    assert json.loads(row["payload"]) == {"path": "a/b", "state": "State.NEW"}
+
+
+@pytest.mark.parametrize("kind", ["cycle", "key", "str"])
+def test_a_payload_that_cannot_be_written_is_replaced_by_the_reason(
+    writer: JournalWriter, journal: Path, kind: str
+) -> None:
+    """One whose __str__ raises ended the handler thread."""
+    cycle: dict[str, Any] = {}
+    cycle["self"] = cycle
+    payload = {"cycle": cycle, "key": {(1, 2): 3}, "str": {"a": Unprintable()}}[kind]
+
+    write_event(writer, JobEvent(payload=payload))
+    writer.close()
+
+    [row] = rows(journal, EVENTS)
+    [reason] = json.loads(row["payload"]).values()
+    assert reason.startswith({"cycle": "ValueError: ", "key": "TypeError: ", "str": "RuntimeError: no words"}[kind])
+
+
+def test_an_error_that_cannot_be_printed_is_recorded_by_its_class(writer: JournalWriter, journal: Path) -> None:
+    """It ended the handler thread."""
+    write_event(writer, outcome="failed", error=UnprintableError())
+    writer.close()
+
+    assert rows(journal, EVENTS)[0]["error"] == "UnprintableError: (its __str__ raised)"

@@ -1,0 +1,102 @@
+"""What the mailbox's tests share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pytest
+
+from dispatcher.mailbox import Mail, MailboxController, MailboxProcessor, MailOptions, Suspension, TaskMailbox
+
+T = TypeVar("T")
+
+TIMEOUT_S = 10.0
+"""For waits that succeed at once unless something is broken."""
+
+
+def do_nothing() -> None: ...
+
+
+def mail(name: str = "", priority: int = 0, options: MailOptions = MailOptions.DEFAULT) -> Mail:
+    """A mail that is told from others by its name."""
+    return Mail(do_nothing, priority, name, options=options)
+
+
+def urgent(name: str = "", priority: int = 0) -> Mail:
+    return mail(name, priority, MailOptions.URGENT)
+
+
+def deferrable(name: str = "", priority: int = 0) -> Mail:
+    return mail(name, priority, MailOptions.DEFERRABLE)
+
+
+def names(mails: Iterable[Mail | None]) -> list[str | None]:
+    return [None if each is None else each.description for each in mails]
+
+
+def on_another_thread(action: Callable[[], T]) -> T:
+    """What `action` returns, or raises, on a thread that is not the mailbox's."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(action).result(TIMEOUT_S)
+
+
+class AnnouncingCondition(threading.Condition):
+    """Sets `waiting` while it holds the lock that its wait releases: who then gets the lock finds somebody waiting."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__(lock)
+        self.waiting = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waiting.set()
+        # Longer than any test waits for what this is to be woken for.
+        return super().wait(2 * TIMEOUT_S if timeout is None else timeout)
+
+
+def announce_waits(mailbox: TaskMailbox) -> threading.Event:
+    """The event that is set when a take of `mailbox` has to wait."""
+    condition = AnnouncingCondition(mailbox._lock)
+    mailbox._not_empty = condition
+    return condition.waiting
+
+
+class Action:
+    """A default action that records its turns and does in each what the test says; after these it suspends itself."""
+
+    def __init__(self, *turns: Callable[[MailboxController], Any]) -> None:
+        self.turns = list(turns)
+        self.log: list[str] = []
+        self.suspensions: list[Suspension] = []
+
+    def __call__(self, controller: MailboxController) -> None:
+        self.log.append("action")
+        if self.turns:
+            self.turns.pop(0)(controller)
+        else:
+            self.suspend(controller)
+
+    def suspend(self, controller: MailboxController) -> None:
+        self.suspensions.append(controller.suspend_default_action())
+
+    def mail(self, processor: MailboxProcessor, name: str, options: MailOptions = MailOptions.DEFAULT) -> None:
+        processor.main_mailbox_executor.execute(lambda: self.log.append(name), name, options=options)
+
+
+@pytest.fixture
+def mailbox() -> TaskMailbox:
+    """One that belongs to the test's thread."""
+    return TaskMailbox()
+
+
+@pytest.fixture
+def action() -> Action:
+    return Action()
+
+
+@pytest.fixture
+def processor(action: Action) -> MailboxProcessor:
+    """One that runs on the test's thread."""
+    return MailboxProcessor(action)

@@ -1,0 +1,177 @@
+"""Rules C4 of the reference: what becomes of mail when a processor ends."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable
+
+import pytest
+
+from dispatcher.errors import MailboxStateError, RejectedExecutionError
+from dispatcher.mailbox import Mail, MailboxController, MailboxProcessor, MailboxState
+
+from .conftest import TIMEOUT_S, mail, on_another_thread
+
+
+class BadCancel:
+    """A future that cannot even be cancelled."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked = 0
+
+    def __call__(self) -> None: ...
+
+    def cancel(self) -> bool:
+        self.asked += 1
+        raise self.error
+
+
+def complete(controller: MailboxController) -> None:
+    controller.all_actions_completed()
+
+
+@pytest.fixture
+def processor() -> MailboxProcessor:
+    return MailboxProcessor(complete)
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+def send(processor: MailboxProcessor, log: list[str], *names: str) -> None:
+    for name in names:
+        processor.mailbox.put(Mail(lambda name=name: log.append(name), 0, name))  # type: ignore[misc]
+
+
+def test_after_prepare_close_no_mail_is_taken_and_what_is_there_is_run_by_drain(
+    processor: MailboxProcessor, log: list[str]
+) -> None:
+    send(processor, log, "a", "b")
+
+    processor.prepare_close()
+    with pytest.raises(RejectedExecutionError):
+        processor.main_mailbox_executor.execute(lambda: log.append("late"))
+    processor.drain()
+
+    assert log == ["a", "b"]
+    assert processor.mailbox.state is MailboxState.QUIESCED
+    assert processor.mailbox.size() == 0
+
+
+def test_drain_runs_the_rest_of_the_batch_and_the_queue_and_counts_them(
+    processor: MailboxProcessor, log: list[str]
+) -> None:
+    send(processor, log, "a", "b")
+    processor.run_mailbox_step()
+    send(processor, log, "c")
+
+    processor.drain()
+
+    assert log == ["a", "b", "c"]
+    assert processor.mails_run == 3
+
+
+@pytest.mark.parametrize("end", [MailboxProcessor.suspend, MailboxProcessor.all_actions_completed])
+def test_drain_runs_mail_of_a_suspended_and_of_a_completed_loop(
+    processor: MailboxProcessor, log: list[str], end: Callable[[MailboxProcessor], None]
+) -> None:
+    end(processor)
+    processor.run_mailbox_loop()
+    send(processor, log, "a")
+
+    processor.drain()
+
+    assert log == ["a"]
+
+
+def test_mail_that_drained_mail_sends_is_left_to_the_next_drain(processor: MailboxProcessor, log: list[str]) -> None:
+    processor.mailbox.put(Mail(lambda: send(processor, log, "next"), 0))
+
+    processor.drain()
+    after_first = list(log)
+    processor.drain()
+
+    assert after_first == []
+    assert log == ["next"]
+
+
+def test_behind_mail_that_fails_in_a_drain_nothing_is_lost(processor: MailboxProcessor, log: list[str]) -> None:
+    """The rest was dropped: neither run nor given back by close, and its futures were never done."""
+    processor.mailbox.put(Mail(lambda: 1 / 0, 0))
+    send(processor, log, "a", "b")
+    future = processor.main_mailbox_executor.submit(lambda: log.append("c"))
+
+    with pytest.raises(ZeroDivisionError):
+        processor.drain()
+    left = processor.mailbox.size()
+    processor.close()
+
+    assert left == 3
+    assert future.cancelled()
+    assert log == []
+
+
+def test_close_closes_the_mailbox_and_drops_its_mail(processor: MailboxProcessor, log: list[str]) -> None:
+    send(processor, log, "a")
+
+    processor.close()
+    processor.drain()
+
+    assert log == []
+    assert processor.mailbox.state is MailboxState.CLOSED
+
+
+def test_close_cancels_the_futures_among_the_mail(processor: MailboxProcessor) -> None:
+    executor = processor.main_mailbox_executor
+    futures = [executor.submit(lambda: 1), executor.as_executor().submit(lambda: 2)]
+
+    processor.close()
+
+    assert all(future.cancelled() for future in futures)
+
+
+def test_who_waits_for_futures_sees_that_close_has_cancelled_them(processor: MailboxProcessor) -> None:
+    """concurrent.futures.wait waited for ever: the futures were cancelled, but their waiters not told."""
+    future = processor.main_mailbox_executor.submit(lambda: 1)
+    cancelled_before = processor.main_mailbox_executor.submit(lambda: 1)
+    cancelled_before.cancel()
+
+    processor.close()
+    done, pending = concurrent.futures.wait([future, cancelled_before], timeout=TIMEOUT_S)
+
+    assert done == {future, cancelled_before}
+    assert not pending
+
+
+def test_close_cancels_all_and_raises_the_first_error_with_the_others_as_notes(processor: MailboxProcessor) -> None:
+    bad = [BadCancel(LookupError("first")), BadCancel(ValueError("second"))]
+    processor.mailbox.put(Mail(bad[0], 0, "mail 1"))
+    processor.mailbox.put(Mail(bad[1], 0, "mail 2"))
+    future = processor.main_mailbox_executor.submit(lambda: 1)
+
+    with pytest.raises(LookupError, match="first") as caught:
+        processor.close()
+
+    assert [each.asked for each in bad] == [1, 1]
+    assert caught.value.__notes__ == ["and mail 2: ValueError('second')"]
+    assert future.cancelled()
+
+
+def test_close_can_be_repeated(processor: MailboxProcessor) -> None:
+    processor.mailbox.put(mail("a"))
+
+    processor.close()
+    processor.close()
+
+    assert processor.mailbox.size() == 0
+
+
+@pytest.mark.parametrize("end", [MailboxProcessor.prepare_close, MailboxProcessor.close])
+def test_only_the_mailbox_thread_closes(processor: MailboxProcessor, end: Callable[[MailboxProcessor], None]) -> None:
+    with pytest.raises(MailboxStateError, match="belongs to thread"):
+        on_another_thread(lambda: end(processor))
+
+    assert processor.mailbox.state is MailboxState.OPEN

@@ -1,0 +1,263 @@
+"""Rules C3 of the reference: executors send commands to the mailbox, and let its thread run them while it waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dispatcher.errors import MailboxClosedError, MailboxStateError, RejectedExecutionError
+from dispatcher.mailbox import (
+    MAX_PRIORITY,
+    MIN_PRIORITY,
+    MailboxController,
+    MailboxExecutor,
+    MailboxProcessor,
+    MailOptions,
+    TaskMailbox,
+)
+
+from .conftest import TIMEOUT_S, announce_waits, do_nothing, mail, on_another_thread
+
+
+@pytest.fixture
+def executor(mailbox: TaskMailbox) -> MailboxExecutor:
+    return MailboxExecutor(mailbox, 1)
+
+
+@pytest.fixture
+def log() -> list[Any]:
+    return []
+
+
+# -- execute ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_becomes_a_mail_of_the_executors_priority(mailbox: TaskMailbox, executor: MailboxExecutor) -> None:
+    executor.execute(do_nothing, "about %d and %s", 1, "two", options=MailOptions.URGENT)
+
+    taken = mailbox.take(MIN_PRIORITY)
+    assert taken.runnable is do_nothing
+    assert taken.priority == executor.priority == 1
+    assert taken.description == "about 1 and two"
+    assert taken.is_urgent
+
+
+def test_commands_of_any_thread_run_on_the_mailbox_thread(executor: MailboxExecutor, log: list[Any]) -> None:
+    on_another_thread(lambda: executor.execute(lambda: log.append(threading.current_thread())))
+
+    executor.yield_()
+
+    assert log == [threading.current_thread()]
+
+
+@pytest.mark.parametrize("end", [TaskMailbox.quiesce, TaskMailbox.close])
+@pytest.mark.parametrize("method", ["execute", "submit"])
+def test_once_the_mailbox_is_not_open_commands_are_rejected(
+    mailbox: TaskMailbox, executor: MailboxExecutor, end: Callable[[TaskMailbox], Any], method: str
+) -> None:
+    """The message once showed the description's format, with the values left out."""
+    end(mailbox)
+
+    with pytest.raises(RejectedExecutionError, match=r"^timer of 12 ms was rejected: .*the mailbox is ") as caught:
+        getattr(executor, method)(do_nothing, "timer of %s ms", 12)
+
+    assert isinstance(caught.value.__cause__, MailboxClosedError)
+    assert mailbox.size() == 0
+
+
+def test_a_rejected_command_without_a_description_is_named(mailbox: TaskMailbox, executor: MailboxExecutor) -> None:
+    mailbox.close()
+
+    with pytest.raises(RejectedExecutionError, match=r"do_nothing.* was rejected"):
+        executor.as_executor().submit(do_nothing)
+
+
+# -- submit ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_result_of_a_submitted_command_goes_to_its_future(executor: MailboxExecutor) -> None:
+    future = on_another_thread(lambda: executor.submit(lambda: 42))
+
+    executor.yield_()
+
+    assert future.result(0) == 42
+
+
+def test_what_a_submitted_command_raises_goes_to_its_future_only(executor: MailboxExecutor) -> None:
+    future = executor.submit(lambda: 1 / 0)
+
+    executor.yield_()
+
+    assert isinstance(future.exception(0), ZeroDivisionError)
+
+
+def test_what_is_no_error_but_an_end_goes_to_the_loop_as_well(executor: MailboxExecutor) -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    future = executor.submit(leave)
+
+    with pytest.raises(SystemExit):
+        executor.yield_()
+
+    assert isinstance(future.exception(0), SystemExit)
+
+
+def test_a_command_whose_future_is_cancelled_is_not_run(executor: MailboxExecutor, log: list[Any]) -> None:
+    future = executor.submit(lambda: log.append("ran"))
+    future.cancel()
+
+    executor.yield_()
+
+    assert log == []
+
+
+def test_as_executor_passes_arguments_on(executor: MailboxExecutor) -> None:
+    future = executor.as_executor().submit(divmod, 7, 2)
+    keywords = executor.as_executor().submit(sorted, [1, 2], reverse=True)
+
+    executor.yield_()
+    executor.yield_()
+
+    assert future.result(0) == (3, 1)
+    assert keywords.result(0) == [2, 1]
+
+
+# -- yield -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
+def test_a_yield_runs_one_mail_of_its_priority_or_a_higher_one(
+    mailbox: TaskMailbox, executor: MailboxExecutor, log: list[Any], yield_once: Callable[[MailboxExecutor], Any]
+) -> None:
+    for priority in (0, 2, 1):
+        MailboxExecutor(mailbox, priority).execute(lambda priority=priority: log.append(priority))  # type: ignore[misc]
+
+    yield_once(executor)
+    after_one = list(log)
+    yield_once(executor)
+
+    assert after_one == [2]
+    assert log == [2, 1]
+    assert not executor.try_yield()
+    assert mailbox.size() == 1
+
+
+def test_try_yield_says_whether_it_ran_something(mailbox: TaskMailbox, executor: MailboxExecutor) -> None:
+    mailbox.put(mail("too low", priority=0))
+
+    without = executor.try_yield()
+    executor.execute(do_nothing)
+
+    assert not without
+    assert executor.try_yield()
+
+
+def test_a_yield_waits_for_mail() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        mailbox = pool.submit(TaskMailbox).result(TIMEOUT_S)
+        executor = MailboxExecutor(mailbox, 1)
+        waiting = announce_waits(mailbox)
+        yielded = pool.submit(executor.yield_)
+        assert waiting.wait(TIMEOUT_S)
+
+        future = executor.submit(lambda: threading.get_ident())
+
+        yielded.result(TIMEOUT_S)
+        assert future.result(0) != threading.get_ident()
+
+
+def test_deferrable_mail_is_run_by_the_main_loop_and_never_by_a_yield(log: list[Any]) -> None:
+    processor = MailboxProcessor(lambda controller: controller.all_actions_completed())
+    executor = processor.mailbox_executor(MAX_PRIORITY)
+    executor.execute(lambda: log.append("deferrable"), options=MailOptions.DEFERRABLE)
+
+    yielded = [processor.mailbox_executor(priority).try_yield() for priority in (0, 1, MAX_PRIORITY)]
+    processor.run_mailbox_loop()
+
+    assert yielded == [False] * 3
+    assert log == ["deferrable"]
+
+
+def test_mail_may_yield(executor: MailboxExecutor, log: list[Any]) -> None:
+    def wait_for_the_inner() -> None:
+        executor.yield_()
+        log.append("outer")
+
+    executor.execute(wait_for_the_inner)
+    executor.execute(lambda: log.append("inner"))
+
+    executor.yield_()
+
+    assert log == ["inner", "outer"]
+
+
+@pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
+def test_what_the_mail_raises_goes_to_the_caller_of_the_yield(
+    executor: MailboxExecutor, yield_once: Callable[[MailboxExecutor], Any]
+) -> None:
+    executor.execute(lambda: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        yield_once(executor)
+
+
+@pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
+def test_only_the_mailbox_thread_yields(
+    executor: MailboxExecutor, yield_once: Callable[[MailboxExecutor], Any]
+) -> None:
+    with pytest.raises(MailboxStateError, match="belongs to thread"):
+        on_another_thread(lambda: yield_once(executor))
+
+
+@pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
+def test_a_closed_mailbox_has_nothing_to_yield_to(
+    mailbox: TaskMailbox, executor: MailboxExecutor, yield_once: Callable[[MailboxExecutor], Any]
+) -> None:
+    mailbox.close()
+
+    with pytest.raises(MailboxClosedError):
+        yield_once(executor)
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------
+
+
+def test_work_should_be_interrupted_while_mail_waits(mailbox: TaskMailbox, executor: MailboxExecutor) -> None:
+    before = executor.should_interrupt()
+    mailbox.put(mail("of any priority", MIN_PRIORITY))
+
+    assert not before
+    assert executor.should_interrupt()
+
+
+def test_idle_means_suspended_without_mail_and_open() -> None:
+    def suspend(controller: MailboxController) -> None:
+        controller.suspend_default_action()
+
+    processor = MailboxProcessor(suspend)
+    executor = processor.mailbox_executor(0)
+
+    running = executor.is_idle()
+    processor.run_mailbox_step()
+    suspended = executor.is_idle()
+    executor.execute(do_nothing)
+    with_mail = executor.is_idle()
+    executor.yield_()
+    without_mail = executor.is_idle()
+    processor.prepare_close()
+
+    assert (running, suspended, with_mail, without_mail) == (False, True, False, True)
+    assert not executor.is_idle()
+
+
+def test_the_main_executor_knows_no_processor_and_is_never_idle() -> None:
+    processor = MailboxProcessor(lambda controller: controller.suspend_default_action())
+    processor.run_mailbox_step()
+
+    assert processor.main_mailbox_executor.priority == MIN_PRIORITY
+    assert not processor.main_mailbox_executor.is_idle()

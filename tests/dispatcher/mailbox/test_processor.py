@@ -1,0 +1,263 @@
+"""Rules C4 of the reference: the loop, its steps, how it is suspended and completed, and what errors do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from dispatcher.errors import MailboxClosedError, MailboxStateError
+from dispatcher.mailbox import MailboxController, MailboxProcessor, MailOptions
+
+from .conftest import TIMEOUT_S, Action, on_another_thread
+
+
+def stay(controller: MailboxController) -> None:
+    """A turn that has something to do, so that the next one comes at once."""
+
+
+# -- the loop --------------------------------------------------------------------------------------------------------
+
+
+def test_the_default_action_runs_turn_after_turn(processor: MailboxProcessor, action: Action) -> None:
+    action.turns = [stay, stay, lambda controller: controller.all_actions_completed()]
+
+    processor.run_mailbox_loop()
+
+    assert action.log == ["action"] * 3
+
+
+def test_mail_runs_before_the_next_turn_of_the_default_action(processor: MailboxProcessor, action: Action) -> None:
+    action.turns = [lambda _: action.mail(processor, "b"), lambda _: processor.all_actions_completed()]
+    action.mail(processor, "a")
+
+    processor.run_mailbox_loop()
+
+    assert action.log == ["a", "action", "b", "action"]
+
+
+def test_mail_that_sends_mail_does_not_starve_the_default_action(processor: MailboxProcessor, action: Action) -> None:
+    """FLINK-14304: a mail that always sent another one kept the input from being processed."""
+
+    def send_another() -> None:
+        action.log.append("mail")
+        processor.main_mailbox_executor.execute(send_another)
+
+    action.turns = [stay, stay, lambda _: processor.all_actions_completed()]
+    send_another()
+
+    processor.run_mailbox_loop()
+
+    assert action.log == ["mail", "mail", "action", "mail", "action", "mail", "action"]
+
+
+def test_urgent_mail_goes_before_the_rest_of_the_batch(processor: MailboxProcessor, action: Action) -> None:
+    executor = processor.main_mailbox_executor
+    executor.execute(lambda: action.mail(processor, "urgent", MailOptions.URGENT))
+    action.mail(processor, "normal")
+    action.turns = [lambda _: processor.all_actions_completed()]
+
+    processor.run_mailbox_loop()
+
+    assert action.log == ["urgent", "normal", "action"]
+
+
+def test_the_loop_runs_on_the_mailbox_thread_only(processor: MailboxProcessor, action: Action) -> None:
+    for run in (processor.run_mailbox_loop, processor.run_mailbox_step):
+        with pytest.raises(MailboxStateError, match="on the mailbox thread only"):
+            on_another_thread(run)
+
+    assert action.log == []
+
+
+@pytest.mark.parametrize("end", [MailboxProcessor.prepare_close, MailboxProcessor.close])
+def test_the_loop_runs_while_the_mailbox_is_open_only(
+    processor: MailboxProcessor, action: Action, end: Callable[[MailboxProcessor], None]
+) -> None:
+    """The error was another one than the documentation said."""
+    end(processor)
+
+    for run in (processor.run_mailbox_loop, processor.run_mailbox_step):
+        with pytest.raises(MailboxClosedError, match=r"cannot run the mailbox loop: the mailbox is (QUIESCED|CLOSED)"):
+            run()
+
+    assert action.log == []
+
+
+def test_what_a_mail_raises_ends_the_loop_and_leaves_the_rest(processor: MailboxProcessor, action: Action) -> None:
+    def fail() -> None:
+        raise LookupError("lost")
+
+    processor.main_mailbox_executor.execute(fail)
+    action.mail(processor, "after")
+    action.turns = [lambda _: processor.all_actions_completed()]
+
+    with pytest.raises(LookupError, match="lost"):
+        processor.run_mailbox_loop()
+    processor.run_mailbox_loop()
+
+    assert action.log == ["after", "action"]
+
+
+def test_what_the_default_action_raises_ends_the_loop(processor: MailboxProcessor, action: Action) -> None:
+    action.turns = [lambda _: 1 / 0]
+
+    with pytest.raises(ZeroDivisionError):
+        processor.run_mailbox_loop()
+
+
+def test_mails_run_counts_mail_that_fails_as_well(processor: MailboxProcessor, action: Action) -> None:
+    action.mail(processor, "a")
+    processor.main_mailbox_executor.execute(lambda: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        processor.run_mailbox_loop()
+
+    assert processor.mails_run == 2
+
+
+# -- suspending and completing the loop -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [lambda suspend: suspend(), on_another_thread], ids=["mailbox thread", "another"])
+def test_suspend_makes_the_loop_return_and_it_can_run_again(
+    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
+) -> None:
+    action.turns = [lambda _: call(processor.suspend)] * 2
+
+    processor.run_mailbox_loop()
+    after_first_run = list(action.log)
+    processor.run_mailbox_loop()
+
+    assert after_first_run == ["action"]
+    assert action.log == ["action", "action"]
+    assert processor.is_mailbox_loop_running()
+
+
+def test_suspend_leaves_the_rest_of_the_batch_to_the_next_run(processor: MailboxProcessor, action: Action) -> None:
+    action.turns = [lambda _: processor.all_actions_completed()]
+    processor.main_mailbox_executor.execute(processor.suspend)
+    action.mail(processor, "rest")
+
+    processor.run_mailbox_loop()
+    left_to_do = list(action.log)
+    processor.run_mailbox_loop()
+
+    assert left_to_do == []
+    assert action.log == ["rest", "action"]
+
+
+def test_suspend_ends_a_wait_for_mail(processor: MailboxProcessor, action: Action) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        action.turns = [lambda controller: (action.suspend(controller), pool.submit(processor.suspend))]
+
+        processor.run_mailbox_loop()
+
+    assert action.log == ["action"]
+
+
+@pytest.mark.parametrize("call", [lambda complete: complete(), on_another_thread], ids=["mailbox thread", "another"])
+def test_completion_is_for_ever(
+    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
+) -> None:
+    """A single step once ran mail after the completion, which a run of the loop did not."""
+    action.turns = [lambda _: call(processor.all_actions_completed)]
+    processor.run_mailbox_loop()
+    action.mail(processor, "late")
+
+    processor.run_mailbox_loop()
+    stepped = processor.run_mailbox_step()
+
+    assert not stepped
+    assert action.log == ["action"]
+    assert not processor.is_mailbox_loop_running()
+
+
+@pytest.mark.parametrize("end", [MailboxProcessor.prepare_close, MailboxProcessor.close])
+def test_suspending_and_completing_do_nothing_once_the_mailbox_is_not_open(
+    processor: MailboxProcessor, end: Callable[[MailboxProcessor], None]
+) -> None:
+    end(processor)
+
+    on_another_thread(processor.suspend)
+    processor.all_actions_completed()
+
+    assert processor.mailbox.size() == 0
+    assert processor.is_mailbox_loop_running()
+
+
+@pytest.mark.parametrize("call", [lambda report: report(), on_another_thread], ids=["mailbox thread", "another"])
+def test_a_reported_error_is_raised_in_the_loop_before_other_mail(
+    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
+) -> None:
+    error = LookupError("lost")
+    action.mail(processor, "before")
+    call(lambda: processor.report_throwable(error))
+
+    with pytest.raises(LookupError) as caught:
+        processor.run_mailbox_loop()
+
+    assert caught.value is error
+    assert action.log == []
+
+
+def test_an_error_cannot_be_reported_to_a_closed_mailbox(processor: MailboxProcessor) -> None:
+    processor.close()
+
+    with pytest.raises(MailboxClosedError):
+        processor.report_throwable(LookupError("lost"))
+
+
+# -- single steps ----------------------------------------------------------------------------------------------------
+
+
+def test_a_step_runs_one_mail_or_else_one_turn_of_the_default_action(
+    processor: MailboxProcessor, action: Action
+) -> None:
+    action.mail(processor, "a")
+    action.mail(processor, "b")
+
+    ran = [processor.run_mailbox_step() for _ in range(4)]
+
+    assert action.log == ["a", "b", "action"]
+    assert ran == [True, True, True, False]
+
+
+def test_a_step_after_suspend_runs_as_usual(processor: MailboxProcessor, action: Action) -> None:
+    action.turns = [stay]
+    processor.suspend()
+
+    ran = [processor.run_mailbox_step(), processor.run_mailbox_step()]
+
+    assert ran == [True, True]
+    assert action.log == ["action"]
+
+
+# -- many threads ----------------------------------------------------------------------------------------------------
+
+
+def test_all_mail_of_many_threads_is_run_while_the_default_action_is_suspended(
+    processor: MailboxProcessor, action: Action
+) -> None:
+    threads, mails = 4, 500
+    executor = processor.main_mailbox_executor
+    ran: list[int] = []
+
+    def run_one(number: int) -> None:
+        ran.append(number)
+        if len(ran) == threads * mails:
+            processor.all_actions_completed()
+
+    def send(first: int) -> None:
+        for number in range(first, first + mails):
+            executor.execute(partial(run_one, number))
+
+    with ThreadPoolExecutor(threads) as pool:
+        senders = [pool.submit(send, each * mails) for each in range(threads)]
+        processor.run_mailbox_loop()
+        for sender in senders:
+            sender.result(TIMEOUT_S)
+
+    assert sorted(ran) == list(range(threads * mails))

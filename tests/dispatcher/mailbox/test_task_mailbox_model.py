@@ -1,0 +1,262 @@
+"""TaskMailbox against a simple model, and under producers on many threads."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dispatcher.errors import MailboxClosedError
+from dispatcher.mailbox import MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
+
+from .conftest import TIMEOUT_S, do_nothing, mail
+
+PRODUCERS = 4
+MAILS = 1500
+
+priorities = st.integers(MIN_PRIORITY, 2)
+options = st.sampled_from([MailOptions.DEFAULT, MailOptions.URGENT, MailOptions.DEFERRABLE])
+
+
+class Pile:
+    """Mail as the reference sees it: urgent mail and the rest, each in the order in which it is to be taken."""
+
+    def __init__(self) -> None:
+        self.urgent: list[Mail] = []
+        self.normal: list[Mail] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.urgent or self.normal)
+
+    def stored(self, *, newest_first: bool) -> list[Mail]:
+        return [*(reversed(self.urgent) if newest_first else self.urgent), *self.normal]
+
+    def remove(self, each: Mail) -> None:
+        (self.urgent if each.is_urgent else self.normal).remove(each)
+
+    def clear(self) -> None:
+        self.urgent, self.normal = [], []
+
+
+class MailboxModel:
+    """The rules of C2, without threads and hints."""
+
+    def __init__(self) -> None:
+        self.batch = Pile()
+        self.queue = Pile()
+
+    def put(self, each: Mail, *, owner: bool, first: bool) -> None:
+        if each.is_urgent:
+            to_batch = owner and self.batch and not self.batch.urgent and not self.queue.urgent
+            (self.batch if to_batch else self.queue).urgent.append(each)
+        elif first:
+            (self.batch if owner else self.queue).normal.insert(0, each)
+        else:
+            self.queue.normal.append(each)
+
+    def pull(self, *, urgent_only: bool) -> None:
+        if self.batch.urgent or (not self.queue.urgent and (self.batch or urgent_only)):
+            return
+        only_urgent = urgent_only and bool(self.batch)
+        self.batch.urgent, self.queue.urgent = self.queue.urgent, []
+        if not only_urgent:
+            self.batch.normal += self.queue.normal
+            self.queue.normal = []
+
+    def take(self, priority: int) -> Mail | None:
+        self.pull(urgent_only=True)
+        for pile in (self.batch, self.queue):
+            for each in pile.stored(newest_first=False):
+                if each.priority >= priority:
+                    pile.remove(each)
+                    return each
+        return None
+
+    def take_from_batch(self) -> Mail | None:
+        self.pull(urgent_only=True)
+        stored = self.batch.stored(newest_first=False)
+        if not stored:
+            return None
+        self.batch.remove(stored[0])
+        return stored[0]
+
+    def drain(self) -> list[Mail]:
+        drained = [*self.batch.stored(newest_first=False), *self.queue.stored(newest_first=True)]
+        self.batch.clear()
+        self.queue.clear()
+        return drained
+
+    def has(self, priority: int) -> bool:
+        everything = [*self.batch.stored(newest_first=False), *self.queue.stored(newest_first=True)]
+        return any(each.priority >= priority for each in everything)
+
+
+class MailboxMachine(RuleBasedStateMachine):
+    """Each call goes to the mailbox and to the model; the answers are the same."""
+
+    @initialize()
+    def make(self) -> None:
+        self.pool = ThreadPoolExecutor(1)
+        self.mailbox = TaskMailbox()
+        self.model = MailboxModel()
+        self.state = MailboxState.OPEN
+        self.count = 0
+
+    def teardown(self) -> None:
+        self.pool.shutdown()
+
+    @rule(priority=priorities, options=options, owner=st.booleans(), first=st.booleans())
+    def put(self, priority: int, options: MailOptions, owner: bool, first: bool) -> None:
+        self.count += 1
+        each = mail(str(self.count), priority, options)
+        put = self.mailbox.put_first if first else self.mailbox.put
+        if self.state is not MailboxState.OPEN:
+            with pytest.raises(MailboxClosedError):
+                put(each)
+            return
+        if owner:
+            put(each)
+        else:
+            self.pool.submit(put, each).result(TIMEOUT_S)
+        self.model.put(each, owner=owner, first=first)
+
+    @precondition(lambda self: self.state is not MailboxState.CLOSED)
+    @rule(priority=priorities)
+    def try_take(self, priority: int) -> None:
+        assert self.mailbox.try_take(priority) is self.model.take(priority)
+
+    @precondition(lambda self: self.state is not MailboxState.CLOSED)
+    @rule(priority=priorities)
+    def take(self, priority: int) -> None:
+        if self.model.has(priority):  # else it would wait
+            assert self.mailbox.take(priority) is self.model.take(priority)
+
+    @precondition(lambda self: self.state is not MailboxState.CLOSED)
+    @rule()
+    def create_batch(self) -> None:
+        self.model.pull(urgent_only=False)
+        assert self.mailbox.create_batch() is bool(self.model.batch)
+
+    @precondition(lambda self: self.state is not MailboxState.CLOSED)
+    @rule()
+    def try_take_from_batch(self) -> None:
+        assert self.mailbox.try_take_from_batch() is self.model.take_from_batch()
+
+    @precondition(lambda self: self.count > 10)
+    @rule()
+    def drain(self) -> None:
+        assert self.mailbox.drain() == self.model.drain()
+
+    @precondition(lambda self: self.count > 20)
+    @rule()
+    def quiesce(self) -> None:
+        self.mailbox.quiesce()
+        if self.state is MailboxState.OPEN:
+            self.state = MailboxState.QUIESCED
+
+    @precondition(lambda self: self.count > 25)
+    @rule()
+    def close(self) -> None:
+        assert self.mailbox.close() == self.model.drain()
+        self.state = MailboxState.CLOSED
+
+    @precondition(lambda self: self.state is MailboxState.CLOSED)
+    @rule(priority=priorities)
+    def take_from_closed(self, priority: int) -> None:
+        for take in (lambda: self.mailbox.take(priority), self.mailbox.create_batch, self.mailbox.try_take_from_batch):
+            with pytest.raises(MailboxClosedError):
+                take()
+
+    @invariant()
+    def same_content(self) -> None:
+        batch, queue = self.model.batch, self.model.queue
+        assert list(self.mailbox._batch) == batch.stored(newest_first=False)
+        assert list(self.mailbox._queue) == queue.stored(newest_first=True)
+        assert self.mailbox.size() == len(self.mailbox._batch) + len(self.mailbox._queue)
+        assert self.mailbox.has_mail() is (bool(batch) or bool(queue))
+        assert self.mailbox.state is self.state
+
+    @invariant()
+    def hints_tell_the_truth(self) -> None:
+        assert self.mailbox._new_mail is bool(self.model.queue)
+        assert self.mailbox._new_urgent_mail is bool(self.model.queue.urgent)
+
+
+MailboxMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestMailboxAgainstItsModel = MailboxMachine.TestCase
+
+
+def produce(mailbox: TaskMailbox, producer: int, start: threading.Barrier) -> None:
+    rng = random.Random(producer)
+    start.wait(TIMEOUT_S)
+    for number in range(MAILS):
+        put_options = MailOptions.URGENT if rng.random() < 0.2 else MailOptions.DEFAULT
+        mailbox.put(Mail(do_nothing, number % 2, "%d %d", producer, number, options=put_options))
+
+
+def take_somehow(mailbox: TaskMailbox, rng: random.Random) -> Mail | None:
+    way = rng.randrange(4)
+    if way == 0:
+        return mailbox.take(MIN_PRIORITY)
+    if way == 1:
+        return mailbox.try_take(1)
+    if way == 2:
+        mailbox.create_batch()
+    return mailbox.try_take_from_batch()
+
+
+def test_of_mail_from_many_threads_none_is_lost_and_each_keeps_its_order() -> None:
+    """Of one producer and one priority, urgent mail is taken in order, and so is the rest."""
+    mailbox = TaskMailbox()
+    start = threading.Barrier(PRODUCERS)
+    rng = random.Random(0)
+    taken: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
+
+    with ThreadPoolExecutor(PRODUCERS) as pool:
+        producers = [pool.submit(produce, mailbox, producer, start) for producer in range(PRODUCERS)]
+        left = PRODUCERS * MAILS
+        while left:
+            each = take_somehow(mailbox, rng)
+            if each is not None:
+                left -= 1
+                producer, number = each.description.split()
+                taken[producer, each.priority, each.is_urgent].append(int(number))
+        for done in producers:
+            done.result(TIMEOUT_S)
+
+    assert sum(map(len, taken.values())) == PRODUCERS * MAILS
+    assert all(numbers == sorted(set(numbers)) for numbers in taken.values())
+    assert mailbox.size() == 0
+    assert len(taken) == PRODUCERS * 4
+
+
+def test_a_mail_put_while_the_mailbox_closes_is_either_refused_or_handed_back() -> None:
+    mailbox = TaskMailbox()
+    start = threading.Barrier(PRODUCERS + 1)
+    enough = threading.Event()
+
+    def put_until_refused(producer: int) -> int:
+        start.wait(TIMEOUT_S)
+        for number in range(1_000_000):
+            try:
+                mailbox.put(mail(f"{producer} {number}"))
+            except MailboxClosedError:
+                return number
+            if number == 100:
+                enough.set()
+        raise AssertionError("the mailbox was never closed")
+
+    with ThreadPoolExecutor(PRODUCERS) as pool:
+        accepted = [pool.submit(put_until_refused, producer) for producer in range(PRODUCERS)]
+        start.wait(TIMEOUT_S)
+        assert enough.wait(TIMEOUT_S)
+        left = mailbox.close()
+
+    assert len(left) == sum(each.result(TIMEOUT_S) for each in accepted)
+    assert mailbox.size() == 0

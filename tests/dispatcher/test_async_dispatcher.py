@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, Event, ServiceState, UnregisteredEventTypeError
+from dispatcher.errors import RejectedExecutionError
+
+from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
+
+Make = Callable[..., AsyncDispatcher]
+
+
+def test_events_reach_the_handler_of_their_enum_class_in_the_order_of_posting(make: Make) -> None:
+    work: list[Any] = []
+    other: list[Any] = []
+    dispatcher = make(handler=work.append)
+    dispatcher.register(Other, SimpleNamespace(handle=other.append))
+    events = [Numbered(i) for i in range(1000)]
+
+    for event in events:
+        assert dispatcher.event_handler.handle(event)
+    assert dispatcher.event_handler.handle(Event(Other.DO))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert work == events
+    assert [event.type for event in other] == [Other.DO]
+
+
+def test_handlers_run_on_one_thread_that_is_not_the_posters(make: Make) -> None:
+    threads: set[int] = set()
+    dispatcher = make(handler=lambda _: threads.add(threading.get_ident()))
+
+    for _ in range(10):
+        dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_a_second_handler_of_a_class_is_called_after_the_first(make: Make) -> None:
+    calls: list[str] = []
+    dispatcher = make(handler=lambda _: calls.append("first"))
+    dispatcher.register(Work, lambda _: calls.append("second"))
+    dispatcher.register(Work, lambda _: calls.append("third"))
+
+    dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert calls == ["first", "second", "third"]
+
+
+def test_an_unregistered_handler_gets_nothing_more(make: Make) -> None:
+    first: list[Any] = []
+    second: list[Any] = []
+    dispatcher = make(handler=first.append)
+    dispatcher.register(Work, second.append)
+
+    assert dispatcher.unregister(Work, first.append)
+    assert not dispatcher.unregister(Work, first.append)
+    dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (len(first), len(second)) == (0, 1)
+
+
+def test_any_object_with_an_enum_type_is_an_event(make: Make) -> None:
+    got: list[Any] = []
+    dispatcher = make(handler=got.append)
+    event = SimpleNamespace(type=Work.DO)
+
+    dispatcher.event_handler(event)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == [event]
+
+
+def test_what_is_posted_before_the_start_is_handled_after_it() -> None:
+    got: list[Any] = []
+    dispatcher = AsyncDispatcher()
+    dispatcher.register(Work, got.append)
+
+    assert dispatcher.event_handler.handle(Numbered(1))
+    assert dispatcher.queue_contents() == {Work.DO: 1}
+    with dispatcher:
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert [event.number for event in got] == [1]
+
+
+def test_an_exception_is_counted_and_logged_with_the_event_and_the_next_event_is_handled(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail_on_odd(event: Numbered) -> None:
+        if event.number % 2:
+            raise RuntimeError(f"odd {event.number}")
+
+    dispatcher = make(handler=fail_on_odd)
+
+    with caplog.at_level(logging.ERROR):
+        for number in range(4):
+            dispatcher.event_handler.handle(Numbered(number))
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert (dispatcher.handled, dispatcher.failed) == (2, 2)
+    assert dispatcher.stats["Work"].failed == {"DO": 2}
+    assert "Numbered Work.DO" in caplog.text
+    assert "odd 1" in caplog.text
+    assert dispatcher.state is ServiceState.STARTED
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_not_even_an_exit_in_a_handler_kills_the_thread(make: Make, error: BaseException) -> None:
+    def fail(event: Numbered) -> None:
+        if event.number == 0:
+            raise error
+
+    dispatcher = make(handler=fail)
+
+    dispatcher.event_handler.handle(Numbered(0))
+    dispatcher.event_handler.handle(Numbered(1))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (dispatcher.handled, dispatcher.failed) == (1, 1)
+
+
+def test_an_event_without_handler_fails_and_says_what_to_do(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher = make(handler=lambda _: None)
+
+    with caplog.at_level(logging.ERROR):
+        dispatcher.event_handler.handle(Event(Other.DO))
+        dispatcher.event_handler.handle("no event at all")
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert dispatcher.failed == 2
+    assert "no handler for Other.DO. Call register(Other, handler) before posting." in caplog.text
+    assert any(isinstance(r.exc_info[1], UnregisteredEventTypeError) for r in caplog.records if r.exc_info)
+    assert_accounts_balance(dispatcher, accepted=2)
+
+
+def test_registration_refuses_what_cannot_work() -> None:
+    dispatcher = AsyncDispatcher()
+
+    async def handle(event: Any) -> None: ...
+
+    class WithAsync:
+        async def handle(self, event: Any) -> None: ...
+
+    for handler in (handle, WithAsync(), functools.partial(handle)):
+        with pytest.raises(TypeError, match=r"async def.*run_coroutine_threadsafe"):
+            dispatcher.register(Work, handler)
+    with pytest.raises(TypeError, match="Enum class"):
+        dispatcher.register(Work.DO, lambda _: None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="neither"):
+        dispatcher.register(Work, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on_error is one of continue, stop, exit"):
+        dispatcher.register(Work, lambda _: None, on_error="shrug")  # type: ignore[arg-type]
+
+
+def test_on_error_stop_stops_the_dispatcher_and_keeps_the_cause() -> None:
+    error = RuntimeError("broken")
+    stopped = threading.Event()
+
+    def fail(event: Any) -> None:
+        raise error
+
+    dispatcher = AsyncDispatcher()
+    dispatcher.register(Work, fail, on_error="stop")
+    dispatcher.init()
+    dispatcher.start()
+    dispatcher.register_service_listener(lambda s: stopped.set() if s.in_state(ServiceState.STOPPED) else None)
+
+    dispatcher.event_handler.handle(Numbered())
+
+    assert stopped.wait(TIMEOUT_S)
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert dispatcher.failure_cause is error
+    assert dispatcher.is_stopped()
+
+
+def test_on_error_exit_calls_the_exit_action_once_on_another_thread() -> None:
+    codes: list[tuple[int, str]] = []
+    exited = threading.Event()
+
+    def exit_action(code: int) -> None:
+        codes.append((code, threading.current_thread().name))
+        exited.set()
+
+    def fail(event: Any) -> None:
+        raise RuntimeError("broken")
+
+    dispatcher = AsyncDispatcher(name="central", exit_action=exit_action)
+    dispatcher.register(Work, fail, on_error="exit")
+    with dispatcher:
+        dispatcher.event_handler.handle(Numbered())
+        assert exited.wait(TIMEOUT_S)
+
+    assert codes == [(-1, "central-exit")]
+
+
+def test_the_strictest_policy_of_a_class_holds(make: Make) -> None:
+    def fail(event: Any) -> None:
+        raise RuntimeError("broken")
+
+    dispatcher = AsyncDispatcher()
+    dispatcher.register(Work, fail, on_error="stop")
+    dispatcher.register(Work, lambda _: None)
+    dispatcher.init()
+    dispatcher.start()
+
+    dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def test_the_mailbox_executor_runs_between_events_on_the_handler_thread(make: Make) -> None:
+    threads: list[int] = []
+    dispatcher = make(handler=lambda _: threads.append(threading.get_ident()))
+
+    dispatcher.event_handler.handle(Numbered())
+    future = dispatcher.mailbox_executor.submit(threading.get_ident, "which thread")
+
+    assert future.result(TIMEOUT_S) == dispatcher._thread.ident
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert threads == [dispatcher._thread.ident]
+    assert dispatcher.mails_run >= 1
+
+
+def test_mail_does_not_wait_for_a_long_batch(make: Make, gate: Gate) -> None:
+    """A batch of events once kept control mail waiting until its end, however slow the handlers."""
+    dispatcher = make(DispatcherConfig(batch_size=1000), handler=gate)
+    for number in range(10):
+        dispatcher.event_handler.handle(Numbered(number))
+    assert gate.entered.wait(TIMEOUT_S)
+    seen: list[int] = []
+
+    future = dispatcher.mailbox_executor.submit(lambda: seen.append(len(gate.events)))
+    gate.opened.set()
+
+    future.result(TIMEOUT_S)
+    assert seen == [1]
+
+
+def test_a_failing_mail_fails_the_service_and_tells_its_listeners(caplog: pytest.LogCaptureFixture) -> None:
+    error = RuntimeError("bad mail")
+    states: list[ServiceState] = []
+    dispatcher = AsyncDispatcher()
+    dispatcher.register(Work, lambda _: None)
+    dispatcher.init()
+    dispatcher.start()
+    dispatcher.register_service_listener(lambda service: states.append(service.state))
+
+    def fail() -> None:
+        raise error
+
+    with caplog.at_level(logging.CRITICAL):
+        dispatcher.mailbox_executor.execute(fail, "bad mail")
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert dispatcher.failure_cause is error
+    assert dispatcher.state is ServiceState.STOPPED
+    assert states == [ServiceState.STOPPED]
+    assert not dispatcher.event_handler.handle(Numbered())
+    with pytest.raises(RejectedExecutionError):
+        dispatcher.mailbox_executor.execute(fail)
+
+
+def test_the_idle_action_runs_whenever_nothing_is_queued_and_may_make_work() -> None:
+    handled: list[int] = []
+    idle_when: list[int] = []
+    out_of_work = threading.Event()
+    todo = [3, 2, 1]
+
+    def idle() -> bool:
+        idle_when.append(len(handled))
+        if not todo:
+            out_of_work.set()
+            return False
+        dispatcher.event_handler.handle(Numbered(todo.pop()))
+        return True
+
+    dispatcher = AsyncDispatcher(idle_action=idle)
+    dispatcher.register(Work, lambda event: handled.append(event.number))
+    with dispatcher:
+        assert out_of_work.wait(TIMEOUT_S)
+
+    assert handled == [1, 2, 3]
+    assert idle_when == [0, 1, 2, 3]
+
+
+def test_an_alias_is_counted_under_its_members_name(make: Make) -> None:
+    class Mode(Enum):
+        A = 1
+        ALIAS = A
+
+    dispatcher = make(handler=lambda _: None)
+    dispatcher.register(Mode, lambda _: None)
+
+    dispatcher.event_handler.handle(Event(Mode.ALIAS))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.stats["Mode"].handled == {"A": 1}

@@ -1,0 +1,205 @@
+"""A service made of services."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dispatcher import CompositeService, Service, ServiceState, ServiceStateError
+from dispatcher.service import stop_quietly
+
+TIMEOUT_S = 10.0
+
+
+class Child(Service):
+    """Writes its hooks into the test's log, and does in each what the test says."""
+
+    def __init__(self, name: str, log: list[str], **hooks: Callable[[], Any]) -> None:
+        super().__init__(name)
+        self.log = log
+        self.hooks = hooks
+
+    def service_init(self, config: Any) -> None:
+        self._run("init")
+
+    def service_start(self) -> None:
+        self._run("start")
+
+    def service_stop(self) -> None:
+        self._run("stop")
+
+    def _run(self, hook: str) -> None:
+        self.log.append(f"{hook} {self.name}")
+        self.hooks.get(hook, lambda: None)()
+
+
+def fail(message: str = "lost") -> None:
+    raise LookupError(message)
+
+
+def composite_of(*children: Service) -> CompositeService:
+    composite = CompositeService("composite")
+    for child in children:
+        composite.add_service(child)
+    return composite
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+def test_children_are_inited_and_started_in_order_and_stopped_in_reverse(log: list[str]) -> None:
+    composite = composite_of(Child("a", log), Child("b", log))
+
+    with composite:
+        pass
+
+    assert log == ["init a", "init b", "start a", "start b", "stop b", "stop a"]
+    assert [child.state for child in composite.services] == [ServiceState.STOPPED] * 2
+
+
+def test_children_get_the_config(log: list[str]) -> None:
+    child = Child("a", log)
+
+    composite_of(child).init({"key": 1})
+
+    assert child.config == {"key": 1}
+
+
+def test_when_a_child_fails_to_init_those_before_it_are_stopped(log: list[str]) -> None:
+    untouched = Child("c", log)
+    composite = composite_of(Child("a", log), Child("b", log, init=fail), untouched)
+
+    with pytest.raises(LookupError) as caught:
+        composite.init()
+
+    assert log == ["init a", "init b", "stop b", "stop a"]
+    assert untouched.state is ServiceState.NOTINITED
+    assert composite.state is ServiceState.STOPPED
+    assert composite.failure_cause is caught.value
+    assert composite.failure_state is ServiceState.INITED
+
+
+def test_when_a_child_fails_to_start_all_that_are_inited_or_started_are_stopped(log: list[str]) -> None:
+    composite = composite_of(Child("a", log), Child("b", log, start=fail), Child("c", log))
+    composite.init()
+    log.clear()
+
+    with pytest.raises(LookupError):
+        composite.start()
+
+    assert log == ["start a", "start b", "stop b", "stop c", "stop a"]
+    assert [child.state for child in composite.services] == [ServiceState.STOPPED] * 3
+
+
+def test_when_children_fail_to_stop_all_are_tried_and_the_first_error_is_raised(
+    log: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    composite = composite_of(
+        Child("a", log, stop=lambda: fail("of a")), Child("b", log), Child("c", log, stop=lambda: fail("of c"))
+    )
+    composite.init()
+    composite.start()
+    log.clear()
+
+    with pytest.raises(LookupError, match="of c"):
+        composite.stop()
+
+    assert log == ["stop c", "stop b", "stop a"]
+    assert "composite: stopping c failed" in caplog.text
+    assert "composite: stopping a failed" in caplog.text
+    assert composite.wait_for_service_to_stop(0)
+
+
+def test_a_composite_that_was_never_inited_stops_no_child(log: list[str]) -> None:
+    composite = composite_of(Child("a", log))
+
+    composite.stop()
+
+    assert log == []
+
+
+def test_a_child_that_was_stopped_before_is_passed_over(log: list[str]) -> None:
+    child = Child("a", log)
+    composite = composite_of(child, Child("b", log))
+    composite.init()
+    composite.start()
+    child.stop()
+    log.clear()
+
+    composite.stop()
+
+    assert log == ["stop b"]
+
+
+def test_a_child_that_is_started_already_is_refused_by_init(log: list[str]) -> None:
+    child = Child("a", log)
+    child.init()
+    child.start()
+
+    with pytest.raises(ServiceStateError, match="a: cannot go from STARTED to INITED"):
+        composite_of(child).init()
+
+    assert child.state is ServiceState.STOPPED
+
+
+def test_a_child_may_stop_the_composite_while_it_starts(log: list[str]) -> None:
+    composite = composite_of(Child("a", log, start=lambda: composite.stop()), Child("b", log))
+    composite.init()
+    log.clear()
+
+    composite.start()
+
+    assert log == ["start a", "stop b", "stop a"]
+    assert composite.state is ServiceState.STOPPED
+
+
+def test_a_child_added_during_init_is_stopped_with_the_others_but_not_inited(log: list[str]) -> None:
+    late = Child("late", log)
+    late.init()
+    composite = composite_of(Child("a", log, start=lambda: composite.add_service(late)))
+
+    with composite:
+        pass
+
+    assert log == ["init late", "init a", "start a", "stop late", "stop a"]
+
+
+def test_composites_nest(log: list[str]) -> None:
+    inner = composite_of(Child("b", log), Child("c", log))
+
+    with composite_of(Child("a", log), inner, Child("d", log)):
+        log.clear()
+
+    assert log == ["stop d", "stop c", "stop b", "stop a"]
+
+
+def test_children_that_many_threads_add_are_all_kept(log: list[str]) -> None:
+    composite, threads, children = CompositeService(), 4, 100
+    barrier = threading.Barrier(threads)
+
+    def add() -> None:
+        barrier.wait(TIMEOUT_S)
+        for number in range(children):
+            composite.add_service(Child(str(number), log))
+
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(add) for _ in range(threads)]:
+            done.result(TIMEOUT_S)
+
+    assert len(composite.services) == threads * children
+
+
+def test_stopping_quietly_logs_what_is_raised(log: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    child = Child("a", log, stop=fail)
+
+    stop_quietly(child)
+
+    assert child.state is ServiceState.STOPPED
+    assert "a: stop failed" in caplog.text
+    assert "LookupError: lost" in caplog.text

@@ -1,0 +1,307 @@
+"""Configuration: a wrong file is refused in one line that names the file, the key and what is allowed there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+
+from dispatcher import ConfigError, DispatcherConfig, load_config
+from dispatcher.config import ConfigModel, configure_logging, parse_config
+
+
+class Queue(ConfigModel):
+    name: str
+    capacity: int = Field(10, ge=1)
+
+
+class Daemon(ConfigModel):
+    """Has all that a configuration can have: plain keys, a section, a list of sections, and an optional one."""
+
+    name: str = "daemon"
+    ratio: int | float = 1
+    path: Path | None = None
+    dispatcher: DispatcherConfig = DispatcherConfig()
+    queues: tuple[Queue, ...] = ()
+    spare: Queue | None = None
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
+    def write(content: str | bytes) -> Path:
+        path = tmp_path / "daemon.yaml"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+def refusal(path: Path, load: Callable[[Path], object] = lambda path: load_config(path, Daemon)) -> str:
+    """What the error says behind the file's name. It is one line."""
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    return message.removeprefix(str(path))
+
+
+# -- files that are accepted -----------------------------------------------------------------------------------------
+
+
+def test_a_file_overrides_the_defaults(write: Callable[[str], Path]) -> None:
+    path = write("dispatcher: {queue_capacity: 5}\nqueues:\n  - name: a\n  - {name: b, capacity: 1}\n")
+
+    config = load_config(path, Daemon)
+
+    assert config.name == "daemon"
+    assert config.dispatcher == DispatcherConfig(queue_capacity=5)
+    assert config.queues == (Queue(name="a"), Queue(name="b", capacity=1))
+
+
+@pytest.mark.parametrize("text", ["", "# nothing but this\n", "---\n", "{}"])
+def test_an_empty_file_means_the_defaults(write: Callable[[str], Path], text: str) -> None:
+    assert load_config(write(text), Daemon) == Daemon()
+
+
+def test_overrides_win_over_the_file(write: Callable[[str], Path]) -> None:
+    path = write("name: of the file\nratio: 2")
+
+    config = load_config(path, Daemon, {"name": "of the command line"})
+
+    assert (config.name, config.ratio) == ("of the command line", 2)
+
+
+def test_a_file_may_be_named_by_a_string_and_hold_any_utf8(write: Callable[[str], Path]) -> None:
+    assert load_config(str(write("name: größe ✓")), Daemon).name == "größe ✓"
+
+
+def test_values_do_not_change_after_loading() -> None:
+    config = DispatcherConfig()
+
+    with pytest.raises(ValidationError, match="frozen"):
+        config.batch_size = 3  # type: ignore[misc]
+
+
+# -- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nam: x", ": unknown key nam; allowed here: dispatcher, name, path, queues, ratio, spare"),
+        (
+            "dispatcher: {batchsize: 3}",
+            ": unknown key dispatcher.batchsize; allowed here: batch_size, drain_events_on_stop, drain_timeout_s, "
+            "measure_times, queue_capacity, queue_full_policy, queue_full_timeout_s",
+        ),
+        ("queues: [{name: a}, {name: b, cap: 1}]", ": unknown key queues[1].cap; allowed here: capacity, name"),
+        ("spare: {name: a, cap: 1}", ": unknown key spare.cap; allowed here: capacity, name"),
+    ],
+)
+def test_an_unknown_key_is_named_with_those_that_are_allowed(
+    write: Callable[[str], Path], text: str, message: str
+) -> None:
+    assert refusal(write(text)) == message
+
+
+@pytest.mark.parametrize(("text", "key"), [("queues: [{capacity: 1}]", "queues[0].name"), ("spare: {}", "spare.name")])
+def test_a_missing_key_is_called_missing(write: Callable[[str], Path], text: str, key: str) -> None:
+    """The message once said of the whole section that it was not allowed."""
+    assert refusal(write(text)) == f": {key} is missing; it has no default"
+
+
+def test_a_key_that_is_no_string_is_named(write: Callable[[str], Path]) -> None:
+    assert "keys should be strings" in refusal(write("1: x"))
+
+
+def test_of_several_problems_the_first_is_told_and_the_others_are_counted(write: Callable[[str], Path]) -> None:
+    message = refusal(write("dispatcher: {batch_size: 0, queue_capacity: 0}\nnam: x"))
+
+    assert message.startswith(": dispatcher.queue_capacity: 0 is not allowed")
+    assert message.endswith(" (and 2 more)")
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [a]", "name: ['a'] is not allowed; input should be a valid string"),
+        ("name: 3", "name: 3 is not allowed; input should be a valid string"),
+        ("queues: 3", "queues: 3 is not allowed; input should be a valid tuple"),
+        ("queues: [3]", "queues[0]: 3 is not allowed; input should be a valid dictionary or instance of Queue"),
+        ("dispatcher: 3", "dispatcher: 3 is not allowed; input should be a valid dictionary or instance of Disp"),
+        ("dispatcher:", "dispatcher: None is not allowed; input should be a valid dictionary"),
+        ("dispatcher: {batch_size: many}", "dispatcher.batch_size: 'many' is not allowed; input should be a valid int"),
+        ("dispatcher: {measure_times: 7}", "dispatcher.measure_times: 7 is not allowed; input should be a valid bool"),
+        ("ratio: wide", "ratio: 'wide' is not allowed; input should be a valid integer"),
+        ("spare: {name: a, capacity: 1.5}", "spare.capacity: 1.5 is not allowed; input should be a valid integer"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_told_with_its_key_and_the_right_type(
+    write: Callable[[str], Path], text: str, message: str
+) -> None:
+    assert refusal(write(text)).startswith(f": {message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("queue_capacity: 0", "queue_capacity: 0 is not allowed; input should be greater than or equal to 1"),
+        ("queue_full_policy: wait", "queue_full_policy: 'wait' is not allowed; input should be 'block' or 'reject'"),
+        ("queue_full_timeout_s: 0", "queue_full_timeout_s: 0 is not allowed; input should be greater than 0"),
+        ("drain_timeout_s: -1", "drain_timeout_s: -1 is not allowed; input should be greater than or equal to 0"),
+    ],
+)
+def test_a_value_that_is_out_of_bounds_is_told_with_its_key_and_the_bounds(
+    write: Callable[[str], Path], text: str, message: str
+) -> None:
+    path = write(text)
+
+    assert refusal(path, lambda path: load_config(path, DispatcherConfig)) == f": {message}"
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan"])
+def test_a_time_that_is_no_finite_number_is_refused(write: Callable[[str], Path], value: str) -> None:
+    """A wait of infinite seconds raises OverflowError: a stop() that was to wait for ever ended with that."""
+    path = write(f"drain_timeout_s: {value}")
+
+    message = refusal(path, lambda path: load_config(path, DispatcherConfig))
+
+    assert message.startswith(f": drain_timeout_s: {value[1:]} is not allowed; input should be")
+
+
+def test_plain_data_is_refused_in_the_name_of_its_source() -> None:
+    with pytest.raises(ConfigError, match=r"^config: unknown key nam; allowed here: capacity, name"):
+        parse_config({"name": "a", "nam": "b"}, Queue)
+    with pytest.raises(ConfigError, match=r"^--queue: name is missing; it has no default$"):
+        parse_config({}, Queue, source="--queue")
+
+
+# -- files that are no configuration ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [1", ", line 1, column 9: expected ',' or ']'"),
+        ("name: a\n  b: c", ", line 2, column 4: mapping values are not allowed here"),
+        ("\tname: a", ", line 1, column 1: found character '\\t' that cannot start any token"),
+        ("name: *other", ", line 1, column 7: found undefined alias"),
+        ("name: a\n---\nname: b", ", line 2, column 1: but found another document"),
+        ("name: !!python/object:os.system x", ", line 1, column 7: could not determine a constructor for the tag"),
+        ("? [a]\n: b", ", line 1, column 3: found unhashable key"),
+        ("name: \x00", ": not valid YAML"),
+        ("name: 2020-99-99", ": not valid YAML: month must be in 1..12"),
+        ("name: !!int x", ": not valid YAML: invalid literal for int()"),
+        ("name: !!timestamp x", ": not valid YAML"),
+        ("[" * 1000, ": not valid YAML: maximum recursion depth exceeded"),
+    ],
+    ids=range(12),
+)
+def test_a_file_that_is_not_yaml_is_refused_with_the_place(
+    write: Callable[[str], Path], text: str, message: str
+) -> None:
+    """What PyYAML raises of its own, such as ValueError for a day that does not exist, once came as a traceback."""
+    assert refusal(write(text)).startswith(message)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("- name: a", "list"), ("name", "str"), ("3", "int"), ("true", "bool")])
+def test_a_file_that_is_no_mapping_is_refused(write: Callable[[str], Path], text: str, kind: str) -> None:
+    assert refusal(write(text)) == f": a mapping of keys to values is expected, not {kind}"
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.yaml") == ": cannot be read: No such file or directory"
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == ": cannot be read: Is a directory"
+
+
+def test_a_binary_file_is_refused(write: Callable[[bytes], Path]) -> None:
+    assert refusal(write(b"PK\x03\x04\xff\xfe")) == ": is not UTF-8 text, at byte 4"
+
+
+@given(st.text(alphabet="ab:-[]{}#!&*?|>'\"%@,. \t\n0129", max_size=20))
+def test_whatever_a_file_holds_it_is_loaded_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_text(text)
+
+    try:
+        load_config(path, Daemon)
+    except ConfigError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert str(path) in str(error)  # noqa: PT017
+
+
+# -- logging ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def unconfigured_root_logger() -> Iterator[logging.Logger]:
+    """The root logger without handlers, pytest's own included; as it was, afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    try:
+        yield root
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def test_without_a_file_warnings_are_logged() -> None:
+    with unconfigured_root_logger() as root:
+        configure_logging()
+        configured = (root.level, [type(handler) for handler in root.handlers])
+
+    assert configured == (logging.WARNING, [logging.StreamHandler])
+
+
+def test_a_logging_file_is_applied(write: Callable[[str], Path]) -> None:
+    path = write("version: 1\ndisable_existing_loggers: false\nloggers: {of.this.test: {level: ERROR}}")
+
+    with unconfigured_root_logger():
+        configure_logging(path)
+
+    assert logging.getLogger("of.this.test").level == logging.ERROR
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "dictionary doesn't specify a version"),
+        ("version: 2", "Unsupported version: 2"),
+        ("version: 1\nhandlers: 3", "'int' object is not iterable"),
+        (
+            "version: 1\nhandlers: {file: {class: logging.FileHandler, filename: /proc/none/log}}",
+            "Unable to configure handler 'file': [Errno 2] No such file or directory: '/proc/none/log'",
+        ),
+        (
+            "version: 1\nloggers: {of.this.test: {level: LOUD}}",
+            "Unable to configure logger 'of.this.test': Unknown level: 'LOUD'",
+        ),
+    ],
+    ids=["empty", "version", "handlers", "file", "level"],
+)
+def test_a_logging_file_that_logging_refuses_is_refused_with_the_reason(
+    write: Callable[[str], Path], text: str, message: str
+) -> None:
+    """The reason, such as a folder that does not exist, was left out."""
+    with unconfigured_root_logger():
+        assert refusal(write(text), configure_logging) == f": logging refuses it: {message}"
+
+
+def test_a_missing_logging_file_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.yaml", configure_logging) == ": cannot be read: No such file or directory"

@@ -1,0 +1,107 @@
+"""Several handlers as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher import MultiListenerHandler
+
+
+class Recorder:
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self.log = log
+
+    def handle(self, event: Any) -> None:
+        self.log.append(f"{self.name} {event}")
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+def test_handlers_are_called_in_the_order_they_were_added(log: list[str]) -> None:
+    handler = MultiListenerHandler(Recorder("a", log), Recorder("b", log))
+    handler.add_handler(lambda event: log.append(f"c {event}"))
+
+    handler.handle(1)
+
+    assert log == ["a 1", "b 1", "c 1"]
+
+
+def test_without_handlers_nothing_happens() -> None:
+    assert MultiListenerHandler().handle(1) is None
+
+
+def test_a_handler_added_twice_is_called_twice(log: list[str]) -> None:
+    recorder = Recorder("a", log)
+
+    MultiListenerHandler(recorder, recorder).handle(1)
+
+    assert log == ["a 1", "a 1"]
+
+
+def test_what_a_handler_raises_keeps_the_event_from_those_after_it(log: list[str]) -> None:
+    handler = MultiListenerHandler(Recorder("a", log), lambda _: 1 / 0, Recorder("c", log))
+
+    with pytest.raises(ZeroDivisionError):
+        handler.handle(1)
+
+    assert log == ["a 1"]
+
+
+def test_a_handler_that_is_removed_is_not_called(log: list[str]) -> None:
+    first, second = Recorder("a", log), Recorder("b", log)
+    handler = MultiListenerHandler(first, second, first)
+
+    removed = handler.remove_handler(first)
+    handler.handle(1)
+
+    assert removed
+    assert handler.handlers == (second, first)
+    assert log == ["b 1", "a 1"]
+
+
+def test_a_method_can_be_removed_although_each_look_makes_a_new_object(log: list[str]) -> None:
+    recorder = Recorder("a", log)
+    handler = MultiListenerHandler(recorder.handle)
+
+    assert handler.remove_handler(recorder.handle)
+
+    assert handler.handlers == ()
+
+
+def test_removing_what_is_not_there_changes_nothing(log: list[str]) -> None:
+    handler = MultiListenerHandler(Recorder("a", log))
+
+    assert not handler.remove_handler(Recorder("a", log))
+
+    assert len(handler.handlers) == 1
+
+
+def test_an_event_goes_to_the_handlers_it_found(log: list[str]) -> None:
+    second = Recorder("second", log)
+
+    def replace(event: Any) -> None:
+        handler.remove_handler(second)
+        handler.add_handler(Recorder("late", log))
+
+    handler = MultiListenerHandler(replace, second)
+
+    handler.handle(1)
+    handler.handle(2)
+
+    assert log == ["second 1", "late 2"]
+
+
+def test_what_is_no_handler_is_refused_and_not_kept() -> None:
+    handler = MultiListenerHandler()
+
+    with pytest.raises(TypeError, match="is neither"):
+        handler.add_handler(3)  # type: ignore[arg-type]
+
+    assert handler.handlers == ()
+    handler.handle(1)

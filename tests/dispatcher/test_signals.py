@@ -1,0 +1,205 @@
+"""SIGINT and SIGTERM as something the main thread waits for. pytest runs tests on the main thread."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dispatcher import signals
+from dispatcher.signals import StopSignals
+
+TIMEOUT_S = 10.0
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def handlers() -> tuple[Any, Any]:
+    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def handlers_from_before() -> Iterator[tuple[Any, Any]]:
+    before = handlers()
+    yield before
+    assert handlers() == before
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_interrupts_nothing_and_is_seen_by_the_wait(number: int, exit_code: int) -> None:
+    with StopSignals() as stop:
+        send(number)
+
+        assert stop.wait(TIMEOUT_S)
+
+    assert stop.received == number
+    assert stop.exit_code == exit_code
+
+
+def test_a_signal_ends_a_wait_that_has_begun() -> None:
+    with StopSignals() as stop, ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(send, signal.SIGTERM)
+
+        assert stop.wait(TIMEOUT_S)
+
+        sent.result(TIMEOUT_S)
+
+
+def test_the_first_signal_counts_and_every_wait_sees_it() -> None:
+    with StopSignals() as stop:
+        send(signal.SIGTERM)
+        waited = [stop.wait(TIMEOUT_S)]
+        send(signal.SIGINT)
+        waited += [stop.wait(TIMEOUT_S), stop.wait(0)]
+
+    assert waited == [True, True, True]
+    assert stop.received == signal.SIGTERM
+
+
+def test_without_a_signal_a_wait_ends_with_its_timeout() -> None:
+    with StopSignals() as stop:
+        assert not stop.wait(0)
+        assert not stop.wait(0.001)
+
+    assert stop.received is None
+    assert stop.exit_code == 0
+
+
+def test_notify_from_another_thread_ends_a_wait() -> None:
+    with StopSignals() as stop, ThreadPoolExecutor(1) as pool:
+        notified = pool.submit(stop.notify)
+
+        received = stop.wait(TIMEOUT_S)
+
+        notified.result(TIMEOUT_S)
+        assert not received
+        assert stop.received is None
+
+
+def test_notifications_end_one_wait_and_not_the_next() -> None:
+    with StopSignals() as stop:
+        stop.notify()
+        stop.notify()
+        stop.wait(TIMEOUT_S)
+
+        left, _, _ = select.select([stop._read_end], [], [], 0)
+
+    assert left == []
+
+
+def test_notify_never_blocks_however_often_it_is_called() -> None:
+    with StopSignals() as stop:
+        for _ in range(70_000):  # more than a pipe holds
+            stop.notify()
+
+        assert not stop.wait(TIMEOUT_S)
+
+
+def test_handlers_are_restored_also_after_an_error(handlers_from_before: tuple[Any, Any]) -> None:
+    def fail() -> None:
+        raise LookupError(handlers())
+
+    with pytest.raises(LookupError) as caught, StopSignals():
+        fail()
+
+    assert caught.value.args != (handlers_from_before,)
+    assert handlers() == handlers_from_before
+
+
+def test_a_handler_from_before_gets_signals_again() -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))
+    try:
+        with StopSignals():
+            send(signal.SIGTERM)
+        inside = list(got)
+        send(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert inside == []
+    assert got == [signal.SIGTERM]
+
+
+def test_notify_before_and_after_the_block_does_nothing() -> None:
+    """Before, it raised AttributeError: there was no pipe yet."""
+    stop = StopSignals()
+
+    stop.notify()
+    with stop:
+        notified_before = stop.wait(0)
+    stop.notify()
+
+    assert not notified_before
+
+
+def test_it_can_be_entered_again() -> None:
+    stop = StopSignals()
+    with stop:
+        pass
+
+    with stop:
+        send(signal.SIGINT)
+        assert stop.wait(TIMEOUT_S)
+
+
+def test_on_another_thread_it_is_refused_and_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipe stayed open."""
+    pipes: list[tuple[int, int]] = []
+    pipe = os.pipe
+    monkeypatch.setattr(os, "pipe", lambda: pipes.append(pipe()) or pipes[-1])
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ValueError, match="main thread"):
+        pool.submit(StopSignals().__enter__).result(TIMEOUT_S)
+
+    assert not any(is_open(end) for ends in pipes for end in ends)
+
+
+def test_the_pipe_is_not_closed_under_a_notify(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notify that had read the descriptor could write to another file that had been given it meanwhile."""
+    writing, leaving = threading.Event(), threading.Event()
+    still_open: list[bool] = []
+    closed: list[int] = []
+
+    class PausingOs:
+        """The window: between the look at the descriptor and the write."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def write(self, descriptor: int, data: bytes) -> int:
+            writing.set()
+            leaving.wait(0.05)  # not set while the lock is held: then the write goes first
+            still_open.append(is_open(descriptor))
+            return len(data)
+
+        def close(self, descriptor: int) -> None:
+            os.close(descriptor)
+            closed.append(descriptor)
+            if len(closed) == 2:  # both ends
+                leaving.set()
+
+    monkeypatch.setattr(signals, "os", PausingOs())
+    with ThreadPoolExecutor(1) as pool:
+        with StopSignals() as stop:
+            notified = pool.submit(stop.notify)
+            assert writing.wait(TIMEOUT_S)
+        notified.result(TIMEOUT_S)
+
+    assert still_open == [True]

@@ -1,0 +1,105 @@
+"""Counters that one thread writes and any thread reads."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.stats import EventClassStats, Histogram, count_by_type, snapshot
+
+INFINITY = float("inf")
+
+
+class Job(Enum):
+    STARTED = 1
+    ENDED = 2
+
+
+class Entry(NamedTuple):
+    type: Job
+
+
+def test_an_empty_histogram_has_all_its_buckets() -> None:
+    buckets = Histogram().buckets()
+
+    assert [count for _, count in buckets] == [0] * 32
+    assert buckets[0][0] == pytest.approx(1.024e-6)
+    assert buckets[-2][0] == pytest.approx(1099.5, rel=1e-3)
+    assert buckets[-1][0] == INFINITY
+
+
+@pytest.mark.parametrize("duration_ns", [0, 1, 1023, 1024, 1025, 10**6, 2**40 - 1, 2**40, 2**63, 2**70])
+def test_a_duration_is_in_the_buckets_whose_bound_it_does_not_pass(duration_ns: int) -> None:
+    histogram = Histogram()
+
+    histogram.observe(duration_ns)
+
+    # A duration of exactly 2**n is counted one bucket higher: the bounds are exclusive.
+    assert histogram.buckets() == [
+        (bound_s, 1 if bound_s == INFINITY or duration_ns < round(bound_s * 1e9) else 0)
+        for bound_s, _ in histogram.buckets()
+    ]
+    assert histogram.total_ns == duration_ns
+
+
+def test_a_negative_duration_counts_as_none() -> None:
+    histogram = Histogram()
+
+    histogram.observe(-5)
+
+    assert histogram.buckets()[0][1] == 1
+    assert histogram.total_ns == 0
+
+
+@given(st.lists(st.integers(0, 2**45)))
+def test_buckets_are_cumulative_and_the_last_one_counts_all(durations_ns: list[int]) -> None:
+    histogram = Histogram()
+
+    for duration_ns in durations_ns:
+        histogram.observe(duration_ns)
+
+    bounds, counts = zip(*histogram.buckets(), strict=True)
+    assert list(bounds) == sorted(set(bounds))
+    assert list(counts) == sorted(counts)
+    assert counts[-1] == len(durations_ns)
+    assert histogram.total_ns == sum(durations_ns)
+
+
+def test_event_class_stats_start_at_zero() -> None:
+    stats = EventClassStats("Job")
+
+    stats.handled["STARTED"] += 1
+
+    assert stats.event_class == "Job"
+    assert stats.handled == {"STARTED": 1}
+    assert stats.failed["ENDED"] == 0
+
+
+def test_a_snapshot_is_tried_again_while_the_owner_changes_the_container() -> None:
+    container = {"a": 1}
+    interruptions = iter([RuntimeError("dictionary changed size during iteration")] * 3)
+
+    def copy() -> dict[str, int]:
+        for interruption in interruptions:
+            raise interruption
+        return container.copy()
+
+    assert snapshot(copy) == {"a": 1}
+
+
+def test_other_errors_of_a_snapshot_are_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        snapshot(lambda: 1 // 0)
+
+
+def test_what_a_queue_holds_is_counted_by_type() -> None:
+    queue = deque([Entry(Job.STARTED), Entry(Job.ENDED), Entry(Job.STARTED)])
+
+    assert count_by_type(queue) == {Job.STARTED: 2, Job.ENDED: 1}
+    assert count_by_type(deque()) == {}
+    assert len(queue) == 3
