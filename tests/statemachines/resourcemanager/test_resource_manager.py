@@ -1,0 +1,189 @@
+"""A whole resource manager in virtual time, where more goes wrong than a workload can say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatcher.testing import ManualClock
+from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
+from statemachines.resourcemanager.events import ContainerRequest, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.rmnode import node_id
+from statemachines.resourcemanager.simulation import WorkloadRunner
+from statemachines.resourcemanager.workload import Workload
+
+from .replays import TIMEOUT_S, app, config, node, task, workload
+
+N1, N2 = node_id("n1"), node_id("n2")
+
+
+class Run:
+    """A resource manager with a workload, and what else is to happen."""
+
+    def __init__(self, work: Workload, *, start_ms: int = 0, **settings: Any) -> None:
+        self.clock = ManualClock(start_ms)
+        self.is_idle = threading.Event()
+        self.manager = ResourceManager(config(**settings), clock=self.clock, on_idle=self.is_idle.set)
+        self.context = self.manager.context
+        manager = self.manager
+        runner = WorkloadRunner(self.context, manager.clients, manager.tracker, manager.cluster, work)
+        manager.dispatcher.mailbox_executor.execute(runner.start, "start of the workload")
+
+    def at(self, time_ms: int, action: Callable[[], Any]) -> None:
+        """Do something at that time, on the handler thread; after the workload's own timers of that time so far."""
+        self.manager.dispatcher.mailbox_executor.execute(
+            lambda: self.context.timers.register_timer(time_ms, lambda _: action()), "a timer of the test"
+        )
+
+    def lose(self, node: str) -> None:
+        self.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, node))
+
+    def go(self) -> None:
+        """Run until nothing is left to happen; nothing must have gone wrong on the way."""
+        with self.manager:
+            assert self.is_idle.wait(TIMEOUT_S)
+        dispatcher = self.manager.dispatcher
+        invalid = {machine: stats.invalid for machine, stats in self.manager.recorder.machines.items()}
+        assert (dispatcher.failure_cause, dispatcher.failed, sum(invalid.values())) == (None, 0, 0)
+
+    def apps(self) -> list[tuple[str, int]]:
+        """State and number of attempts of each."""
+        return [(app.state.name, len(app.attempts)) for app in self.context.apps.values()]
+
+
+def test_application_whose_master_cannot_be_launched_fails_and_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(workload(node(), app()), max_attempts=3)
+
+    def refuse(container: Any) -> None:
+        raise OSError("the disk is full")
+
+    run.manager.cluster.start_container = refuse  # type: ignore[method-assign]
+
+    run.go()
+
+    (failed,) = run.context.apps.values()
+    assert run.apps() == [("FAILED", 3)]
+    assert failed.diagnostics[-1] == "launch failed: the disk is full"
+    assert run.context.containers == {}
+    assert [scheduled.free_memory_mb for scheduled in run.context.scheduler.nodes()] == [10]
+    assert caplog.text.count("launch failed") == 3
+
+
+@pytest.mark.parametrize(("max_attempts", "apps"), [(1, [("FAILED", 1)]), (2, [("FINISHED", 4)])])
+def test_master_that_is_lost_with_its_node_is_tried_again_unless_one_attempt_is_allowed(
+    max_attempts: int, apps: list[tuple[str, int]]
+) -> None:
+    """Lost nodes used up the attempts of an application."""
+    run = Run(workload(node(), app(am_duration_ms=5000)), max_attempts=max_attempts)
+    for number in range(3):
+        run.at(2000 * (number + 1), lambda: run.lose(N1))
+        run.at(2000 * (number + 1) + 500, lambda: run.manager.tracker.register_node(node()))
+
+    run.go()
+
+    assert run.apps() == apps
+    assert run.context.containers == {}
+
+
+def test_master_goes_on_without_a_container_that_was_lost_with_its_node() -> None:
+    tasks = (task(5000, memory_mb=9, host="n2"), task(6000, host="n1"))
+    run = Run(workload(node("n1"), node("n2"), app(am_host="n1", tasks=tasks)))
+    run.at(3000, lambda: run.lose(N2))
+
+    run.go()
+
+    assert run.apps() == [("FINISHED", 1)]
+    assert run.clock.current_processing_time() == 7000
+    assert list(run.context.inactive_nodes) == [N2]
+
+
+def test_node_that_is_ill_gets_no_containers_until_it_is_well() -> None:
+    run = Run(workload(node(), app(submit_ms=2000, am_duration_ms=1000)))
+    run.at(1500, lambda: run.manager.tracker.heartbeat(N1, healthy=False))
+    run.at(4000, lambda: run.manager.tracker.heartbeat(N1))
+
+    run.go()
+
+    assert run.apps() == [("FINISHED", 1)]
+    assert run.clock.current_processing_time() == 4000 + 2000
+
+
+def test_node_that_falls_ill_gives_its_containers_up() -> None:
+    run = Run(workload(node("n1"), node("n2"), app(am_host="n1", am_duration_ms=1000)))
+    run.at(1500, lambda: run.manager.tracker.heartbeat(N1, healthy=False))
+
+    run.go()
+
+    assert run.apps() == [("FINISHED", 2)]
+    assert run.clock.current_processing_time() == 1500 + 2000
+
+
+def test_lost_node_stops_what_ran_on_it() -> None:
+    run = Run(workload(node(), app(am_duration_ms=None, kill_ms=3000)))
+    run.at(2000, lambda: run.lose(N1))
+
+    run.go()
+
+    assert run.apps() == [("KILLED", 2)]
+    assert run.clock.current_processing_time() == 3000
+
+
+def test_master_releases_a_container() -> None:
+    run = Run(workload(node(), app(am_duration_ms=4000)))
+    seen: dict[str, list[Any]] = {}
+
+    def allocate(name: str, asks: tuple[ContainerRequest, ...] = (), releases: tuple[str, ...] = ()) -> None:
+        response = run.manager.masters.allocate("appattempt_0_0001_000001", asks, releases)
+        seen[name] = [container.entity for container in response.allocated]
+
+    run.at(1500, lambda: allocate("asked", (ContainerRequest(Resource(9, 1)),)))
+    run.at(1600, lambda: allocate("released", (), tuple(seen["asked"])))
+    run.at(1700, lambda: seen.update(free=[node.free_memory_mb for node in run.context.scheduler.nodes()]))
+
+    run.go()
+
+    assert seen == {"asked": ["container_0_0001_01_000002"], "released": [], "free": [9]}
+    assert run.apps() == [("FINISHED", 1)]
+
+
+@pytest.mark.parametrize("start_ms", [0, 1_700_000_000_000])
+def test_time_of_a_workload_begins_with_the_run(start_ms: int) -> None:
+    """In real time, all containers of a master were asked for at once, whatever their start."""
+    run = Run(workload(node(), app(submit_ms=50, tasks=(task(10, start_ms=4000), task(10)))), start_ms=start_ms)
+    counts: list[int] = []
+    for time_ms in (3999, 4001):
+        run.at(start_ms + time_ms, lambda: counts.append(run.manager.recorder.machines["RMContainer"].created))
+
+    run.go()
+
+    assert counts == [2, 3]
+    assert run.clock.current_processing_time() == start_ms + 4010
+    assert run.apps() == [("FINISHED", 1)]
+
+
+def test_application_that_no_workload_describes_has_a_master_that_ends_at_once() -> None:
+    run = Run(workload(node()))
+    submission = ApplicationSubmission("wordcount", Resource(1, 1))
+    run.at(100, lambda: run.manager.clients.submit_application(submission))
+
+    run.go()
+
+    assert run.apps() == [("FINISHED", 1)]
+    assert run.clock.current_processing_time() == 1100
+
+
+def test_application_can_be_killed_in_the_moment_of_its_submission() -> None:
+    run = Run(workload(node()))
+
+    def submit_and_kill() -> None:
+        clients = run.manager.clients
+        clients.force_kill_application(clients.submit_application(ApplicationSubmission("a", Resource(1, 1))))
+
+    run.at(100, submit_and_kill)
+
+    run.go()
+
+    assert run.apps() == [("KILLED", 0)]

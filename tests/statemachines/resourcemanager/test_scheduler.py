@@ -1,0 +1,398 @@
+"""First come, first served: who gets which node, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+import pytest
+
+from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.events import (
+    EXIT_ABORTED,
+    ContainerStatus,
+    RMNodeEvent,
+    RMNodeEventType,
+    SchedulerEvent,
+    SchedulerEventType,
+)
+
+from .cluster import Cluster
+
+ALL = Resource(10, 10)  # of a node of the usual size
+HALF = Resource(5, 5)
+SMALL = Resource(1, 1)
+
+
+def test_application_and_attempt_hear_that_they_are_accepted(cluster: Cluster) -> None:
+    app = cluster.add_app()
+
+    attempt = cluster.add_attempt(app)
+
+    assert cluster.told_names() == [f"APP_ACCEPTED {app}", f"ATTEMPT_ADDED {attempt}"]
+
+
+def test_container_is_allocated_at_once_where_there_is_room(cluster: Cluster) -> None:
+    node, attempt = cluster.add_node("n1"), cluster.new_attempt()
+
+    cluster.ask(attempt, HALF)
+
+    (container,) = cluster.context.containers.values()
+    assert (container.entity, container.node, container.state.name) == ("container_0_0001_01_000001", node, "ALLOCATED")
+    assert (container.attempt, container.application) == (attempt, "application_0_0001")
+    assert cluster.told_names()[-1] == f"CONTAINER_ALLOCATED {attempt}"
+    cluster.check()
+
+
+def test_allocated_containers_are_fetched_once_and_acquired_by_that(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    attempt = cluster.new_attempt()
+    cluster.ask(attempt, SMALL, HALF)
+
+    fetched, again = cluster.pull(attempt), cluster.pull(attempt)
+
+    assert [container.request.resource for container in fetched] == [SMALL, HALF]
+    assert [container.state.name for container in fetched] == ["ACQUIRED", "ACQUIRED"]
+    assert again == []
+
+
+def test_containers_are_numbered_per_attempt(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    app = cluster.add_app()
+
+    ids = [
+        [container.entity for container in cluster.get(cluster.add_attempt(app, number), SMALL, SMALL)]
+        for number in (1, 2)
+    ]
+
+    assert ids == [[f"container_0_0001_{attempt:02d}_{number:06d}" for number in (1, 2)] for attempt in (1, 2)]
+
+
+# -- which node -------------------------------------------------------------------------------------------------------
+
+
+def test_node_found_last_is_filled_before_the_next(cluster: Cluster) -> None:
+    for host in ("n1", "n2", "n3"):
+        cluster.add_node(host)
+
+    containers = cluster.get(cluster.new_attempt(), *[HALF] * 6)
+
+    assert cluster.where(containers) == ["n1", "n1", "n2", "n2", "n3", "n3"]
+
+
+def test_search_goes_on_at_the_node_found_last_even_if_an_earlier_one_has_room_again(cluster: Cluster) -> None:
+    for host in ("n1", "n2"):
+        cluster.add_node(host)
+    attempt = cluster.new_attempt()
+    first, *_ = cluster.get(attempt, *[HALF] * 3)
+    cluster.finish(first)
+
+    containers = cluster.get(attempt, HALF, HALF)
+
+    assert cluster.where(containers) == ["n2", "n1"]
+
+
+def test_preferred_node_is_taken_while_it_has_room(cluster: Cluster) -> None:
+    for host in ("n1", "n2"):
+        cluster.add_node(host)
+
+    containers = cluster.get(cluster.new_attempt(), *[cluster.request(HALF, host="n2") for _ in range(3)])
+
+    assert cluster.where(containers) == ["n2", "n2", "n1"]
+
+
+def test_preferred_node_that_does_not_exist_keeps_nobody_waiting(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+
+    containers = cluster.get(cluster.new_attempt(), cluster.request(HALF, host="elsewhere"))
+
+    assert cluster.where(containers) == ["n1"]
+
+
+def test_nodes_with_gpus_are_kept_for_those_who_need_them(cluster: Cluster) -> None:
+    cluster.add_node("gpu", gpus=1)
+    cluster.add_node("plain")
+
+    containers = cluster.get(cluster.new_attempt(), ALL, HALF)
+
+    assert cluster.where(containers) == ["plain", "gpu"]
+
+
+def test_gpus_are_found_on_nodes_that_have_them(cluster: Cluster) -> None:
+    cluster.add_node("plain")
+    cluster.add_node("gpu", gpus=2)
+
+    containers = cluster.get(cluster.new_attempt(), *[Resource(1, 1, gpus=1)] * 3)
+
+    assert cluster.where(containers) == ["gpu", "gpu"]
+    assert [container.gpu_devices for container in containers] == [(0,), (1,)]
+    assert len(cluster.scheduler.waiting()) == 1
+
+
+def test_only_nodes_of_the_named_models_will_do(cluster: Cluster) -> None:
+    for host, model in (("n1", "T4"), ("n2", "V100"), ("n3", "")):
+        cluster.add_node(host, gpus=1, model=model)
+    request = cluster.request(Resource(1, 1, gpus=1), gpu_models=frozenset({"V100", "P100"}))
+
+    containers = cluster.get(cluster.new_attempt(), request, request)
+
+    assert cluster.where(containers) == ["n2"]
+    assert len(cluster.scheduler.waiting()) == 1
+
+
+# -- who waits, and who comes next ------------------------------------------------------------------------------------
+
+
+def test_ask_without_room_waits_and_is_listed(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    first, second = cluster.new_attempt(), cluster.new_attempt()
+
+    cluster.ask(first, ALL)
+    cluster.ask(second, SMALL)
+
+    assert [(attempt, request.resource) for attempt, request in cluster.scheduler.waiting()] == [(second, SMALL)]
+    assert cluster.pull(second) == []
+
+
+def test_earlier_application_comes_first_even_if_it_asks_later(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    early, late = cluster.new_attempt(), cluster.new_attempt()
+    (blocker,) = cluster.get(early, ALL)
+    cluster.ask(late, ALL)
+    cluster.ask(early, ALL)
+
+    cluster.finish(blocker)
+
+    assert len(cluster.pull(early)) == 1
+    assert [attempt for attempt, _ in cluster.scheduler.waiting()] == [late]
+
+
+def test_second_attempt_keeps_its_applications_place(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    early, late = cluster.add_app(), cluster.new_attempt()
+    (blocker,) = cluster.get(late, ALL)
+    cluster.ask(late, ALL)
+    cluster.remove_attempt(cluster.add_attempt(early, 1))
+    again = cluster.add_attempt(early, 2)
+    cluster.ask(again, ALL)
+
+    cluster.finish(blocker)
+
+    assert len(cluster.pull(again)) == 1
+
+
+def test_more_urgent_asks_of_an_application_come_first_then_the_older(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    attempt = cluster.new_attempt()
+    (blocker,) = cluster.get(attempt, ALL)
+    asks = [cluster.request(HALF, priority=priority) for priority in (20, 5, 20, 5)]
+    cluster.ask(attempt, *asks)
+
+    order = cluster.waiting_tags()
+    cluster.finish(blocker)
+
+    assert order == [asks[index].tag for index in (1, 3, 0, 2)]
+    assert [container.request.tag for container in cluster.pull(attempt)] == order[:2]
+
+
+def test_ask_that_no_node_can_take_does_not_hold_up_those_behind_it(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    giant, small = cluster.new_attempt(), cluster.new_attempt()
+    cluster.ask(giant, Resource(11, 1))
+
+    cluster.ask(small, SMALL)
+
+    assert len(cluster.pull(small)) == 1
+    cluster.check()
+
+
+def test_freed_node_serves_several_shapes_in_order_as_far_as_it_goes(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    attempts = [cluster.new_attempt() for _ in range(5)]
+    (blocker,) = cluster.get(attempts[0], ALL)
+    for attempt, memory_mb in zip(attempts[1:], (6, 5, 3, 1), strict=True):
+        cluster.ask(attempt, Resource(memory_mb, 1))
+
+    cluster.finish(blocker)
+
+    assert [len(cluster.pull(attempt)) for attempt in attempts[1:]] == [1, 0, 1, 1]
+    cluster.check()
+
+
+# -- where room comes from --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["finished", "released", "attempt removed", "node added", "node healthy again"])
+def test_room_goes_to_those_who_wait(cluster: Cluster, way: str) -> None:
+    node = cluster.add_node("n1")
+    holder, waiter = cluster.new_attempt(), cluster.new_attempt()
+    (held,) = cluster.get(holder, ALL)
+    if way == "node healthy again":
+        cluster.tracker.heartbeat(node, healthy=False)
+    cluster.ask(waiter, ALL)
+    assert cluster.pull(waiter) == []
+
+    match way:
+        case "finished":
+            cluster.finish(held)
+        case "released":
+            cluster.ask(holder, releases=(held.entity,))
+        case "attempt removed":
+            cluster.remove_attempt(holder)
+        case "node added":
+            cluster.add_node("n2")
+        case _:
+            cluster.tracker.heartbeat(node)
+
+    assert len(cluster.pull(waiter)) == 1
+    assert cluster.scheduler.waiting() == []
+    cluster.check()
+
+
+def test_what_is_released_is_there_for_the_asks_of_the_same_call(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    attempt = cluster.new_attempt()
+    (held,) = cluster.get(attempt, ALL)
+
+    cluster.ask(attempt, ALL, releases=(held.entity,))
+
+    assert held.state.name == "RELEASED"
+    assert len(cluster.pull(attempt)) == 1
+    cluster.check()
+
+
+@pytest.mark.parametrize("foreign", ["another's", "unknown", "ended"])
+def test_release_of_what_an_attempt_does_not_have_changes_nothing(cluster: Cluster, foreign: str) -> None:
+    cluster.add_node("n1")
+    attempt, other = cluster.new_attempt(), cluster.new_attempt()
+    mine, theirs = cluster.get(attempt, SMALL)[0], cluster.get(other, SMALL)[0]
+    cluster.finish(mine)
+
+    cluster.ask(attempt, releases=({"another's": theirs.entity, "ended": mine.entity}.get(foreign, "unknown"),))
+
+    assert theirs.state.name == "RUNNING"
+    cluster.check()
+
+
+def test_container_that_was_not_fetched_cannot_be_released(cluster: Cluster) -> None:
+    """The books lost the container, while its state refused the release: it stayed for ever."""
+    cluster.add_node("n1")
+    attempt = cluster.new_attempt()
+    cluster.ask(attempt, SMALL)
+    (container,) = cluster.context.containers.values()
+
+    cluster.ask(attempt, releases=(container.entity,))
+
+    assert cluster.pull(attempt) == [container]
+    cluster.check()
+
+
+def test_removed_attempt_loses_its_containers_and_its_asks(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    attempt, other = cluster.new_attempt(), cluster.new_attempt()
+    containers = cluster.get(attempt, HALF, SMALL)
+    cluster.ask(attempt, ALL, HALF, Resource(99, 1))
+    cluster.ask(other, HALF)
+    cluster.told.clear()
+
+    cluster.remove_attempt(attempt)
+
+    assert [container.state.name for container in containers] == ["KILLED", "KILLED"]
+    ends = [event.status for event in cluster.told if event.type.name == "CONTAINER_FINISHED"]
+    assert ends == [ContainerStatus(container.entity, EXIT_ABORTED, "its attempt ended") for container in containers]
+    assert cluster.scheduler.waiting() == []
+    assert len(cluster.pull(other)) == 1
+    cluster.check()
+
+
+@pytest.mark.parametrize("way", ["lost", "unhealthy"])
+def test_node_that_goes_takes_its_containers_with_it(cluster: Cluster, way: str) -> None:
+    node, attempt = cluster.add_node("n1"), cluster.new_attempt()
+    containers = cluster.get(attempt, HALF)
+    cluster.ask(attempt, SMALL)
+    cluster.told.clear()
+
+    if way == "lost":
+        cluster.lose_node(node)
+    else:
+        cluster.tracker.heartbeat(node, healthy=False)
+
+    assert containers[0].state.name == "KILLED"
+    assert [event.status.exit_status for event in cluster.told] == [EXIT_ABORTED, EXIT_ABORTED]
+    assert list(cluster.scheduler.nodes()) == []
+    assert cluster.pull(attempt) == []
+    cluster.check()
+
+
+def test_node_that_comes_back_has_all_its_room(cluster: Cluster) -> None:
+    node, attempt = cluster.add_node("n1"), cluster.new_attempt()
+    cluster.get(attempt, ALL)
+    cluster.lose_node(node)
+
+    cluster.add_node("n1")
+
+    assert len(cluster.get(attempt, ALL)) == 1
+    cluster.check()
+
+
+def test_late_news_of_a_container_that_has_ended_changes_nothing(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    attempt = cluster.new_attempt()
+    (container,) = cluster.get(attempt, HALF)
+    cluster.remove_attempt(attempt)
+
+    cluster.finish(container)
+
+    assert container.state.name == "KILLED"
+    cluster.check()
+
+
+def test_node_that_registers_or_is_announced_twice_keeps_its_books(cluster: Cluster) -> None:
+    node = cluster.add_node("n1")
+    cluster.get(cluster.new_attempt(), HALF)
+
+    cluster.add_node("n1")
+    cluster.dispatcher.event_handler.handle(SchedulerEvent(SchedulerEventType.NODE_ADDED, node))
+
+    assert [node.free_memory_mb for node in cluster.scheduler.nodes()] == [5]
+    cluster.check()
+
+
+def test_attempt_that_was_removed_gets_nothing(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    attempt = cluster.new_attempt()
+    cluster.remove_attempt(attempt)
+    cluster.remove_attempt(attempt)
+
+    cluster.ask(attempt, SMALL)
+
+    assert cluster.pull(attempt) == []
+    assert (cluster.scheduler.waiting(), cluster.context.containers) == ([], {})
+
+
+def test_events_of_nodes_that_are_gone_are_for_nobody(cluster: Cluster) -> None:
+    node = cluster.add_node("n1")
+    cluster.lose_node(node)
+
+    cluster.lose_node(node)
+    cluster.tracker.heartbeat(node)
+    cluster.dispatcher.event_handler.handle(RMNodeEvent(RMNodeEventType.STARTED, node))
+
+    assert list(cluster.scheduler.nodes()) == []
+    cluster.check()
+
+
+def test_nothing_is_kept_of_applications_and_nodes_that_are_gone(cluster: Cluster) -> None:
+    def sizes() -> dict[str, int]:
+        return {name: len(value) for name, value in vars(cluster.scheduler).items() if isinstance(value, Sized)}
+
+    before = sizes()
+    node, app = cluster.add_node("n1", gpus=1), cluster.add_app()
+    attempt = cluster.add_attempt(app)
+    cluster.get(attempt, HALF, Resource(1, 1, 1))
+    cluster.ask(attempt, ALL, HALF)
+
+    cluster.remove_attempt(attempt)
+    cluster.remove_app(app)
+    cluster.lose_node(node)
+
+    assert sizes() == before

@@ -1,0 +1,204 @@
+"""Counting and journaling of transitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.core import Metric
+
+from dispatcher import JournalWriter
+from dispatcher.journal import TRANSITIONS, read_rows
+from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
+
+
+class S(Enum):
+    NEW = auto()
+    UP = auto()
+    DOWN = auto()
+
+
+class E(Enum):
+    START = auto()
+    STOP = auto()
+
+
+class Event:
+    def __init__(self, type: Enum) -> None:
+        self.type = type
+
+
+FACTORY: StateMachineFactory[S, Any] = (
+    StateMachineFactory[S, Any](S.NEW, "Thing")
+    .add_transition(S.NEW, S.UP, E.START)
+    .add_transition(S.UP, S.UP, E.START)
+    .add_transition(S.UP, S.DOWN, E.STOP)
+)
+
+
+class Thing:
+    """An operand as the recorder wants it."""
+
+    def __init__(self, recorder: TransitionRecorder, entity: str = "thing_1", machine: str = "Thing") -> None:
+        self.machine = machine
+        self.entity = entity
+        self.recorder = recorder
+        self.state_machine = FACTORY.make(self, listener=recorder)
+        recorder.created(machine, self.state_machine.current_state)
+
+    def handle(self, type: Enum) -> None:
+        try:
+            self.state_machine.do_transition(type, Event(type))
+        except InvalidStateTransitionError as error:
+            self.recorder.invalid(self, error)
+
+
+@pytest.fixture
+def recorder() -> TransitionRecorder:
+    return TransitionRecorder()
+
+
+def samples(metrics: Iterable[Metric]) -> dict[tuple[str, ...], float]:
+    """By the sample's name and its labels' values."""
+    return {(s.name, *s.labels.values()): s.value for metric in metrics for s in metric.samples}
+
+
+def test_transitions_are_counted_by_their_two_states(recorder: TransitionRecorder) -> None:
+    one, two = Thing(recorder, "thing_1"), Thing(recorder, "thing_2")
+
+    for thing, type in [(one, E.START), (one, E.START), (one, E.STOP), (two, E.START)]:
+        thing.handle(type)
+
+    stats = recorder.machines["Thing"]
+    assert (stats.created, stats.invalid) == (2, 0)
+    assert dict(stats.transitions) == {("NEW", "UP"): 2, ("UP", "UP"): 1, ("UP", "DOWN"): 1}
+
+
+def test_entities_by_state_are_derived_from_the_transitions(recorder: TransitionRecorder) -> None:
+    things = [Thing(recorder, f"thing_{number}") for number in range(4)]
+
+    for thing in things[1:]:
+        thing.handle(E.START)
+    things[3].handle(E.STOP)
+
+    assert recorder.machines["Thing"].entities() == {"NEW": 1, "UP": 2, "DOWN": 1}
+
+
+def test_kinds_of_machines_are_counted_apart(recorder: TransitionRecorder) -> None:
+    Thing(recorder).handle(E.START)
+    Thing(recorder, machine="Gadget")
+
+    entities = {machine: stats.entities() for machine, stats in recorder.machines.items()}
+
+    assert entities == {"Thing": {"NEW": 0, "UP": 1}, "Gadget": {"NEW": 1}}
+
+
+def test_forgotten_entity_counts_still_but_is_not_kept(recorder: TransitionRecorder) -> None:
+    things = [Thing(recorder, f"thing_{number}") for number in range(2)]
+    for thing in things:
+        thing.handle(E.START)
+
+    recorder.forgotten("Thing", S.UP)
+
+    stats = recorder.machines["Thing"]
+    assert stats.entities() == {"NEW": 0, "UP": 2}
+    assert stats.kept_entities() == {"NEW": 0, "UP": 1}
+    assert stats.created == 2
+
+
+def test_state_is_never_counted_below_zero_while_machines_are_made_and_moved(recorder: TransitionRecorder) -> None:
+    """Reading the machines made before the transitions gave -1 to a scrape that came between."""
+    Thing(recorder).handle(E.START)
+    stats = recorder.machines["Thing"]
+
+    class Busy(dict[tuple[str, str], int]):
+        def copy(self) -> dict[tuple[str, str], int]:
+            content = dict(self)
+            stats.created += 1
+            stats.transitions["NEW", "UP"] += 1
+            return content
+
+    stats.transitions = Busy(stats.transitions)  # type: ignore[assignment]
+
+    assert min(stats.entities().values()) >= 0
+
+
+def test_invalid_transition_is_counted_and_logged_and_the_machine_stays(
+    recorder: TransitionRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    thing = Thing(recorder)
+
+    with caplog.at_level(logging.ERROR, "statemachines.recorder"):
+        thing.handle(E.STOP)
+
+    stats = recorder.machines["Thing"]
+    assert (stats.invalid, dict(stats.transitions)) == (1, {})
+    assert thing.state_machine.current_state is S.NEW
+    assert "Thing thing_1: no transition from NEW on STOP" in caplog.text
+
+
+def test_transitions_are_journaled_with_the_event_that_is_being_handled(tmp_path: Path) -> None:
+    journal = JournalWriter(tmp_path / "journal")
+    thing = Thing(TransitionRecorder(journal))
+
+    journal.begin(1_000)
+    thing.handle(E.START)
+    journal.begin(2_000)
+    thing.handle(E.START)
+    thing.handle(E.STOP)
+    journal.close()
+
+    row = {"machine": "Thing", "entity": "thing_1", "valid": True}
+    assert list(read_rows(journal.path, TRANSITIONS)) == [
+        row | {"seq": 1, "from_state": "NEW", "event_type": "START", "to_state": "UP", "at": 1_000},
+        row | {"seq": 2, "from_state": "UP", "event_type": "START", "to_state": "UP", "at": 2_000},
+        row | {"seq": 2, "from_state": "UP", "event_type": "STOP", "to_state": "DOWN", "at": 2_000},
+    ]
+
+
+def test_invalid_transition_is_journaled_as_such(tmp_path: Path) -> None:
+    journal = JournalWriter(tmp_path / "journal")
+    thing = Thing(TransitionRecorder(journal))
+
+    journal.begin(1_000)
+    thing.handle(E.STOP)
+    journal.close()
+
+    (row,) = read_rows(journal.path, TRANSITIONS)
+    assert (row["from_state"], row["event_type"], row["to_state"], row["valid"]) == ("NEW", "STOP", "NEW", False)
+
+
+def test_metrics_tell_transitions_invalid_ones_and_kept_entities(recorder: TransitionRecorder) -> None:
+    things = [Thing(recorder, f"thing_{number}") for number in range(3)]
+    things[0].handle(E.START)
+    things[1].handle(E.START)
+    things[2].handle(E.STOP)
+    recorder.forgotten("Thing", S.UP)
+
+    families = list(recorder.collect("RM"))
+
+    assert [(family.name, family.type) for family in families] == [
+        ("statemachine_transitions", "counter"),
+        ("statemachine_invalid_transitions", "counter"),
+        ("statemachine_entities", "gauge"),
+    ]
+    assert samples(families) == {
+        ("statemachine_transitions_total", "RM", "Thing", "NEW", "UP"): 2,
+        ("statemachine_invalid_transitions_total", "RM", "Thing"): 1,
+        ("statemachine_entities", "RM", "Thing", "NEW"): 1,
+        ("statemachine_entities", "RM", "Thing", "UP"): 1,
+    }
+    labels = {s.name: tuple(s.labels) for family in families for s in family.samples}
+    assert labels == {
+        "statemachine_transitions_total": ("dispatcher", "machine", "from", "to"),
+        "statemachine_invalid_transitions_total": ("dispatcher", "machine"),
+        "statemachine_entities": ("dispatcher", "machine", "state"),
+    }
+
+
+def test_recorder_without_machines_has_families_without_samples(recorder: TransitionRecorder) -> None:
+    assert samples(recorder.collect("RM")) == {}
