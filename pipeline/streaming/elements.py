@@ -1,0 +1,31 @@
+"""Stream elements: what flows between operators, which is records and the watermarks between them.
+
+Elements are immutable, so a queue, a snapshot and a downstream operator may hold the same one, in any thread.
+They pickle, because a snapshot stores them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord(Generic[T_co]):
+    """A value and its event time in milliseconds, which is None where the stream has no event time."""
+
+    value: T_co
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A claim that no record with an event time of `timestamp_ms` (milliseconds) or less follows."""
+
+    timestamp_ms: int
+
+
+StreamElement: TypeAlias = StreamRecord[T] | Watermark

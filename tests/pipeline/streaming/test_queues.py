@@ -1,0 +1,747 @@
+"""Element queues: the results' future, both orders of emission, and both queues against a model."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pipeline.streaming import (
+    OrderedStreamElementQueue,
+    ResultFuture,
+    StreamElement,
+    StreamElementQueue,
+    StreamRecord,
+    UnorderedStreamElementQueue,
+    Watermark,
+)
+
+Queue = StreamElementQueue[Any, Any]
+Element = StreamElement[Any]
+WAIT_S = 10.0
+BOTH = pytest.mark.parametrize("queue_class", [OrderedStreamElementQueue, UnorderedStreamElementQueue])
+
+
+def put(queue: Queue, *elements: Element) -> list[ResultFuture[Any]]:
+    futures = []
+    for element in elements:
+        future = queue.try_put(element)
+        assert future is not None
+        futures.append(future)
+    return futures
+
+
+def emit_one(queue: Queue) -> list[Element]:
+    emitted: list[Element] = []
+    queue.emit_completed_element(emitted.append)
+    return emitted
+
+
+def emit_all(queue: Queue) -> list[Element]:
+    emitted: list[Element] = []
+    while queue.has_completed_elements():
+        queue.emit_completed_element(emitted.append)
+    return emitted
+
+
+def a(timestamp_ms: int | None = None) -> StreamRecord[str]:
+    return StreamRecord("a", timestamp_ms)
+
+
+def b(timestamp_ms: int | None = None) -> StreamRecord[str]:
+    return StreamRecord("b", timestamp_ms)
+
+
+# --- ResultFuture ---
+
+
+def test_a_new_future_is_pending() -> None:
+    future = ResultFuture[str]()
+
+    assert not future.is_done()
+    assert future.results == ()
+    assert future.error is None
+    assert repr(future) == "<ResultFuture pending>"
+
+
+def test_a_completed_future_has_its_results() -> None:
+    future = ResultFuture[str]()
+
+    assert future.complete(["a", "b"])
+
+    assert future.is_done()
+    assert future.results == ("a", "b")
+    assert future.error is None
+    assert repr(future) == "<ResultFuture results=('a', 'b')>"
+
+
+def test_a_failed_future_has_its_error_and_no_results() -> None:
+    future = ResultFuture[str]()
+    error = ValueError("no such row")
+
+    assert future.complete_exceptionally(error)
+
+    assert future.is_done()
+    assert future.results == ()
+    assert future.error is error
+    assert repr(future) == "<ResultFuture error=ValueError('no such row')>"
+
+
+def test_a_completion_after_a_result_is_ignored() -> None:
+    future = ResultFuture[str]()
+    future.complete(["first"])
+
+    assert not future.complete(["second"])
+    assert not future.complete_exceptionally(ValueError("third"))
+
+    assert future.results == ("first",)
+    assert future.error is None
+
+
+def test_a_completion_after_an_error_is_ignored() -> None:
+    future = ResultFuture[str]()
+    error = ValueError("first")
+    future.complete_exceptionally(error)
+
+    assert not future.complete(["second"])
+    assert not future.complete_exceptionally(ValueError("third"))
+
+    assert future.results == ()
+    assert future.error is error
+
+
+def test_results_are_copied() -> None:
+    future = ResultFuture[str]()
+    mine = ["a"]
+    future.complete(mine)
+
+    mine.append("b")
+
+    assert future.results == ("a",)
+
+
+def test_results_that_raise_while_they_are_read_leave_the_future_open() -> None:
+    def rows() -> Iterator[str]:
+        yield "a"
+        raise OSError("connection lost")
+
+    future = ResultFuture[str]()
+
+    with pytest.raises(OSError, match="connection lost"):
+        future.complete(rows())
+
+    assert not future.is_done()
+    assert future.complete(["again"])
+
+
+def test_an_error_that_is_no_exception_is_refused() -> None:
+    """With None as its error, a failed record would look like one without results."""
+    future = ResultFuture[str]()
+
+    with pytest.raises(TypeError, match="got None"):
+        future.complete_exceptionally(None)  # type: ignore[arg-type]
+
+    assert not future.is_done()
+
+
+class RecordingFuture(ResultFuture[str]):
+    """Keeps what the hook saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[bool, tuple[str, ...], BaseException | None, threading.Thread]] = []
+
+    def _on_complete(self) -> None:
+        self.seen.append((self.is_done(), self.results, self.error, threading.current_thread()))
+
+
+def test_the_hook_of_a_subclass_is_called_once_and_sees_the_outcome() -> None:
+    future = RecordingFuture()
+
+    future.complete(["a"])
+    future.complete(["b"])
+    future.complete_exceptionally(ValueError("c"))
+
+    assert future.seen == [(True, ("a",), None, threading.current_thread())]
+
+
+# --- first completion wins, from any thread ---
+
+
+@pytest.fixture
+def _eager_switching() -> Iterator[None]:
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval_s)
+
+
+def race(contenders: list[Callable[[], bool]]) -> list[bool]:
+    """Start all contenders at one barrier, each in a thread; what they returned, in their order."""
+    barrier = threading.Barrier(len(contenders))
+    won: dict[int, bool] = {}
+
+    def run(index: int) -> None:
+        barrier.wait(WAIT_S)
+        won[index] = contenders[index]()
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(contenders))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert len(won) == len(contenders)
+    return [won[index] for index in range(len(contenders))]
+
+
+@pytest.mark.usefixtures("_eager_switching")
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_of_completions_in_many_threads_exactly_one_wins(threads: int) -> None:
+    for _ in range(20):
+        future = RecordingFuture()
+        errors = [ValueError(str(index)) for index in range(threads)]
+        outcomes: list[tuple[tuple[str, ...], BaseException | None]] = []
+        contenders: list[Callable[[], bool]] = []
+        for index in range(threads):
+            if index % 2:
+                outcomes.append(((), errors[index]))
+                contenders.append(partial(future.complete_exceptionally, errors[index]))
+            else:
+                outcomes.append(((str(index),), None))
+                contenders.append(partial(future.complete, [str(index)]))
+
+        won = race(contenders)
+
+        assert won.count(True) == 1
+        winner = won.index(True)
+        assert (future.results, future.error) == outcomes[winner]
+        assert len(future.seen) == 1
+
+
+@pytest.mark.usefixtures("_eager_switching")
+@BOTH
+def test_an_entry_completed_by_many_threads_is_emitted_once(queue_class: type[Queue]) -> None:
+    queue = queue_class(1)
+    for _ in range(20):
+        [future] = put(queue, a(5))
+
+        won = race([partial(future.complete, [index]) for index in range(4)])
+
+        assert emit_all(queue) == [StreamRecord(won.index(True), 5)]
+        assert queue.is_empty()
+
+
+class PausingLock:
+    """A lock that holds the thread that got it, until it is let go: it widens the window after the claim."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_claimed = threading.Event()
+        self.go_on = threading.Event()
+
+    def acquire(self, blocking: bool) -> bool:
+        if not self._lock.acquire(blocking):
+            return False
+        self.is_claimed.set()
+        assert self.go_on.wait(WAIT_S)
+        return True
+
+
+def test_a_completion_between_the_claim_and_the_outcome_of_another_is_ignored() -> None:
+    future = ResultFuture[str]()
+    lock = PausingLock()
+    future._claim = lock  # type: ignore[assignment]
+    winner = threading.Thread(target=future.complete, args=(["first"],))
+    winner.start()
+    assert lock.is_claimed.wait(WAIT_S)
+
+    assert not future.complete(["second"])
+    assert not future.complete_exceptionally(ValueError("third"))
+    assert not future.is_done()
+
+    lock.go_on.set()
+    winner.join(WAIT_S)
+    assert future.is_done()
+    assert (future.results, future.error) == (("first",), None)
+
+
+# --- what both queues do ---
+
+
+@BOTH
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_capacity_that_is_not_positive_is_refused(queue_class: type[Queue], capacity: int) -> None:
+    with pytest.raises(ValueError, match=f"capacity is {capacity}"):
+        queue_class(capacity)
+
+
+@BOTH
+def test_a_new_queue_is_empty(queue_class: type[Queue]) -> None:
+    queue = queue_class(3)
+
+    assert queue.capacity == 3
+    assert queue.size() == 0
+    assert queue.is_empty()
+    assert queue.values() == []
+    assert not queue.has_completed_elements()
+    assert emit_one(queue) == []
+
+
+@BOTH
+def test_records_and_watermarks_count_towards_the_capacity(queue_class: type[Queue]) -> None:
+    queue = queue_class(2)
+    put(queue, a(), Watermark(1))
+
+    assert queue.try_put(b()) is None
+    assert queue.try_put(Watermark(2)) is None
+
+    assert queue.size() == 2
+    assert queue.values() == [a(), Watermark(1)]
+
+
+@BOTH
+def test_a_completed_record_keeps_its_place_until_it_is_emitted(queue_class: type[Queue]) -> None:
+    queue = queue_class(1)
+    [future] = put(queue, a())
+    future.complete(["x"])
+    assert queue.try_put(b()) is None
+
+    emit_one(queue)
+
+    assert queue.is_empty()
+    assert queue.try_put(b()) is not None
+
+
+@BOTH
+@pytest.mark.parametrize("timestamp_ms", [None, 0, 17])
+def test_each_result_carries_the_timestamp_of_its_record(queue_class: type[Queue], timestamp_ms: int | None) -> None:
+    queue = queue_class(1)
+    [future] = put(queue, a(timestamp_ms))
+
+    future.complete(["x", "y"])
+
+    assert emit_one(queue) == [StreamRecord("x", timestamp_ms), StreamRecord("y", timestamp_ms)]
+
+
+@BOTH
+def test_one_element_is_emitted_at_a_time(queue_class: type[Queue]) -> None:
+    queue = queue_class(2)
+    for future in put(queue, a(1), b(2)):
+        future.complete(["x", "y"])
+
+    assert emit_one(queue) == [StreamRecord("x", 1), StreamRecord("y", 1)]
+
+    assert queue.has_completed_elements()
+    assert queue.values() == [b(2)]
+
+
+@BOTH
+def test_a_record_without_results_leaves_the_queue_silently(queue_class: type[Queue]) -> None:
+    queue = queue_class(1)
+    [future] = put(queue, a())
+    future.complete([])
+    assert queue.has_completed_elements()
+
+    assert emit_one(queue) == []
+
+    assert queue.is_empty()
+
+
+@BOTH
+def test_the_queue_moves_on_over_a_failed_record(queue_class: type[Queue]) -> None:
+    queue = queue_class(2)
+    failing, healthy = put(queue, a(1), b(2))
+    error = ValueError("no such row")
+    failing.complete_exceptionally(error)
+    healthy.complete(["x"])
+
+    assert emit_all(queue) == [StreamRecord("x", 2)]
+
+    assert queue.is_empty()
+    assert failing.error is error
+
+
+@BOTH
+def test_a_second_completion_does_not_queue_the_record_twice(queue_class: type[Queue]) -> None:
+    queue = queue_class(2)
+    [future] = put(queue, a(1))
+
+    future.complete(["first"])
+    future.complete(["second"])
+    future.complete_exceptionally(ValueError("third"))
+
+    assert queue.size() == 1
+    assert queue.values() == [a(1)]
+    assert emit_all(queue) == [StreamRecord("first", 1)]
+
+
+@BOTH
+def test_a_completion_after_the_emission_changes_nothing(queue_class: type[Queue]) -> None:
+    queue = queue_class(2)
+    [future] = put(queue, a(1))
+    future.complete(["first"])
+    emit_one(queue)
+
+    future.complete(["second"])
+
+    assert queue.is_empty()
+    assert not queue.has_completed_elements()
+
+
+@BOTH
+def test_a_watermark_is_born_complete_and_emitted_as_it_is(queue_class: type[Queue]) -> None:
+    queue = queue_class(1)
+    watermark = Watermark(1)
+    [future] = put(queue, watermark)
+    assert future.is_done()
+    assert not future.complete(["x"])
+
+    [emitted] = emit_one(queue)
+
+    assert emitted is watermark
+    assert queue.is_empty()
+
+
+@BOTH
+def test_a_watermark_waits_for_the_records_before_it(queue_class: type[Queue]) -> None:
+    queue = queue_class(2)
+    [future, _] = put(queue, a(1), Watermark(1))
+    assert not queue.has_completed_elements()
+
+    future.complete(["x"])
+
+    assert emit_all(queue) == [StreamRecord("x", 1), Watermark(1)]
+
+
+@BOTH
+def test_a_record_completed_behind_a_watermark_waits_for_it(queue_class: type[Queue]) -> None:
+    queue = queue_class(3)
+    before, _, behind = put(queue, a(1), Watermark(1), b(2))
+    behind.complete(["y"])
+    assert not queue.has_completed_elements()
+
+    before.complete(["x"])
+
+    assert emit_all(queue) == [StreamRecord("x", 1), Watermark(1), StreamRecord("y", 2)]
+
+
+@BOTH
+def test_an_output_that_fails_does_not_make_the_queue_emit_again(queue_class: type[Queue]) -> None:
+    queue = queue_class(2)
+    for future in put(queue, a(1), b(2)):
+        future.complete(["x"])
+
+    def fail(element: Element) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        queue.emit_completed_element(fail)
+
+    assert queue.size() == 1
+    assert emit_all(queue) == [StreamRecord("x", 2)]
+
+
+@BOTH
+def test_an_output_may_use_the_queue(queue_class: type[Queue]) -> None:
+    queue = queue_class(1)
+    [future] = put(queue, a(1))
+    future.complete(["x"])
+    emitted: list[Element] = []
+
+    def put_the_next(element: Element) -> None:
+        emitted.append(element)
+        if len(emitted) == 1:
+            put(queue, b(2))[0].complete(["y"])
+            queue.emit_completed_element(put_the_next)
+
+    queue.emit_completed_element(put_the_next)
+
+    assert emitted == [StreamRecord("x", 1), StreamRecord("y", 2)]
+    assert queue.is_empty()
+
+
+@BOTH
+def test_the_values_are_a_list_of_their_own(queue_class: type[Queue]) -> None:
+    queue = queue_class(2)
+    put(queue, a())
+
+    queue.values().clear()
+
+    assert queue.values() == [a()]
+
+
+# --- where they differ ---
+
+
+def test_the_ordered_queue_emits_only_a_completed_head() -> None:
+    queue: OrderedStreamElementQueue[str, str] = OrderedStreamElementQueue(2)
+    head, second = put(queue, a(1), b(2))
+    second.complete(["y"])
+    assert not queue.has_completed_elements()
+    assert emit_one(queue) == []
+
+    head.complete(["x"])
+
+    assert emit_all(queue) == [StreamRecord("x", 1), StreamRecord("y", 2)]
+
+
+def test_the_values_of_the_ordered_queue_are_in_the_order_of_the_puts() -> None:
+    queue: OrderedStreamElementQueue[str, str] = OrderedStreamElementQueue(3)
+    _, _, last = put(queue, a(1), Watermark(1), b(2))
+
+    last.complete(["y"])
+
+    assert queue.values() == [a(1), Watermark(1), b(2)]
+
+
+def test_the_unordered_queue_emits_in_the_order_of_the_completions() -> None:
+    queue: UnorderedStreamElementQueue[str, str] = UnorderedStreamElementQueue(3)
+    first, second, third = put(queue, StreamRecord(1), StreamRecord(2), StreamRecord(3))
+
+    third.complete(["3"])
+    first.complete(["1"])
+    assert emit_all(queue) == [StreamRecord("3"), StreamRecord("1")]
+
+    second.complete(["2"])
+    assert emit_all(queue) == [StreamRecord("2")]
+
+
+def test_the_values_of_the_unordered_queue_are_the_completed_first_in_each_segment() -> None:
+    queue: UnorderedStreamElementQueue[int, str] = UnorderedStreamElementQueue(9)
+    watermark = Watermark(10)
+    one, two, three, four, five, six, seven = (StreamRecord(value) for value in range(1, 8))
+    futures = put(queue, one, two, three, four, watermark, five, six, seven)
+
+    for index in (3, 1, 7):
+        futures[index].complete([])
+
+    assert queue.values() == [four, two, one, three, watermark, seven, five, six]
+
+
+def test_watermarks_in_a_row_all_come_out_in_order() -> None:
+    queue: UnorderedStreamElementQueue[str, str] = UnorderedStreamElementQueue(5)
+    future, *_ = put(queue, a(1), Watermark(1), Watermark(2), Watermark(3))
+    [last] = put(queue, b(4))
+    last.complete(["y"])
+    future.complete(["x"])
+
+    assert emit_all(queue) == [
+        StreamRecord("x", 1),
+        Watermark(1),
+        Watermark(2),
+        Watermark(3),
+        StreamRecord("y", 4),
+    ]
+
+
+def test_a_watermark_after_a_drained_segment_reuses_it() -> None:
+    queue: UnorderedStreamElementQueue[str, str] = UnorderedStreamElementQueue(5)
+    [future] = put(queue, a(1))
+    future.complete(["x"])
+    emit_all(queue)
+
+    put(queue, Watermark(1), Watermark(2))
+
+    # One segment for each watermark and the open one behind them. An empty one in front would block them.
+    assert len(queue._segments) == 3
+    assert emit_all(queue) == [Watermark(1), Watermark(2)]
+
+
+def test_drained_segments_do_not_pile_up() -> None:
+    queue: UnorderedStreamElementQueue[str, str] = UnorderedStreamElementQueue(2)
+    for timestamp_ms in range(100):
+        future, _ = put(queue, a(timestamp_ms), Watermark(timestamp_ms))
+        future.complete(["x"])
+        assert emit_all(queue) == [StreamRecord("x", timestamp_ms), Watermark(timestamp_ms)]
+
+    assert len(queue._segments) == 1
+
+
+# --- both queues against a model ---
+
+
+@dataclass
+class Put:
+    """One element of the model: what was put, and what its first completion was."""
+
+    element: Element
+    future: ResultFuture[Any]
+    expected: list[Element] = field(default_factory=list)
+    completed_as: int | None = None  # the how manieth completion it was; None: still open
+
+    def is_watermark(self) -> bool:
+        return isinstance(self.element, Watermark)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Random puts, completions and emissions; the model is the plain list of what was put and not emitted.
+
+    Subclasses say which queue it is, which element comes next and in which order `values()` are.
+    """
+
+    queue_class: type[Queue]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Put] = []
+        self.accepted: list[Put] = []
+        self.emitted: list[Element] = []
+        self.expected: list[Element] = []
+        self.departed: list[Put] = []
+        self.completions = 0
+
+    def next_to_emit(self) -> Put | None:
+        raise NotImplementedError
+
+    def values_in_order(self) -> list[Element]:
+        raise NotImplementedError
+
+    @initialize(capacity=st.integers(1, 8))
+    def make(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.queue = self.queue_class(capacity)
+
+    def put(self, element: Element) -> None:
+        future = self.queue.try_put(element)
+        if len(self.waiting) == self.capacity:
+            assert future is None
+            return
+        assert future is not None
+        put = Put(element, future)
+        if put.is_watermark():
+            put.expected = [element]
+            self.completions += 1
+            put.completed_as = self.completions
+        self.waiting.append(put)
+        self.accepted.append(put)
+
+    @rule(timestamp_ms=st.none() | st.integers(0, 100))
+    def put_record(self, timestamp_ms: int | None) -> None:
+        self.put(StreamRecord(len(self.accepted), timestamp_ms))
+
+    @rule(timestamp_ms=st.integers(0, 100))
+    def put_watermark(self, timestamp_ms: int) -> None:
+        self.put(Watermark(timestamp_ms))
+
+    def finish(self, put: Put, results: int | None) -> None:
+        """Complete with so many results, each unlike any other there is; None completes exceptionally."""
+        answers = [(put.element, self.completions, index) for index in range(results or 0)]
+        if results is None:
+            won = put.future.complete_exceptionally(ValueError("model"))
+        else:
+            won = put.future.complete(answers)
+
+        assert won == (put.completed_as is None)
+        if won:
+            assert isinstance(put.element, StreamRecord)
+            self.completions += 1
+            put.completed_as = self.completions
+            put.expected = [StreamRecord(answer, put.element.timestamp_ms) for answer in answers]
+
+    @precondition(lambda self: any(put.completed_as is None for put in self.waiting))
+    @rule(data=st.data(), results=st.none() | st.integers(0, 3))
+    def complete(self, data: st.DataObject, results: int | None) -> None:
+        self.finish(data.draw(st.sampled_from([put for put in self.waiting if put.completed_as is None])), results)
+
+    @precondition(lambda self: any(put.completed_as is not None for put in self.accepted))
+    @rule(data=st.data(), results=st.none() | st.integers(0, 3))
+    def complete_again(self, data: st.DataObject, results: int | None) -> None:
+        """A second completion, of an element still queued or long gone, and any completion of a watermark."""
+        done = [put for put in self.accepted if put.completed_as is not None]
+        self.finish(data.draw(st.sampled_from(done)), results)
+
+    @rule()
+    def emit(self) -> None:
+        put = self.next_to_emit()
+        self.queue.emit_completed_element(self.emitted.append)
+        if put is not None:
+            self.waiting = [other for other in self.waiting if other is not put]
+            self.departed.append(put)
+            self.expected += put.expected
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        assert self.emitted == self.expected
+        assert self.queue.size() == len(self.waiting)
+        assert self.queue.is_empty() == (not self.waiting)
+        assert self.queue.has_completed_elements() == (self.next_to_emit() is not None)
+        assert self.queue.values() == self.values_in_order()
+
+    def teardown(self) -> None:
+        """Complete and emit the rest: then each accepted element has left exactly once."""
+        for put in reversed([put for put in self.waiting if put.completed_as is None]):
+            self.finish(put, 1)
+        while self.waiting:
+            assert self.next_to_emit() is not None
+            self.emit()
+        self.agrees_with_the_model()
+        assert sorted(map(id, self.departed)) == sorted(map(id, self.accepted))
+        self.check_the_order_of_the_whole_run()
+
+    def check_the_order_of_the_whole_run(self) -> None:
+        raise NotImplementedError
+
+
+class OrderedMachine(QueueMachine):
+    queue_class = OrderedStreamElementQueue
+
+    def next_to_emit(self) -> Put | None:
+        return self.waiting[0] if self.waiting and self.waiting[0].completed_as is not None else None
+
+    def values_in_order(self) -> list[Element]:
+        return [put.element for put in self.waiting]
+
+    def check_the_order_of_the_whole_run(self) -> None:
+        assert self.emitted == [element for put in self.accepted for element in put.expected]
+
+
+def between_watermarks(puts: list[Put]) -> list[list[Put]]:
+    """Cut at the watermarks: records, watermark, records, ..., watermark, records. A group may be empty."""
+    groups: list[list[Put]] = [[]]
+    for put in puts:
+        if put.is_watermark():
+            groups += [[put], []]
+        else:
+            groups[-1].append(put)
+    return groups
+
+
+class UnorderedMachine(QueueMachine):
+    queue_class = UnorderedStreamElementQueue
+
+    def next_to_emit(self) -> Put | None:
+        first = next((group for group in between_watermarks(self.waiting) if group), [])
+        return min(
+            (put for put in first if put.completed_as is not None),
+            key=lambda put: put.completed_as or 0,
+            default=None,
+        )
+
+    def values_in_order(self) -> list[Element]:
+        values: list[Element] = []
+        for group in between_watermarks(self.waiting):
+            done = [put for put in group if put.completed_as is not None]
+            values += [put.element for put in sorted(done, key=lambda put: put.completed_as or 0)]
+            values += [put.element for put in group if put.completed_as is None]
+        return values
+
+    def check_the_order_of_the_whole_run(self) -> None:
+        """Between the same two watermarks, what went in came out."""
+        came_out = between_watermarks(self.departed)
+        went_in = between_watermarks(self.accepted)
+        assert [set(map(id, group)) for group in came_out] == [set(map(id, group)) for group in went_in]
+
+
+TestOrderedQueueAgainstModel = OrderedMachine.TestCase
+TestUnorderedQueueAgainstModel = UnorderedMachine.TestCase
+TestOrderedQueueAgainstModel.settings = TestUnorderedQueueAgainstModel.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None
+)
