@@ -1,0 +1,59 @@
+"""How the report writes numbers, times and quantities."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+NOTHING = "\N{EN DASH}"
+_UNITS_S = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_FRACTIONS_S = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def count(number: int | None) -> str:
+    """A whole number with its thousands set apart."""
+    return NOTHING if number is None else f"{number:,}"
+
+
+def decimal(number: float | None, digits: int = 1) -> str:
+    """A number with a fixed number of decimals."""
+    return NOTHING if number is None else f"{number:,.{digits}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """A duration in its two largest units from a minute on, below that in three digits of one unit."""
+    if seconds is None:
+        return NOTHING
+    if seconds == 0:
+        return "0 s"
+    if seconds < 59.95:
+        size, unit = next((pair for pair in _FRACTIONS_S if seconds >= pair[0] * 0.9995), _FRACTIONS_S[-1])
+        return f"{seconds / size:.3g} {unit}"
+    whole = round(seconds)
+    larger = next(position for position, (size, _) in enumerate(_UNITS_S) if whole >= size)
+    parts = []
+    for size, unit in _UNITS_S[larger : larger + 2]:
+        number, whole = divmod(whole, size)
+        if number:
+            parts.append(f"{number} {unit}")
+    return " ".join(parts)
+
+
+def moment(at: int | None) -> str:
+    """A time in Unix ns as a date and time in UTC."""
+    if at is None:
+        return NOTHING
+    return f"{datetime.fromtimestamp(at // 1_000_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def memory(megabytes: int | None) -> str:
+    """MB as GiB, in which the capacities of nodes are whole numbers."""
+    return NOTHING if megabytes is None else f"{_trimmed(megabytes / 1024)} GiB"
+
+
+def thousandths(milli: int | None) -> str:
+    """Thousandths of a virtual core or of a GPU as a number of them."""
+    return NOTHING if milli is None else _trimmed(milli / 1000)
+
+
+def _trimmed(number: float) -> str:
+    return f"{number:,.2f}".rstrip("0").rstrip(".")

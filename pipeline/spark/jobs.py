@@ -1,0 +1,244 @@
+"""Jobs over a resource manager's journal: applications, states, transitions and events.
+
+Each takes and gives DataFrames; all times are Unix ns in the clock of the run, and all durations say their unit.
+What happened first is decided by `seq` alone: in virtual time many events share one nanosecond. One event
+moves a machine at most once, so `seq` orders the transitions of one entity without ties.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.spark.journal import PAYLOADS
+
+NS_PER_S = 1e9
+NS_PER_MS = 1e6
+NS_PER_US = 1e3
+
+APPLICATION_END_STATES = ("FINISHED", "FAILED", "KILLED")
+_FIRST_STATE = "NEW"
+
+
+def first_payload(events: DataFrame, event_class: str, event_type: str) -> DataFrame:
+    """One row per entity: the first event of this type about it, with what its payload says.
+
+    In:  journal events; the type is one of those in `PAYLOADS`.
+    Out: entity string (unique), enqueued_at long, payload struct as in `PAYLOADS`, null if the event has none.
+    """
+    first = F.min_by(F.struct("enqueued_at", "payload"), "seq")
+    payload = F.from_json("first.payload", PAYLOADS[event_class, event_type])
+    return (
+        events.where((F.col("event_class") == event_class) & (F.col("event_type") == event_type))
+        .groupBy("entity")
+        .agg(first.alias("first"))
+        .select("entity", "first.enqueued_at", payload.alias("payload"))
+    )
+
+
+def has_moved() -> Column:
+    """Of a journal transition: valid, and not one that keeps its state."""
+    return F.col("valid") & (F.col("from_state") != F.col("to_state"))
+
+
+def run_totals(events: DataFrame, transitions: DataFrame) -> DataFrame:
+    """One row: what the journal holds, and the time it covers.
+
+    In:  the journal's tables.
+    Out: events, failed_events, transitions long, first_at long (the first event's arrival), last_at long (the
+         last event's end); both null where there are no events.
+    """
+    covered = events.agg(
+        F.count("*").alias("events"),
+        F.count_if(F.col("outcome") == "failed").alias("failed_events"),
+        F.min("enqueued_at").alias("first_at"),
+        F.max("finished_at").alias("last_at"),
+    )
+    # One row on either side: each an aggregate without keys.
+    return covered.join(transitions.agg(F.count("*").alias("transitions")), how="cross").select(
+        "events", "failed_events", "transitions", "first_at", "last_at"
+    )
+
+
+def applications(events: DataFrame, transitions: DataFrame, intervals: DataFrame) -> DataFrame:
+    """One row per application that was submitted or changed its state.
+
+    In:  the journal's tables; `intervals` as from `container_intervals`.
+    Out: id string (unique), name string, user string, queue string, final_state string (the last one if it has
+         not ended), is_final boolean, submitted_at long, first_container_at long (null if it never got one),
+         ended_at long (null if it has not ended), wait_s double >= 0 (submission to first container, null if
+         either is). What a submission says is null where the journal does not hold it.
+    """
+    submissions = first_payload(events, "RMAppEventType", "START").select(
+        F.col("entity").alias("id"), F.col("enqueued_at").alias("submitted_at"), "payload"
+    )
+    has_ended = has_moved() & F.col("to_state").isin(*APPLICATION_END_STATES)
+    states = (
+        transitions.where((F.col("machine") == "RMApp") & F.col("valid"))
+        .groupBy(F.col("entity").alias("id"))
+        .agg(
+            F.max_by("to_state", "seq").alias("last_state"),
+            F.min(F.when(has_ended, F.col("at"))).alias("ended_at"),
+        )
+    )
+    first_containers = intervals.groupBy(F.col("application").alias("id")).agg(
+        F.min("started_at").alias("first_container_at")
+    )
+    final_state = F.coalesce("last_state", F.lit(_FIRST_STATE))
+    return (
+        submissions.join(states, on="id", how="full")  # 1:1, either may be absent
+        .join(first_containers, on="id", how="left")  # n:0..1, one row per application on the right
+        .select(
+            "id",
+            F.col("payload.name").alias("name"),
+            F.col("payload.user").alias("user"),
+            F.col("payload.queue").alias("queue"),
+            final_state.alias("final_state"),
+            final_state.isin(*APPLICATION_END_STATES).alias("is_final"),
+            "submitted_at",
+            "first_container_at",
+            "ended_at",
+            ((F.col("first_container_at") - F.col("submitted_at")) / NS_PER_S).alias("wait_s"),
+        )
+    )
+
+
+def applications_by_final_state(applications: DataFrame) -> DataFrame:
+    """One row per state that an application is in at the end of the journal.
+
+    In:  rows of `applications`.
+    Out: final_state string (unique), is_final boolean, applications long > 0.
+    """
+    return (
+        applications.groupBy("final_state", "is_final")
+        .agg(F.count("*").alias("applications"))
+        .select("final_state", "is_final", "applications")
+    )
+
+
+def waiting_by_queue(applications: DataFrame) -> DataFrame:
+    """One row per queue: how long its applications waited for their first container.
+
+    In:  rows of `applications`.
+    Out: queue string (null: not in the journal), applications long > 0, p50_s, p95_s, max_s double (exact, over
+         those that got a container; null if none did), never_placed long.
+    """
+    waits = F.percentile("wait_s", [0.5, 0.95])
+    return (
+        applications.groupBy("queue")
+        .agg(
+            F.count("*").alias("applications"),
+            waits.alias("waits"),
+            F.max("wait_s").alias("max_s"),
+            F.count_if(F.col("first_container_at").isNull()).alias("never_placed"),
+        )
+        .select(
+            "queue",
+            "applications",
+            F.col("waits")[0].alias("p50_s"),
+            F.col("waits")[1].alias("p95_s"),
+            "max_s",
+            "never_placed",
+        )
+    )
+
+
+def time_in_state(transitions: DataFrame) -> DataFrame:
+    """One row per machine and state: how long its entities stayed there each time, until they left.
+
+    A transition that keeps its state ends no stay. Left out are stays that have not ended, and those whose
+    beginning the journal does not hold: that in NEW, and those before the first transition of an entity.
+
+    In:  journal transitions.
+    Out: machine string, state string (unique together), count long > 0, p50_s, p95_s, p99_s, max_s double
+         >= 0, percentiles exact.
+    """
+    before = Window.partitionBy("machine", "entity").orderBy("seq").rowsBetween(-1, -1)
+    stays = (
+        transitions.where(has_moved())
+        .select(
+            "machine",
+            F.col("from_state").alias("state"),
+            F.lag("to_state").over(before).alias("entered"),
+            ((F.col("at") - F.lag("at").over(before)) / NS_PER_S).alias("stay_s"),
+        )
+        # A host that comes back is a new machine under the old id: its NEW was not entered by a transition.
+        .where(F.col("entered") == F.col("state"))
+    )
+    return (
+        stays.groupBy("machine", "state")
+        .agg(
+            F.count("*").alias("count"),
+            F.percentile("stay_s", [0.5, 0.95, 0.99]).alias("percentiles"),
+            F.max("stay_s").alias("max_s"),
+        )
+        .select(
+            "machine",
+            "state",
+            "count",
+            F.col("percentiles")[0].alias("p50_s"),
+            F.col("percentiles")[1].alias("p95_s"),
+            F.col("percentiles")[2].alias("p99_s"),
+            "max_s",
+        )
+    )
+
+
+def transition_counts(transitions: DataFrame, declared: DataFrame) -> DataFrame:
+    """One row per kind of transition that was made or refused.
+
+    In:  journal transitions; `declared`: machine, from_state, event_type, to_state strings, in which a
+         transition to one of several states has a row for each.
+    Out: machine, from_state, event_type, to_state string, valid boolean (unique together), count long > 0,
+         declared boolean.
+    """
+    kind = ["machine", "from_state", "event_type", "to_state"]
+    known = declared.select(*kind, F.lit(True).alias("declared")).distinct()
+    return (
+        transitions.groupBy(*kind, "valid")
+        .agg(F.count("*").alias("count"))
+        .join(F.broadcast(known), on=kind, how="left")  # n:0..1, the declared kinds are distinct
+        .select(*kind, "count", "valid", F.coalesce("declared", F.lit(False)).alias("declared"))
+    )
+
+
+def unknown_transitions(counts: DataFrame) -> DataFrame:
+    """One row per kind of transition that no machine declares, or that a machine refused.
+
+    In, out: rows of `transition_counts`.
+    """
+    return counts.where(~F.col("declared") | ~F.col("valid")).select(*counts.columns)
+
+
+def events_by_type(events: DataFrame) -> DataFrame:
+    """One row per type of event: how many, and what they cost in wall-clock time, also in a replay.
+
+    In:  journal events.
+    Out: event_class string, event_type string (unique together), count long > 0, failed long, unregistered
+         long, queue_mean_us, queue_p99_us, handling_mean_us, handling_p99_us, handling_total_ms double >= 0.
+    """
+    return (
+        events.groupBy("event_class", "event_type")
+        .agg(
+            F.count("*").alias("count"),
+            F.count_if(F.col("outcome") == "failed").alias("failed"),
+            F.count_if(F.col("outcome") == "unregistered").alias("unregistered"),
+            (F.mean("queue_ns") / NS_PER_US).alias("queue_mean_us"),
+            (F.percentile("queue_ns", 0.99) / NS_PER_US).alias("queue_p99_us"),
+            (F.mean("handling_ns") / NS_PER_US).alias("handling_mean_us"),
+            (F.percentile("handling_ns", 0.99) / NS_PER_US).alias("handling_p99_us"),
+            (F.sum("handling_ns") / NS_PER_MS).alias("handling_total_ms"),
+        )
+        .select(
+            "event_class",
+            "event_type",
+            "count",
+            "failed",
+            "unregistered",
+            "queue_mean_us",
+            "queue_p99_us",
+            "handling_mean_us",
+            "handling_p99_us",
+            "handling_total_ms",
+        )
+    )

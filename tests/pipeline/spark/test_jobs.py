@@ -1,0 +1,204 @@
+"""Jobs over applications, states, transitions and events: each against literal rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.spark import jobs, usage
+
+SECOND = 1_000_000_000
+APP_1, APP_2 = "application_0_0001", "application_0_0002"
+KIND = "machine string, from_state string, event_type string, to_state string"
+APPLICATION_SCHEMA = (
+    "id string, name string, user string, queue string, final_state string, is_final boolean, submitted_at long, "
+    "first_container_at long, ended_at long, wait_s double"
+)
+
+
+def applications(journal: Any) -> DataFrame:
+    events, transitions = journal.tables()
+    return jobs.applications(events, transitions, usage.container_intervals(events, transitions))
+
+
+def test_a_finished_application_has_its_times(journal: Any, assert_table: Any) -> None:
+    journal.submit(1, APP_1, 10, name="sort", queue="prod")
+    journal.allocate(2, "container_0_0001_01_000002", "h1:1", 15)
+    journal.allocate(3, "container_0_0001_01_000001", "h1:1", 13)
+    journal.move(4, "RMApp", APP_1, "RUNNING ATTEMPT_FINISHED FINISHED", at=20)
+    journal.move(5, "RMApp", APP_1, "FINISHED KILL FINISHED", at=30)
+
+    row = (APP_1, "sort", "ann", "prod", "FINISHED", True, 10 * SECOND, 13 * SECOND, 20 * SECOND, 3.0)
+    assert_table(applications(journal), APPLICATION_SCHEMA, [row])
+
+
+def test_an_application_never_placed_and_not_ended_has_nulls(journal: Any, assert_table: Any) -> None:
+    journal.submit(1, APP_1, 10)
+    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED", at=10)
+
+    row = (APP_1, "job", "ann", "default", "SUBMITTED", False, 10 * SECOND, None, None, None)
+    assert_table(applications(journal), APPLICATION_SCHEMA, [row])
+
+
+def test_the_last_state_goes_by_seq_where_times_are_equal(journal: Any) -> None:
+    journal.submit(1, APP_1)
+    journal.move(3, "RMApp", APP_1, "SUBMITTED APP_ACCEPTED ACCEPTED")
+    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED")
+
+    assert applications(journal).first()["final_state"] == "ACCEPTED"
+
+
+def test_a_refused_transition_does_not_change_the_final_state(journal: Any) -> None:
+    journal.submit(1, APP_1)
+    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_UPDATE_SAVED NEW_SAVING", valid=False)
+    journal.move(3, "RMApp", APP_1, "FINISHED START FINISHED", valid=False)
+
+    assert applications(journal).first()["final_state"] == "NEW_SAVING"
+
+
+def test_an_application_without_its_start_keeps_its_row(journal: Any, assert_table: Any) -> None:
+    journal.move(2, "RMApp", APP_1, "RUNNING KILL KILLING", at=5)
+    journal.move(3, "RMApp", APP_1, "KILLING ATTEMPT_FINISHED FINISHED", at=6)
+
+    row = (APP_1, None, None, None, "FINISHED", True, None, None, 6 * SECOND, None)
+    assert_table(applications(journal), APPLICATION_SCHEMA, [row])
+
+
+def test_an_application_whose_start_failed_is_still_new(journal: Any) -> None:
+    journal.event(1, "RMAppEventType", "START", APP_1, outcome="failed", payload={"name": "sort"})
+
+    assert applications(journal).first()["final_state"] == "NEW"
+
+
+def test_a_second_start_adds_no_row(journal: Any) -> None:
+    journal.submit(1, APP_1, name="first")
+    journal.event(2, "RMAppEventType", "START", APP_1, payload={"name": "second"})
+
+    assert [row["name"] for row in applications(journal).collect()] == ["first"]
+
+
+def test_applications_are_counted_by_final_state(journal: Any, assert_table: Any) -> None:
+    journal.submit(1, APP_1)
+    journal.submit(2, APP_2)
+    journal.submit(3, "application_0_0003")
+    journal.move(4, "RMApp", APP_2, "NEW_SAVING APP_SAVE_FAILED FAILED")
+
+    assert_table(
+        jobs.applications_by_final_state(applications(journal)),
+        "final_state string, is_final boolean, applications long",
+        [("NEW_SAVING", False, 2), ("FAILED", True, 1)],
+    )
+
+
+def test_waiting_is_summed_up_per_queue(journal: Any, assert_table: Any) -> None:
+    for number, (queue, wait_s) in enumerate([("a", 1), ("a", 3), ("a", None), ("b", None)], start=1):
+        application = f"application_0_000{number}"
+        journal.submit(2 * number, application, 100, queue=queue)
+        if wait_s is not None:
+            container = f"container_0_000{number}_01_000001"
+            journal.allocate(2 * number + 1, container, "h1:1", 100 + wait_s, application=application)
+
+    assert_table(
+        jobs.waiting_by_queue(applications(journal)),
+        "queue string, applications long, p50_s double, p95_s double, max_s double, never_placed long",
+        [("a", 3, 2.0, 2.9, 3.0, 1), ("b", 1, None, None, None, 1)],
+    )
+
+
+def test_time_in_state_counts_what_was_entered_and_left(journal: Any, assert_table: Any) -> None:
+    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING", at=0)
+    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED", at=4)
+    journal.move(3, "RMApp", APP_2, "NEW START NEW_SAVING", at=4)
+    journal.move(4, "RMApp", APP_2, "NEW_SAVING NODE_UPDATE NEW_SAVING", at=5)
+    journal.move(5, "RMApp", APP_2, "NEW_SAVING APP_UPDATE_SAVED NEW_SAVING", at=6, valid=False)
+    journal.move(6, "RMApp", APP_2, "NEW_SAVING KILL FINAL_SAVING", at=14)
+
+    assert_table(
+        jobs.time_in_state(journal.tables().transitions),
+        "machine string, state string, count long, p50_s double, p95_s double, p99_s double, max_s double",
+        [("RMApp", "NEW_SAVING", 2, 7.0, 9.7, 9.94, 10.0)],
+    )
+
+
+def test_stays_of_no_time_go_by_seq(journal: Any) -> None:
+    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED", at=3)
+    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING", at=3)
+    journal.move(3, "RMApp", APP_1, "SUBMITTED APP_ACCEPTED ACCEPTED", at=3)
+
+    stays = jobs.time_in_state(journal.tables().transitions)
+
+    assert {(row["state"], row["max_s"]) for row in stays.collect()} == {("NEW_SAVING", 0.0), ("SUBMITTED", 0.0)}
+
+
+def test_the_new_of_a_node_that_came_back_is_no_stay(journal: Any) -> None:
+    """The time since the old machine was lost is not time that the new one spent in NEW."""
+    journal.move(1, "RMNode", "h1:1", "NEW STARTED RUNNING", at=0)
+    journal.move(2, "RMNode", "h1:1", "RUNNING EXPIRE LOST", at=10)
+    journal.move(3, "RMNode", "h1:1", "NEW STARTED RUNNING", at=99)
+
+    stays = jobs.time_in_state(journal.tables().transitions)
+
+    assert [(row["state"], row["max_s"]) for row in stays.collect()] == [("RUNNING", 10.0)]
+
+
+@pytest.fixture
+def declared(spark: SparkSession) -> DataFrame:
+    rows = [("RMApp", "NEW", "START", "NEW_SAVING"), ("RMApp", "NEW", "START", "NEW_SAVING")]
+    return spark.createDataFrame(rows, KIND)
+
+
+def test_undeclared_and_refused_transitions_are_unknown(journal: Any, declared: DataFrame, assert_table: Any) -> None:
+    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
+    journal.move(2, "RMApp", APP_2, "NEW START NEW_SAVING")
+    journal.move(3, "RMApp", APP_1, "NEW_SAVING KILL KILLED")
+    journal.move(4, "RMApp", APP_1, "KILLED START KILLED", valid=False)
+
+    counts = jobs.transition_counts(journal.tables().transitions, declared)
+
+    schema = f"{KIND}, count long, valid boolean, declared boolean"
+    unknown = [
+        ("RMApp", "NEW_SAVING", "KILL", "KILLED", 1, True, False),
+        ("RMApp", "KILLED", "START", "KILLED", 1, False, False),
+    ]
+    assert_table(counts, schema, [("RMApp", "NEW", "START", "NEW_SAVING", 2, True, True), *unknown])
+    assert_table(jobs.unknown_transitions(counts), schema, unknown)
+
+
+def test_no_transitions_give_no_counts(journal: Any, declared: DataFrame, assert_table: Any) -> None:
+    journal.event(1, "AType", "A")
+
+    counts = jobs.transition_counts(journal.tables().transitions, declared)
+
+    assert_table(counts, f"{KIND}, count long, valid boolean, declared boolean", [])
+
+
+def test_events_are_summed_up_by_type(journal: Any, assert_table: Any) -> None:
+    journal.event(1, "AType", "A", queue_ns=1_000, handling_ns=2_000_000)
+    journal.event(2, "AType", "A", queue_ns=3_000, handling_ns=4_000_000, outcome="failed", error="ValueError: x")
+    journal.event(3, "BType", "B", outcome="unregistered")
+
+    assert_table(
+        jobs.events_by_type(journal.tables().events),
+        "event_class string, event_type string, count long, failed long, unregistered long, queue_mean_us double, "
+        "queue_p99_us double, handling_mean_us double, handling_p99_us double, handling_total_ms double",
+        [("AType", "A", 2, 1, 0, 2.0, 2.98, 3000.0, 3980.0, 6.0), ("BType", "B", 1, 0, 1, 0.0, 0.0, 0.0, 0.0, 0.0)],
+    )
+
+
+TOTALS_SCHEMA = "events long, failed_events long, transitions long, first_at long, last_at long"
+
+
+def test_totals_cover_the_run_from_first_arrival_to_last_end(journal: Any, assert_table: Any) -> None:
+    journal.event(1, "AType", "A", at=5, enqueued_at=4 * SECOND)
+    journal.event(2, "AType", "A", at=6, finished_at=9 * SECOND, outcome="failed")
+    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
+
+    assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(2, 1, 1, 4 * SECOND, 9 * SECOND)])
+
+
+def test_totals_of_a_journal_without_events_have_no_times(journal: Any, assert_table: Any) -> None:
+    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
+
+    assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(0, 0, 1, None, None)])
