@@ -243,6 +243,17 @@ def test_of_a_failure_listeners_are_told_the_stop_only(hook: str, told: list[Ser
     assert states == told
 
 
+def test_listeners_are_not_told_of_a_state_that_the_hook_has_left_behind() -> None:
+    service = Recorder(init=lambda: service.start())
+    states: list[ServiceState] = []
+    service.register_service_listener(lambda changed: states.append(changed.state))
+
+    service.init()
+
+    assert service.calls == ["init", "start"]
+    assert states == [STARTED]
+
+
 def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
     service = Recorder()
     states: list[ServiceState] = []

@@ -1,0 +1,49 @@
+"""The `dispatcher` command.
+
+Its subcommands come from the entry point group `dispatcher.commands`: the core knows no other package, each package
+brings its own commands. An entry point names a Typer app or a function with Typer's annotations.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+from typing import NoReturn
+
+from dispatcher.errors import DispatcherError
+
+COMMANDS = "dispatcher.commands"
+
+USER_ERROR = 2
+"""Exit code for a mistake in a file, a flag or the set-up: one line on standard error, no traceback."""
+
+
+def main() -> NoReturn:
+    """Run the command line and exit the process."""
+    try:
+        import typer
+    except ModuleNotFoundError:
+        sys.exit("dispatcher: the command needs its extra: pip install 'central-dispatcher[cli]'")
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="A central event dispatcher, the resource manager on it, and the reports over its journal.",
+    )
+    for entry_point in sorted(entry_points(group=COMMANDS), key=lambda point: point.name):
+        command = entry_point.load()
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=entry_point.name)
+        else:
+            app.command(entry_point.name)(command)
+    # A callback makes this a group even if only one command is installed.
+    app.callback()(_no_options)
+    try:
+        app(prog_name="dispatcher")
+    except DispatcherError as error:
+        print(f"dispatcher: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    sys.exit(0)
+
+
+def _no_options() -> None: ...

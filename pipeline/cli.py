@@ -1,0 +1,149 @@
+"""The pipeline's subcommands of the `dispatcher` command."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dispatcher.config import configure_logging, load_config
+from dispatcher.journal import check_journal
+from dispatcher.signals import StopSignals
+from pipeline.progress import ReplayReporter, virtual_time
+from statemachines.resourcemanager import Replay, ResourceManagerConfig
+from statemachines.resourcemanager.workload import Workload, read_workload
+
+if TYPE_CHECKING:
+    from pipeline.spark import Report
+
+
+def replay(
+    workload: Annotated[
+        Path, typer.Argument(help="SLS JSON or the openb trace, a file or a folder.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for journal and report; by default a new one below `runs`.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration, such as config/replay.yaml.")] = None,
+    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave bad rows out, and count them.")] = False,
+    with_report: Annotated[bool, typer.Option("--report/--no-report", help="Report with Spark at the end.")] = True,
+    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+) -> None:
+    """Replay a recorded workload through the resource manager in virtual time, and report on it."""
+    console = Console()
+    settings = load_config(config, ResourceManagerConfig) if config is not None else ResourceManagerConfig()
+    configure_logging()
+    recorded = read_workload(workload, settings.simulation.workload_defaults, skip_bad_rows=skip_bad_rows)
+    _print_bad_rows(recorded, console)
+    folder = output or Path("runs") / f"{recorded.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    journal = folder / "journal"
+    with StopSignals() as signals:
+        run = Replay(recorded, settings, journal_path=journal, on_done=signals.notify)
+        run.manager.dispatcher.register_service_listener(lambda _: signals.notify())
+        run.start()
+        try:
+            _say(
+                console,
+                f"Workload {recorded.name}: {len(recorded.applications):,} applications, "
+                f"{recorded.container_count:,} containers, {len(recorded.nodes):,} nodes",
+            )
+            if run.manager.metrics_server is not None:
+                _say(console, f"Metrics: {run.manager.metrics_server.url}")
+            with ReplayReporter(len(recorded.applications), console) as reporter:
+                while not run.is_done() and not signals.wait(0.25) and not run.manager.dispatcher.is_stopped():
+                    reporter.update(run.progress())
+                reporter.update(run.progress())
+        finally:
+            run.stop()
+    run.raise_failure()
+    _print_replay(run, console)
+    _say(console, f"Journal: {journal}")
+    if signals.received is not None:
+        _say(console, f"Interrupted; for a report on what was journaled: dispatcher report {journal}")
+        raise typer.Exit(signals.exit_code)
+    if with_report:
+        report(journal, folder / "report", master)
+
+
+def report(
+    journal: Annotated[Path, typer.Argument(help="Folder of the journal.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the report; by default `report` beside the journal.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+) -> None:
+    """Run the Spark jobs over a journal: tables as Parquet, and an HTML page with plots."""
+    check_journal(journal)  # before Spark starts, which takes seconds
+    from pipeline.spark import spark_session, write_report
+
+    with spark_session(master) as spark:
+        written = write_report(spark, journal, output or journal.absolute().parent / "report")
+    print_report(written, Console())
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print a report's headline figures and where its page is."""
+    from pipeline.spark.formats import duration
+
+    summary = Table(box=None, show_header=False, pad_edge=False)
+    summary.add_column()
+    summary.add_column(justify="right")
+    summary.add_column()
+    summary.add_row("Applications", f"{report.applications:,}")
+    for state, number in report.applications_by_final_state.items():
+        summary.add_row(f"  {escape(state)}", f"{number:,}")
+    summary.add_row("Containers", f"{report.containers:,}", f"on {report.nodes:,} nodes")
+    summary.add_row("Events", f"{report.events:,}", f"in {duration(report.span_s)} of the run's clock")
+    for name, problems, of in (
+        ("Failed events", report.failed_events, report.events),
+        ("Unknown transitions", report.unknown_transitions, report.transitions),
+        ("Oversubscribed nodes", report.oversubscribed_nodes, report.nodes),
+    ):
+        summary.add_row(name, f"{problems:,}", f"of {of:,}", style="red" if problems else None)
+    console.print(summary)
+    # Not wrapped: a path over two lines is one that nobody can open with a click.
+    console.print(f"Page: {escape(str(report.page))}", soft_wrap=True)
+    console.print(f"Tables: {escape(str(report.tables))}", soft_wrap=True)
+
+
+def _print_replay(run: Replay, console: Console) -> None:
+    progress, dispatcher = run.progress(), run.manager.dispatcher
+    summary = Table(box=None, show_header=False, pad_edge=False)
+    summary.add_column()
+    summary.add_column(justify="right")
+    summary.add_column()
+    total = len(run.workload.applications)
+    submitted = sum(progress.applications_by_state.values())
+    summary.add_row("Applications", f"{total:,}")
+    for state, count in progress.applications_by_state.items():
+        summary.add_row(f"  {state}", f"{count:,}")
+    if submitted < total:
+        summary.add_row("  not submitted", f"{total - submitted:,}")
+    summary.add_row("Containers", f"{progress.containers:,}", f"{progress.containers / progress.wall_s:,.0f}/s")
+    summary.add_row("Events", f"{progress.events:,}", f"{progress.events_per_s:,.0f}/s in {progress.wall_s:.1f} s")
+    summary.add_row("Virtual time", virtual_time(progress.virtual_ms))
+    if dispatcher.failed:
+        summary.add_row("Failed events", f"{dispatcher.failed:,}", style="red")
+    console.print(summary)
+    waiting = run.waiting()
+    for line in waiting[:10]:
+        _say(console, line)
+    if len(waiting) > 10:
+        _say(console, f"and {len(waiting) - 10:,} more wait for room")
+
+
+def _print_bad_rows(workload: Workload, console: Console) -> None:
+    for error in workload.bad_rows[:10]:
+        _say(console, f"skipped: {error}")
+    if workload.bad_rows:
+        _say(console, f"{len(workload.bad_rows):,} bad rows skipped")
+
+
+def _say(console: Console, line: str) -> None:
+    # Not wrapped: a path or an address over two lines is one that nobody can open with a click.
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,83 @@
+"""`dispatcher run` and `dispatcher graph`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dispatcher import JournalWriter, load_config
+from dispatcher.config import configure_logging
+from dispatcher.signals import StopSignals
+from statemachines.graph import FORMATS
+from statemachines.resourcemanager import FACTORIES, Resource, ResourceManager, ResourceManagerConfig
+from statemachines.resourcemanager.simulation import WorkloadRunner
+from statemachines.resourcemanager.workload import NodeSpec, Workload, read_workload
+
+log = logging.getLogger(__name__)
+
+Machine = Enum("Machine", {name.lower(): name.lower() for name in FACTORIES})  # type: ignore[misc]
+GraphFormat = Enum("GraphFormat", {name: name for name in FORMATS})  # type: ignore[misc]
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="configuration, such as config/resourcemanager.yaml")],
+    logging_config: Annotated[
+        Path | None, typer.Option("--logging", help="logging configuration, such as config/logging.yaml")
+    ] = None,
+) -> None:
+    """Run the resource manager in real time until SIGTERM or SIGINT, then drain it."""
+    settings = load_config(config, ResourceManagerConfig)
+    configure_logging(logging_config)
+    workload = _workload(settings)
+    journal = None
+    if settings.journal_path is not None:
+        folder = settings.journal_path / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        journal = JournalWriter(folder, settings.journal)
+    manager = ResourceManager(settings, journal=journal)
+    runner = WorkloadRunner(manager.context, manager.clients, manager.tracker, manager.cluster, workload)
+    manager.dispatcher.mailbox_executor.execute(runner.start, "start of workload %s", workload.name)
+    with StopSignals() as signals:
+        manager.dispatcher.register_service_listener(lambda _: signals.notify())
+        with manager:
+            typer.echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
+            if manager.metrics_server is not None:
+                typer.echo(f"metrics: {manager.metrics_server.url}")
+            if journal is not None:
+                typer.echo(f"journal: {journal.path}")
+            while not signals.wait() and manager.dispatcher.failure_cause is None:
+                continue
+            typer.echo(f"{settings.name}: stopping")
+    dispatcher = manager.dispatcher
+    typer.echo(
+        f"{settings.name}: stopped; events handled {dispatcher.handled}, failed {dispatcher.failed}, "
+        f"discarded {dispatcher.discarded}"
+    )
+    if dispatcher.failure_cause is not None:
+        typer.echo(f"{settings.name}: failed: {dispatcher.failure_cause!r}", err=True)
+        raise typer.Exit(1)
+
+
+def graph(
+    machine: Annotated[Machine, typer.Argument(help="which state machine", case_sensitive=False)],
+    format: Annotated[GraphFormat, typer.Option("--format", "-f", help="how to print it")] = GraphFormat.mermaid,  # type: ignore[attr-defined]
+) -> None:
+    """Print the table of a state machine."""
+    factories = {name.lower(): factory for name, factory in FACTORIES.items()}
+    typer.echo(FORMATS[format.value](factories[machine.value]), nl=False)
+
+
+def _workload(settings: ResourceManagerConfig) -> Workload:
+    """The daemon's nodes and the workload that it is to run, if any; configured nodes replace the workload's own."""
+    nodes = tuple(
+        NodeSpec(node.host, Resource(node.memory_mb, node.vcores * 1000, node.gpus), node.rack, node.gpu_model)
+        for node in settings.nodes
+    )
+    if settings.workload is None:
+        return Workload("none", nodes, ())
+    workload = read_workload(settings.workload, settings.simulation.workload_defaults)
+    return Workload(workload.name, nodes or workload.nodes, workload.applications)

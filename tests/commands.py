@@ -1,0 +1,36 @@
+"""Running the `dispatcher` command as a user does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "config" / "workloads" / "sample"
+TIMEOUT_S = 60.0
+
+COMMAND = [sys.executable, "-c", "from dispatcher.cli import main; main()"]
+
+
+def run_command(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run to the end."""
+    return subprocess.run(
+        [*COMMAND, *map(str, args)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=cwd
+    )
+
+
+def start_command(*args: object, cwd: Path | None = None) -> subprocess.Popen[str]:
+    """Start it; read its lines from `stdout`. The caller ends it."""
+    return subprocess.Popen(
+        [*COMMAND, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, cwd=cwd
+    )
+
+
+def read_until(process: subprocess.Popen[str], beginning: str) -> str:
+    """The rest of the first line that begins so; fails if the process ends before."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(beginning):
+            return line.removeprefix(beginning).strip()
+    raise AssertionError(f"the command ended without a line {beginning!r}: {process.communicate()}")

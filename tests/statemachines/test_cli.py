@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import signal
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dispatcher.journal import verify
+
+from ..commands import TIMEOUT_S, read_until, run_command, start_command
+
+CONFIG = """
+nodes: [{host: node1, memory_mb: 4096, vcores: 4}]
+workload: jobs.json
+journal_path: journals
+simulation: {am_register_delay_ms: 10}
+"""
+JOBS = """
+{"job.start.ms": 0, "job.queue.name": "q", "job.tasks":
+  [{"container.host": "/r/node1", "container.start.ms": 0, "container.end.ms": 20}]}
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "rm.yaml").write_text(CONFIG)
+    (tmp_path / "jobs.json").write_text(JOBS)
+    process = start_command("run", "rm.yaml", cwd=tmp_path)
+    try:
+        url = read_until(process, "metrics: ")
+        finished = 'statemachine_entities{dispatcher="ResourceManager",machine="RMApp",state="FINISHED"} 1.0'
+        deadline = time.monotonic() + TIMEOUT_S
+        page = ""
+        while finished not in page and time.monotonic() < deadline:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+                page = answer.read().decode()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert finished in page
+    assert 'dispatcher_event_queue_size{dispatcher="ResourceManager"}' in page
+    assert process.returncode == 0, err
+    assert err == ""
+    assert "ResourceManager: stopped; events handled" in out
+    (journal,) = (tmp_path / "journals").iterdir()
+    found = verify(journal)
+    assert found.problems == ()
+    assert found.open_segments == ()
+    assert found.events > 30
+
+
+def test_a_wrong_key_is_named_with_what_is_allowed(tmp_path: Path) -> None:
+    (tmp_path / "rm.yaml").write_text("dispatcher: {queue_size: 3}")
+
+    done = run_command("run", "rm.yaml", cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("dispatcher: rm.yaml: unknown key dispatcher.queue_size; allowed here: batch_size,")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_graph_is_printed_in_each_format() -> None:
+    printed = {name: run_command("graph", "rmapp", "--format", name).stdout for name in ("csv", "dot", "mermaid")}
+
+    assert printed["csv"].startswith("from_state,event,to_states,arc\nNEW,START,NEW_SAVING,single\n")
+    assert printed["dot"].startswith('digraph "RMApp" {')
+    assert printed["mermaid"].startswith("stateDiagram-v2\n  [*] --> NEW\n")

@@ -1,0 +1,73 @@
+"""What holds for the packages as a whole."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RANK = {"dispatcher": 0, "statemachines": 1, "pipeline": 2}
+PACKAGES = [
+    ".".join(init.parent.relative_to(ROOT).parts)
+    for package in RANK
+    for init in sorted((ROOT / package).rglob("__init__.py"))
+]
+EXTRAS = ("pyspark", "pyarrow", "pandas", "plotly", "fastapi", "uvicorn", "typer", "rich", "jinja2")
+
+
+@pytest.mark.parametrize("module", ["dispatcher", "dispatcher.testing", "statemachines.resourcemanager"])
+def test_the_core_imports_none_of_the_extras(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in {EXTRAS} if m in sys.modules])"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["pipeline", "pipeline.streaming", "pipeline.cli"])
+def test_only_the_spark_package_imports_pyspark(module: str) -> None:
+    code = f"import sys, {module}; print('pyspark' in sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert loaded.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_all_names_what_a_package_re_exports(name: str) -> None:
+    module = importlib.import_module(name)
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    imported = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in RANK
+        for alias in node.names
+    }
+    promised = set(getattr(module, "__all__", []))
+
+    assert promised >= {public for public in imported if not public.islower()} - {"StateMachineFactory"}
+    assert all(hasattr(module, public) for public in promised)
+
+
+def test_imports_run_downward_only() -> None:
+    wrong = []
+    for package, rank in RANK.items():
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                wrong += [f"{path}: {name}" for name in names if RANK.get(name.split(".")[0], rank) > rank]
+
+    assert wrong == []
+
+
+def test_the_distribution_has_the_extras_of_the_design() -> None:
+    described = metadata("central-dispatcher")
+
+    assert {"spark", "cli", "dev"} <= set(described.get_all("Provides-Extra") or [])
