@@ -202,7 +202,6 @@ class Service:
                 self._hook_thread = None
                 self._stop_pending = False
                 self._state = ServiceState.STOPPED
-                self._life.notify_all()
             try:
                 self._run_stop_hook()
             except Exception as second:

@@ -59,5 +59,6 @@ def snapshot(copy: Callable[[], T]) -> T:
 
 
 def count_by_type(queue: deque[Any]) -> dict[Enum, int]:
-    """How many events of each type a queue holds."""
-    return dict(Counter(event.type for event in snapshot(queue.copy)))
+    """How many events of each type a queue holds; what is no proper event is left out."""
+    types = (getattr(event, "type", None) for event in snapshot(queue.copy))
+    return dict(Counter(event_type for event_type in types if isinstance(event_type, Enum)))

@@ -105,14 +105,15 @@ class ExecutorView:
 class _FutureTask:
     """A mail's runnable whose result goes to a future. Cancelled with its mail when the mailbox closes."""
 
-    __slots__ = ("_command", "future")
+    __slots__ = ("_cancelled", "_command", "future")
 
     def __init__(self, command: Callable[[], Any]) -> None:
         self._command = command
+        self._cancelled = False  # mailbox thread only; by the mail, not by who holds the future
         self.future: Future[Any] = Future()
 
     def __call__(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
+        if self._cancelled or not self.future.set_running_or_notify_cancel():
             return
         try:
             result = self._command()
@@ -124,8 +125,9 @@ class _FutureTask:
             self.future.set_result(result)
 
     def cancel(self) -> bool:
-        if not self.future.cancel():
-            return False
-        # The mail is dropped, so nobody else will: without it, concurrent.futures.wait never sees it done.
+        if self._cancelled or not self.future.cancel():
+            return self._cancelled
+        self._cancelled = True
+        # No run will do it any more, and without it concurrent.futures.wait never sees the future done.
         self.future.set_running_or_notify_cancel()
         return True

@@ -24,6 +24,7 @@ except ModuleNotFoundError as missing:
 
 MINIMUM_JAVA = 17
 _JAVA_TIMEOUT_S = 30.0
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_ADVICE = f"Install Java {MINIMUM_JAVA} or newer, or point JAVA_HOME at one."
 
 
@@ -87,6 +88,9 @@ def spark_session(master: str = "local[*]", app_name: str = "dispatcher") -> Spa
             ) from missing
     else:
         require_java()
+        if master.startswith("local"):
+            # Or Spark looks for an address of this machine's name, and warns where that is a loopback one.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.master(master).appName(app_name)
         for key, value in _settings(master).items():
             builder = builder.config(key, value)
@@ -97,19 +101,19 @@ def spark_session(master: str = "local[*]", app_name: str = "dispatcher") -> Spa
 
 def _settings(master: str) -> dict[str, str]:
     quiet = {
-        "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     if not master.startswith("local"):
-        return quiet
+        return quiet | {"spark.log.level": "ERROR"}
     return quiet | {
         # A machine's own name may lead to an address that no packet reaches, for example behind a VPN.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
         # Most of a short run is Spark warming up: the fast compiler alone is done before the thorough one pays.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # With logging of our own, Spark does not announce the defaults that it falls back to.
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         # Each of the default 200 partitions would be a task of its own, with nearly nothing to do.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
     }

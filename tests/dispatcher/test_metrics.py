@@ -16,6 +16,7 @@ from dispatcher import (
     AsyncDispatcher,
     ConfigError,
     DispatcherConfig,
+    Event,
     MetricsConfig,
     MetricsServer,
     ServiceState,
@@ -70,6 +71,18 @@ def test_a_scrape_shows_the_queue_by_type_and_what_was_handled_failed_and_refuse
     assert value(registry, "dispatcher_event_handling_seconds_count", dispatcher="central") == 4
     assert value(registry, "dispatcher_event_queue_size", dispatcher="central") == 0
     assert value(registry, "dispatcher_handler_running_seconds", dispatcher="central") == 0
+
+
+def test_a_queue_with_something_that_is_no_event_can_still_be_scraped(make: Make, gate: Gate) -> None:
+    registry = CollectorRegistry()
+    dispatcher = make(name="central", handler=gate)
+    register_metrics(dispatcher, registry)
+    for entry in (Numbered(), Numbered(), "no event", Event(type=["unhashable"])):  # type: ignore[type-var]
+        dispatcher.event_handler.handle(entry)
+    assert gate.entered.wait(TIMEOUT_S)
+
+    assert value(registry, "dispatcher_event_queue_size", dispatcher="central") == 3
+    assert dispatcher.queue_contents() == {Work.DO: 1}
 
 
 def test_two_dispatchers_share_a_registry(make: Make) -> None:

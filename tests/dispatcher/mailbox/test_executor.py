@@ -116,6 +116,20 @@ def test_a_command_whose_future_is_cancelled_is_not_run(executor: MailboxExecuto
     assert log == []
 
 
+def test_a_command_whose_mail_is_cancelled_is_not_run(
+    mailbox: TaskMailbox, executor: MailboxExecutor, log: list[Any]
+) -> None:
+    future = executor.submit(lambda: log.append("ran"))
+    taken = mailbox.take(MIN_PRIORITY)
+
+    cancelled = [taken.try_cancel(), taken.try_cancel()]
+    taken.run()
+
+    assert cancelled == [True, True]
+    assert future.cancelled()
+    assert log == []
+
+
 def test_as_executor_passes_arguments_on(executor: MailboxExecutor) -> None:
     future = executor.as_executor().submit(divmod, 7, 2)
     keywords = executor.as_executor().submit(sorted, [1, 2], reverse=True)

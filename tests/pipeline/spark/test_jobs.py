@@ -145,7 +145,8 @@ def test_the_new_of_a_node_that_came_back_is_no_stay(journal: Any) -> None:
 
 @pytest.fixture
 def declared(spark: SparkSession) -> DataFrame:
-    rows = [("RMApp", "NEW", "START", "NEW_SAVING"), ("RMApp", "NEW", "START", "NEW_SAVING")]
+    kinds = ["NEW START NEW_SAVING", "NEW START NEW_SAVING", "KILLED KILL KILLED"]
+    rows = [("RMApp", *kind.split()) for kind in kinds]
     return spark.createDataFrame(rows, KIND)
 
 
@@ -154,6 +155,7 @@ def test_undeclared_and_refused_transitions_are_unknown(journal: Any, declared: 
     journal.move(2, "RMApp", APP_2, "NEW START NEW_SAVING")
     journal.move(3, "RMApp", APP_1, "NEW_SAVING KILL KILLED")
     journal.move(4, "RMApp", APP_1, "KILLED START KILLED", valid=False)
+    journal.move(5, "RMApp", APP_1, "KILLED KILL KILLED", valid=False)
 
     counts = jobs.transition_counts(journal.tables().transitions, declared)
 
@@ -161,6 +163,7 @@ def test_undeclared_and_refused_transitions_are_unknown(journal: Any, declared: 
     unknown = [
         ("RMApp", "NEW_SAVING", "KILL", "KILLED", 1, True, False),
         ("RMApp", "KILLED", "START", "KILLED", 1, False, False),
+        ("RMApp", "KILLED", "KILL", "KILLED", 1, False, True),
     ]
     assert_table(counts, schema, [("RMApp", "NEW", "START", "NEW_SAVING", 2, True, True), *unknown])
     assert_table(jobs.unknown_transitions(counts), schema, unknown)

@@ -241,15 +241,24 @@ def test_a_long_path_is_not_cut(shown: Callable[[Report], str]) -> None:
     assert str(page) in shown(replace(SUMMARY, page=page))
 
 
-def test_the_command_writes_beside_the_journal_by_default(
-    run: Path, spark: SparkSession, declared: DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: Any
+@pytest.mark.parametrize(("output", "folder"), [(None, "report"), ("elsewhere", "elsewhere")])
+def test_the_command_writes_beside_the_journal_unless_told_otherwise(
+    run: Path,
+    report: Report,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    output: str | None,
+    folder: str,
 ) -> None:
+    asked: list[Any] = []
     # The command stops the Spark that it started; this one belongs to all tests.
-    monkeypatch.setattr("pipeline.spark.spark_session", lambda master: _Borrowed(spark))
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master: asked.append(master) or _Borrowed(spark))
+    monkeypatch.setattr("pipeline.spark.write_report", lambda _, *paths: asked.append(paths) or report)
 
-    cli.report(run)
+    cli.report(run, run.parent / output if output else None, master="local[7]")
 
-    assert (run.parent / "report" / "report.html").is_file()
+    assert asked == ["local[7]", (run, run.parent / folder)]
     assert "Oversubscribed nodes" in capsys.readouterr().out
 
 

@@ -162,13 +162,13 @@ def test_a_gpu_shared_beyond_itself_is_found_though_its_node_has_room(journal: A
 def test_containers_over_time_are_carried_forward(journal: Any, assert_table: Any) -> None:
     journal.allocate(1, C1, "h1:1", 2)
     journal.allocate(2, C2, "h2:1", 2)
-    journal.complete(3, C1, 6)
+    journal.complete(3, C1, 3)
     journal.complete(4, C2, 6)
-    journal.allocate(5, C3, "h2:1", 6)
+    journal.allocate(5, C3, "h2:1", 8)
 
     over_time = usage.containers_over_time(intervals(journal), 0, 10 * SECOND - 1, buckets=5)
 
-    counts = {"h1:1": [0, 1, 1, 1, 0], "h2:1": [0, 1, 1, 1, 1], None: [0, 2, 2, 2, 1]}
+    counts = {"h1:1": [0, 1, 0, 0, 0], "h2:1": [0, 1, 1, 1, 1], None: [0, 2, 1, 1, 1]}
     rows = [
         (node, bucket, bucket * 2 * SECOND, number)
         for node, numbers in counts.items()
@@ -179,11 +179,12 @@ def test_containers_over_time_are_carried_forward(journal: Any, assert_table: An
 
 def test_a_change_at_the_very_end_of_a_long_run_is_in_the_last_bucket(journal: Any) -> None:
     """Divided as doubles, a time beyond 2^53 ns rounds up into a bucket that does not exist."""
-    end_s = 149 * 86_400
-    journal.allocate(1, C1, "h1:1", 0)
+    end_s = 20_000_000
+    journal.allocate(1, C1, "h1:1", 1)
     journal.complete(2, C1, end_s)
 
-    over_time = usage.containers_over_time(intervals(journal), 0, end_s * SECOND, buckets=200)
+    # 200 buckets of 10^14 ns each, without a rest.
+    over_time = usage.containers_over_time(intervals(journal), 1, end_s * SECOND, buckets=200)
 
     assert sorted((row["node"] or "", row["bucket"]) for row in over_time.collect()) == [
         (node, bucket) for node in ("", "h1:1") for bucket in range(200)

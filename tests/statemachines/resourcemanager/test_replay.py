@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +146,13 @@ def test_master_without_an_end_runs_until_it_is_killed(path: Path) -> None:
     assert journal.states("RMApp")[-1] == ("KILLED", 123_456)
 
 
+@pytest.mark.parametrize("life", [{"tasks": (task(9000),)}, {"am_duration_ms": 9000}, {"tasks": (task(9, 1, 9000),)}])
+def test_nothing_happens_any_more_after_a_kill(life: dict[str, Any]) -> None:
+    replay = run(workload(node(), app(kill_ms=2000, **life)))
+
+    assert replay.progress().virtual_ms == 2000
+
+
 # -- room -------------------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +285,19 @@ def test_progress_tells_what_was_done() -> None:
     assert progress.events == replay.manager.dispatcher.handled > 0
     assert progress.events_per_s == pytest.approx(progress.events / progress.wall_s)
     assert replay.progress() == progress
+
+
+def test_run_does_it_all_and_returns_the_progress() -> None:
+    work = workload(node(), app())
+    replay = Replay(work, config())
+    began_s = time.perf_counter()
+
+    progress = replay.run()
+
+    assert progress.applications_by_state == {"FINISHED": 1}
+    assert 0 < progress.wall_s <= time.perf_counter() - began_s
+    assert (replay.workload, replay.is_done()) == (work, True)
+    assert replay.manager.dispatcher.is_stopped()
 
 
 def test_workload_without_anything_is_done_at_once() -> None:

@@ -120,6 +120,15 @@ def test_lists_for_the_next_heartbeats_answer_are_kept(workshop: Workshop, state
     assert (node.apps_to_clean, node.to_clean) == (["application_0_0001"], {TASK})
 
 
+def test_container_to_be_cleaned_up_does_not_count_as_running(workshop: Workshop) -> None:
+    node = workshop.node("RUNNING")
+    report(node, launched=(TASK,))
+
+    node.handle(event_for(node, "CLEANUP_CONTAINER", about=TASK))
+
+    assert node.containers == set()
+
+
 def test_containers_that_the_master_has_heard_of_are_forgotten(workshop: Workshop) -> None:
     node = workshop.node("RUNNING")
     report(node, launched=(TASK,))
