@@ -6,7 +6,8 @@ All of it belongs to the dispatcher's handler thread (invariant 1); who is elsew
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from dispatcher import AsyncDispatcher
 from dispatcher.mailbox import ProcessingTimeService
@@ -80,6 +81,26 @@ class Entity:
 
     def __repr__(self) -> str:
         return f"<{self.machine} {self.entity} {self.state.name}>"
+
+
+class Pending(NamedTuple):
+    """What follows once the final state of an entity in FINAL_SAVING is stored."""
+
+    target: Any
+    """The state to go to."""
+    then: Callable[[Any, Any], Any] | None
+    """Hook that was put off until now, with the event that caused it."""
+    event: Any
+
+
+def finish_saving(entity: Any, event: Any) -> Any:
+    """Hook of FINAL_SAVING for the store's answer: do what is `pending`, and go there."""
+    pending: Pending | None = entity.pending
+    assert pending is not None  # set on every arc to FINAL_SAVING
+    entity.pending = None
+    if pending.then is not None:
+        pending.then(entity, pending.event)
+    return pending.target
 
 
 class EntityEventHandler:

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from statemachines.factory import StateMachineFactory
-from statemachines.resourcemanager.context import Entity, RMContext
+from statemachines.resourcemanager.context import Entity, Pending, RMContext, finish_saving
 from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     EXIT_KILLED_BY_RESOURCEMANAGER,
@@ -93,7 +93,7 @@ class RMApp(Entity):
         self.start_ms = context.now_ms()
         self.launch_ms: int | None = None
         self.finish_ms: int | None = None
-        self.pending: _Pending | None = None  # while FINAL_SAVING
+        self.pending: Pending | None = None  # while FINAL_SAVING
 
     @property
     def current_attempt(self) -> RMAppAttempt | None:
@@ -115,7 +115,7 @@ class RMApp(Entity):
 
         For FINISHING, FINISHED is stored: the outcome is known, and only the end of the attempt is waited for.
         """
-        self.pending = _Pending(target, then, event)
+        self.pending = Pending(target, then, event)
         if self.finish_ms is None:
             self.finish_ms = self.context.now_ms()
         stored = S.FINISHED if target is S.FINISHING else target
@@ -129,12 +129,6 @@ class RMApp(Entity):
 
 
 Hook = Callable[[RMApp, RMAppEvent], Any]
-
-
-class _Pending(NamedTuple):
-    target: RMAppState
-    then: Hook | None
-    event: RMAppEvent
 
 
 # -- steps that several hooks share -----------------------------------------------------------------------------------
@@ -215,21 +209,12 @@ def _killed_or_fail(app: RMApp, event: RMAppEvent) -> RMAppState:
     return S.FINAL_SAVING
 
 
-def _finish_saving(app: RMApp, event: RMAppEvent) -> RMAppState:
-    pending = app.pending
-    assert pending is not None  # save_final precedes FINAL_SAVING on every arc
-    app.pending = None
-    if pending.then is not None:
-        pending.then(app, pending.event)
-    return pending.target
-
-
 def _finished_before_stored(app: RMApp, event: RMAppEvent) -> None:
     """The attempt ended before the store answered: FINISHING would wait for an end that has been."""
     pending = app.pending
     assert pending is not None
     if pending.target is S.FINISHING:
-        app.pending = _Pending(S.FINISHED, _finish, event)
+        app.pending = Pending(S.FINISHED, _finish, event)
 
 
 def _build() -> StateMachineFactory[RMAppState, RMApp]:
@@ -258,7 +243,7 @@ def _build() -> StateMachineFactory[RMAppState, RMApp]:
         .add_transition(S.RUNNING, {S.ACCEPTED, S.FINAL_SAVING}, E.ATTEMPT_FAILED, _retry_or_fail)
         .add_transition(S.RUNNING, S.KILLING, E.KILL, _kill_attempt)
         .add_transition(
-            S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.APP_UPDATE_SAVED, _finish_saving
+            S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.APP_UPDATE_SAVED, finish_saving
         )
         .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.ATTEMPT_FINISHED, _finished_before_stored)
         .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.APP_RUNNING_ON_NODE, _note_node_used)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from statemachines.factory import StateMachineFactory
-from statemachines.resourcemanager.context import Entity, RMContext
+from statemachines.resourcemanager.context import Entity, Pending, RMContext, finish_saving
 from statemachines.resourcemanager.events import (
     AMLauncherEvent,
     AMLauncherEventType,
@@ -84,7 +84,7 @@ class RMAppAttempt(Entity):
         self.progress = 0.0
         self.exit_status: int | None = None
         self.diagnostics: list[str] = []
-        self.pending: _Pending | None = None  # while FINAL_SAVING
+        self.pending: Pending | None = None  # while FINAL_SAVING
 
     def tell_app(self, type: RMAppEventType, diagnostics: str = "") -> None:
         self.context.post(RMAppEvent(type, self.app.entity, diagnostics))
@@ -97,7 +97,7 @@ class RMAppAttempt(Entity):
 
         For FINISHING, FINISHED is stored: the outcome is known, and only the end of the container is waited for.
         """
-        self.pending = _Pending(target, then, event)
+        self.pending = Pending(target, then, event)
         if event.diagnostics:
             self.diagnostics.append(event.diagnostics)
         stored = S.FINISHED if target is S.FINISHING else target
@@ -109,12 +109,6 @@ class RMAppAttempt(Entity):
 
 
 Hook = Callable[[RMAppAttempt, RMAppAttemptEvent], Any]
-
-
-class _Pending(NamedTuple):
-    target: RMAppAttemptState
-    then: Hook | None
-    event: RMAppAttemptEvent
 
 
 # -- steps that several hooks share -----------------------------------------------------------------------------------
@@ -260,15 +254,6 @@ def _update_status(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
     attempt.progress = event.progress
 
 
-def _finish_saving(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> RMAppAttemptState:
-    pending = attempt.pending
-    assert pending is not None  # save_final precedes FINAL_SAVING on every arc
-    attempt.pending = None
-    if pending.then is not None:
-        pending.then(attempt, pending.event)
-    return pending.target
-
-
 def _container_finished_while_saving(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
     if not attempt.is_masters(event):
         _note_finished_container(attempt, event)
@@ -278,7 +263,7 @@ def _container_finished_while_saving(attempt: RMAppAttempt, event: RMAppAttemptE
     assert pending is not None
     if pending.target is S.FINISHING:
         # It unregistered and ended before the store answered: FINISHING would wait for an end that has been.
-        attempt.pending = _Pending(S.FINISHED, _leaving_live(S.FINISHED), event)
+        attempt.pending = Pending(S.FINISHED, _leaving_live(S.FINISHED), event)
 
 
 def _container_finished_while_finishing(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> RMAppAttemptState:
@@ -336,7 +321,7 @@ def _build() -> StateMachineFactory[RMAppAttemptState, RMAppAttempt]:
         .add_transition(S.RUNNING, S.FINAL_SAVING, E.KILL, _kill_live)
         .add_transition(S.RUNNING, S.FINAL_SAVING, E.FAIL, _fail)
         .add_transition(
-            S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.ATTEMPT_UPDATE_SAVED, _finish_saving
+            S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.ATTEMPT_UPDATE_SAVED, finish_saving
         )
         .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.CONTAINER_FINISHED, _container_finished_while_saving)
         .add_transition(

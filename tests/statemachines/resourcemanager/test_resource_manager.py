@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dispatcher.testing import ManualClock
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
+from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMAppManagerEventType
 from statemachines.resourcemanager.events import ContainerRequest, RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.rmnode import node_id
 from statemachines.resourcemanager.simulation import WorkloadRunner
@@ -187,3 +188,36 @@ def test_application_can_be_killed_in_the_moment_of_its_submission() -> None:
     run.go()
 
     assert run.apps() == [("KILLED", 0)]
+
+
+def test_metrics_tell_the_states_of_all_machines() -> None:
+    run = Run(workload(node(), app()))
+
+    run.go()
+
+    value = run.manager.registry.get_sample_value
+    labels = {"dispatcher": "ResourceManager", "machine": "RMApp"}
+    assert value("statemachine_entities", {**labels, "state": "FINISHED"}) == 1
+    assert value("statemachine_transitions_total", {**labels, "from": "NEW", "to": "NEW_SAVING"}) == 1
+    assert value("statemachine_invalid_transitions_total", labels) == 0
+
+
+def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
+    settings = config(simulation={"am_register_delay_ms": 0}, metrics={"enabled": True, "port": 0})
+    manager, completed = ResourceManager(settings), threading.Event()
+    manager.dispatcher.register(RMAppManagerEventType, lambda event: completed.set())
+    runner = WorkloadRunner(
+        manager.context, manager.clients, manager.tracker, manager.cluster, workload(node(), app(tasks=(task(1),)))
+    )
+    threads = set(threading.enumerate())
+
+    with manager:
+        manager.dispatcher.mailbox_executor.execute(runner.start, "start of the workload")
+        assert completed.wait(TIMEOUT_S)
+        assert manager.metrics_server is not None
+        with urllib.request.urlopen(manager.metrics_server.url, timeout=TIMEOUT_S) as response:
+            scraped = response.read().decode()
+
+    assert 'state="FINISHED"} 1.0' in scraped
+    assert [app.state.name for app in manager.context.apps.values()] == ["FINISHED"]
+    assert set(threading.enumerate()) == threads

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
-
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import (
-    EXIT_ABORTED,
-    ContainerStatus,
-    RMNodeEvent,
-    RMNodeEventType,
-    SchedulerEvent,
-    SchedulerEventType,
-)
 
 from .cluster import Cluster
 
@@ -218,6 +208,37 @@ def test_freed_node_serves_several_shapes_in_order_as_far_as_it_goes(cluster: Cl
     cluster.check()
 
 
+def test_earlier_application_comes_first_among_shapes_whichever_was_asked_for_first(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    early, late = cluster.new_attempt(), cluster.new_attempt()
+    (blocker,) = cluster.get(early, ALL)
+    cluster.ask(late, Resource(9, 9))
+    cluster.ask(early, Resource(8, 8))
+
+    cluster.finish(blocker)
+
+    assert (len(cluster.pull(early)), len(cluster.pull(late))) == (1, 0)
+
+
+def test_order_outlives_the_removal_of_some_who_wait(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    attempts = [cluster.new_attempt() for _ in range(16)]
+    (running,) = cluster.get(attempts[0], ALL)
+    for index in (1, 3, 2, 9, 12, 4, 5, 14, 10, 15, 13, 6, 8, 7, 11):
+        cluster.ask(attempts[index], ALL)
+    gone = {1, 3, 4, 9}
+    for index in gone:
+        cluster.remove_attempt(attempts[index])
+    served = []
+
+    while cluster.scheduler.waiting():
+        cluster.finish(running)
+        index, running = next((i, c) for i, attempt in enumerate(attempts) for c in cluster.get(attempt))
+        served.append(index)
+
+    assert served == [index for index in range(1, 16) if index not in gone]
+
+
 # -- where room comes from --------------------------------------------------------------------------------------------
 
 
@@ -284,115 +305,3 @@ def test_container_that_was_not_fetched_cannot_be_released(cluster: Cluster) -> 
 
     assert cluster.pull(attempt) == [container]
     cluster.check()
-
-
-def test_removed_attempt_loses_its_containers_and_its_asks(cluster: Cluster) -> None:
-    cluster.add_node("n1")
-    attempt, other = cluster.new_attempt(), cluster.new_attempt()
-    containers = cluster.get(attempt, HALF, SMALL)
-    cluster.ask(attempt, ALL, HALF, Resource(99, 1))
-    cluster.ask(other, HALF)
-    cluster.told.clear()
-
-    cluster.remove_attempt(attempt)
-
-    assert [container.state.name for container in containers] == ["KILLED", "KILLED"]
-    ends = [event.status for event in cluster.told if event.type.name == "CONTAINER_FINISHED"]
-    assert ends == [ContainerStatus(container.entity, EXIT_ABORTED, "its attempt ended") for container in containers]
-    assert cluster.scheduler.waiting() == []
-    assert len(cluster.pull(other)) == 1
-    cluster.check()
-
-
-@pytest.mark.parametrize("way", ["lost", "unhealthy"])
-def test_node_that_goes_takes_its_containers_with_it(cluster: Cluster, way: str) -> None:
-    node, attempt = cluster.add_node("n1"), cluster.new_attempt()
-    containers = cluster.get(attempt, HALF)
-    cluster.ask(attempt, SMALL)
-    cluster.told.clear()
-
-    if way == "lost":
-        cluster.lose_node(node)
-    else:
-        cluster.tracker.heartbeat(node, healthy=False)
-
-    assert containers[0].state.name == "KILLED"
-    assert [event.status.exit_status for event in cluster.told] == [EXIT_ABORTED, EXIT_ABORTED]
-    assert list(cluster.scheduler.nodes()) == []
-    assert cluster.pull(attempt) == []
-    cluster.check()
-
-
-def test_node_that_comes_back_has_all_its_room(cluster: Cluster) -> None:
-    node, attempt = cluster.add_node("n1"), cluster.new_attempt()
-    cluster.get(attempt, ALL)
-    cluster.lose_node(node)
-
-    cluster.add_node("n1")
-
-    assert len(cluster.get(attempt, ALL)) == 1
-    cluster.check()
-
-
-def test_late_news_of_a_container_that_has_ended_changes_nothing(cluster: Cluster) -> None:
-    cluster.add_node("n1")
-    attempt = cluster.new_attempt()
-    (container,) = cluster.get(attempt, HALF)
-    cluster.remove_attempt(attempt)
-
-    cluster.finish(container)
-
-    assert container.state.name == "KILLED"
-    cluster.check()
-
-
-def test_node_that_registers_or_is_announced_twice_keeps_its_books(cluster: Cluster) -> None:
-    node = cluster.add_node("n1")
-    cluster.get(cluster.new_attempt(), HALF)
-
-    cluster.add_node("n1")
-    cluster.dispatcher.event_handler.handle(SchedulerEvent(SchedulerEventType.NODE_ADDED, node))
-
-    assert [node.free_memory_mb for node in cluster.scheduler.nodes()] == [5]
-    cluster.check()
-
-
-def test_attempt_that_was_removed_gets_nothing(cluster: Cluster) -> None:
-    cluster.add_node("n1")
-    attempt = cluster.new_attempt()
-    cluster.remove_attempt(attempt)
-    cluster.remove_attempt(attempt)
-
-    cluster.ask(attempt, SMALL)
-
-    assert cluster.pull(attempt) == []
-    assert (cluster.scheduler.waiting(), cluster.context.containers) == ([], {})
-
-
-def test_events_of_nodes_that_are_gone_are_for_nobody(cluster: Cluster) -> None:
-    node = cluster.add_node("n1")
-    cluster.lose_node(node)
-
-    cluster.lose_node(node)
-    cluster.tracker.heartbeat(node)
-    cluster.dispatcher.event_handler.handle(RMNodeEvent(RMNodeEventType.STARTED, node))
-
-    assert list(cluster.scheduler.nodes()) == []
-    cluster.check()
-
-
-def test_nothing_is_kept_of_applications_and_nodes_that_are_gone(cluster: Cluster) -> None:
-    def sizes() -> dict[str, int]:
-        return {name: len(value) for name, value in vars(cluster.scheduler).items() if isinstance(value, Sized)}
-
-    before = sizes()
-    node, app = cluster.add_node("n1", gpus=1), cluster.add_app()
-    attempt = cluster.add_attempt(app)
-    cluster.get(attempt, HALF, Resource(1, 1, 1))
-    cluster.ask(attempt, ALL, HALF)
-
-    cluster.remove_attempt(attempt)
-    cluster.remove_app(app)
-    cluster.lose_node(node)
-
-    assert sizes() == before
