@@ -277,11 +277,3 @@ class CompositeService(Service):
                 first = first or error
         if first is not None:
             raise first
-
-
-def stop_quietly(service: Service) -> None:
-    """Stop `service`; what it raises is logged and goes no further."""
-    try:
-        service.stop()
-    except Exception:
-        log.exception("%s: stop failed", service.name)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dispatcher import CompositeService, Service, ServiceState, ServiceStateError
-from dispatcher.service import stop_quietly
 
 TIMEOUT_S = 10.0
 
@@ -193,13 +192,3 @@ def test_children_that_many_threads_add_are_all_kept(log: list[str]) -> None:
             done.result(TIMEOUT_S)
 
     assert len(composite.services) == threads * children
-
-
-def test_stopping_quietly_logs_what_is_raised(log: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    child = Child("a", log, stop=fail)
-
-    stop_quietly(child)
-
-    assert child.state is ServiceState.STOPPED
-    assert "a: stop failed" in caplog.text
-    assert "LookupError: lost" in caplog.text
