@@ -45,18 +45,28 @@ def run_totals(events: DataFrame, transitions: DataFrame) -> DataFrame:
     """One row: what the journal holds, and the time it covers.
 
     In:  the journal's tables.
-    Out: events, failed_events, transitions long, first_at long (the first event's arrival), last_at long (the
-         last event's end); both null where there are no events.
+    Out: events, failed_events, transitions long, first_at, last_at long: the time from the first arrival of an
+         event to the last end of one, widened to hold all transitions, whose segments are closed at other
+         times; both null where there are no rows.
     """
-    covered = events.agg(
+    of_events = events.agg(
         F.count("*").alias("events"),
         F.count_if(F.col("outcome") == "failed").alias("failed_events"),
-        F.min("enqueued_at").alias("first_at"),
-        F.max("finished_at").alias("last_at"),
+        F.min("enqueued_at").alias("first_event_at"),
+        F.max("finished_at").alias("last_event_at"),
+    )
+    of_transitions = transitions.agg(
+        F.count("*").alias("transitions"),
+        F.min("at").alias("first_transition_at"),
+        F.max("at").alias("last_transition_at"),
     )
     # One row on either side: each an aggregate without keys.
-    return covered.join(transitions.agg(F.count("*").alias("transitions")), how="cross").select(
-        "events", "failed_events", "transitions", "first_at", "last_at"
+    return of_events.join(of_transitions, how="cross").select(
+        "events",
+        "failed_events",
+        "transitions",
+        F.least("first_event_at", "first_transition_at").alias("first_at"),
+        F.greatest("last_event_at", "last_transition_at").alias("last_at"),
     )
 
 

@@ -21,6 +21,9 @@ from pipeline.spark.plots import Rows
 ROWS_SHOWN = 50
 """Of each table at most; whoever fetches one more row than that lets the page say that there are more."""
 
+NODES_DRAWN = 5000
+"""In the plot at most; as for `ROWS_SHOWN`."""
+
 _NS_PER_S = 1_000_000_000
 
 
@@ -93,7 +96,7 @@ def render_page(data: PageData) -> str:
 
 def _subtitle(data: PageData) -> str:
     if data.first_at is None or data.last_at is None:
-        return f"Journal {data.journal}, which holds no events."
+        return f"Journal {data.journal}, which is empty."
     return f"Journal {data.journal}, from {moment(data.first_at)} to {moment(data.last_at)} in the clock of the run."
 
 
@@ -144,12 +147,15 @@ def _applications(data: PageData) -> _Section:
 def _cluster(data: PageData) -> _Section:
     over_time = plots.containers_plot(data.rows["containers_over_time"], data.first_at or 0)
     peaks = data.rows["node_peaks"]
+    use = "The most that was taken at one time, in % of the capacity; above 100 % a node is oversubscribed."
+    if len(peaks) > NODES_DRAWN:
+        use += f" The {NODES_DRAWN:,} fullest nodes."
     drawings = [
         _plot("Containers over time", "In the whole cluster; of each part of the time the most.", over_time, wide=True),
         _plot(
             "Highest use of the nodes",
-            "The most that was taken at one time, in % of the capacity; above 100 % a node is oversubscribed.",
-            plots.nodes_plot(peaks),
+            use,
+            plots.nodes_plot(peaks[:NODES_DRAWN]),
             wide=True,
         ),
     ]

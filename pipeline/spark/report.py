@@ -15,10 +15,10 @@ from dispatcher.errors import DispatcherError
 from pipeline.spark import jobs, usage
 from pipeline.spark.formats import count, duration
 from pipeline.spark.journal import JournalTables, check_lines, read_lines
-from pipeline.spark.page import ROWS_SHOWN, Figure, PageData, render_page
+from pipeline.spark.page import NODES_DRAWN, ROWS_SHOWN, Figure, PageData, render_page
 
 _DECLARED = "machine string, from_state string, event_type string, to_state string"
-_MOST_DRAWN = 5000
+_MORE_THAN_ANY_HAS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Report:
     unknown_transitions: int
     """Transitions, not kinds of them, that no machine declares or that a machine refused."""
     first_at: int | None
-    """Unix ns in the clock of the run; None where the journal has no events."""
+    """Unix ns in the clock of the run; None where the journal is empty."""
     last_at: int | None
 
     @property
@@ -123,7 +123,10 @@ def _write_tables(tables: _Tables, journal: JournalTables, declared: DataFrame, 
 
 
 def _rows_of_page(tables: _Tables) -> dict[str, list[dict[str, Any]]]:
-    """For each table on the page its first rows: as many as are shown or drawn."""
+    """For each table on the page its first rows: as many as are shown or drawn.
+
+    With a limit on each, for a sort of everything is two jobs and the first rows are one.
+    """
     fullness = F.greatest(
         F.try_divide("peak_memory_mb", "memory_mb"),
         F.try_divide("peak_vcores_milli", "vcores_milli"),
@@ -132,15 +135,15 @@ def _rows_of_page(tables: _Tables) -> dict[str, list[dict[str, Any]]]:
     kind = [F.asc("machine"), F.asc("from_state"), F.asc("event_type"), F.asc("to_state")]
     shown = ROWS_SHOWN + 1
     wanted: dict[str, tuple[int, list[Column]]] = {
-        "applications_by_final_state": (_MOST_DRAWN, [F.desc("applications"), F.asc("final_state")]),
+        "applications_by_final_state": (_MORE_THAN_ANY_HAS, [F.desc("applications"), F.asc("final_state")]),
         "waiting_by_queue": (shown, [F.desc("applications"), F.asc("queue")]),
         "applications": (shown, [F.desc_nulls_first("wait_s"), F.asc("submitted_at"), F.asc("id")]),
-        "time_in_state": (_MOST_DRAWN, [F.asc("machine"), F.asc("state")]),
+        "time_in_state": (_MORE_THAN_ANY_HAS, [F.asc("machine"), F.asc("state")]),
         "unknown_transitions": (shown, [F.desc("count"), *kind]),
         "transition_counts": (shown, [F.desc("count"), *kind]),
         "events_by_type": (shown, [F.desc("handling_total_ms"), F.asc("event_class"), F.asc("event_type")]),
-        "node_peaks": (_MOST_DRAWN, [F.desc("oversubscribed"), fullness.desc_nulls_last(), F.asc("node")]),
-        "containers_over_time": (_MOST_DRAWN, [F.asc("bucket")]),
+        "node_peaks": (NODES_DRAWN + 1, [F.desc("oversubscribed"), fullness.desc_nulls_last(), F.asc("node")]),
+        "containers_over_time": (_MORE_THAN_ANY_HAS, [F.asc("bucket")]),
     }
     of_page = {name: tables[name] for name in wanted}
     of_page["containers_over_time"] = of_page["containers_over_time"].where(F.col("node").isNull())

@@ -139,7 +139,7 @@ class Replay:
                 and (not request.gpu_models or node.gpu_model in request.gpu_models)
                 for node in nodes
             )
-            why = "all that could take it are busy" if can_ever else "no node is big enough"
+            why = "all that could take it are busy" if can_ever else "no node could ever take it"
             lines.append(f"{attempt_id} waits for {request.resource}: {why}")
         return lines
 

@@ -104,7 +104,7 @@ def test_an_application_that_no_node_can_hold_is_named_as_waiting(tmp_path: Path
 
     assert done.returncode == 0
     assert ["ACCEPTED", "1"] in [line.split() for line in done.stdout.splitlines()]
-    assert "waits for <memory:999999 MB, vCores:1>: no node is big enough" in done.stdout
+    assert "waits for <memory:999999 MB, vCores:1>: no node could ever take it" in done.stdout
 
 
 def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:

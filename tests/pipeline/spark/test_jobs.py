@@ -196,12 +196,20 @@ TOTALS_SCHEMA = "events long, failed_events long, transitions long, first_at lon
 def test_totals_cover_the_run_from_first_arrival_to_last_end(journal: Any, assert_table: Any) -> None:
     journal.event(1, "AType", "A", at=5, enqueued_at=4 * SECOND)
     journal.event(2, "AType", "A", at=6, finished_at=9 * SECOND, outcome="failed")
-    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
+    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING", at=5)
 
     assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(2, 1, 1, 4 * SECOND, 9 * SECOND)])
 
 
-def test_totals_of_a_journal_without_events_have_no_times(journal: Any, assert_table: Any) -> None:
-    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
+def test_totals_hold_transitions_beyond_the_last_closed_segment_of_events(journal: Any, assert_table: Any) -> None:
+    journal.event(1, "AType", "A", at=5)
+    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING", at=5)
+    journal.move(2, "RMApp", APP_1, "NEW_SAVING KILL FINAL_SAVING", at=7)
 
-    assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(0, 0, 1, None, None)])
+    assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(1, 0, 2, 5 * SECOND, 7 * SECOND)])
+
+
+def test_totals_of_an_empty_journal_have_no_times(journal: Any, assert_table: Any) -> None:
+    journal.line("events", "")
+
+    assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(0, 0, 0, None, None)])

@@ -145,7 +145,7 @@ def test_a_journal_with_one_empty_table_is_reported(
     if table == "transitions":
         journal.event(1, "AType", "A")
     else:
-        journal.move(1, "RMNode", "h1:1", "NEW STARTED RUNNING")
+        journal.move(1, "RMContainer", "container_0_0001_01_000001", "NEW START ALLOCATED", at=1_700_000_000)
 
     report = write_report(spark, journal.path, tmp_path / "report", declared=declared)
 
