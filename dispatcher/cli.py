@@ -23,7 +23,8 @@ def main() -> NoReturn:
     try:
         import typer
     except ModuleNotFoundError:
-        sys.exit("dispatcher: the command needs its extra: pip install 'central-dispatcher[cli]'")
+        print("dispatcher: the command needs its extra: pip install 'central-dispatcher[cli]'", file=sys.stderr)
+        sys.exit(USER_ERROR)
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
