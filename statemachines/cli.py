@@ -15,7 +15,6 @@ from dispatcher.config import configure_logging
 from dispatcher.signals import StopSignals
 from statemachines.graph import FORMATS
 from statemachines.resourcemanager import FACTORIES, Resource, ResourceManager, ResourceManagerConfig
-from statemachines.resourcemanager.simulation import WorkloadRunner
 from statemachines.resourcemanager.workload import NodeSpec, Workload, read_workload
 
 log = logging.getLogger(__name__)
@@ -39,8 +38,7 @@ def run(
         folder = settings.journal_path / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         journal = JournalWriter(folder, settings.journal)
     manager = ResourceManager(settings, journal=journal)
-    runner = WorkloadRunner(manager.context, manager.clients, manager.tracker, manager.cluster, workload)
-    manager.dispatcher.mailbox_executor.execute(runner.start, "start of workload %s", workload.name)
+    manager.bring(workload)
     with StopSignals() as signals:
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
         with manager:

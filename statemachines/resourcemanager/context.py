@@ -41,7 +41,6 @@ class RMContext:
         cluster_timestamp: int,
     ) -> None:
         self.config = config
-        self.dispatcher = dispatcher
         self.post = dispatcher.event_handler.handle
         self.timers = timers
         self.recorder = recorder

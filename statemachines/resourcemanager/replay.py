@@ -14,7 +14,6 @@ from dispatcher.mailbox import ManualClock
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.rmapp import FINAL_STATES
-from statemachines.resourcemanager.simulation import WorkloadRunner
 from statemachines.resourcemanager.workload import Workload
 
 _FINAL = frozenset(state.name for state in FINAL_STATES)
@@ -61,10 +60,8 @@ class Replay:
         self._on_done = on_done
         journal = JournalWriter(journal_path, self._config.journal) if journal_path is not None else None
         self.manager = ResourceManager(self._config, clock=self._clock, journal=journal, on_idle=self._idle)
-        manager = self.manager
-        runner = WorkloadRunner(manager.context, manager.clients, manager.tracker, manager.cluster, workload)
-        # Mail before the thread starts, so that the first idle moment comes after it.
-        manager.dispatcher.mailbox_executor.execute(runner.start, "start of workload %s", workload.name)
+        # Before the thread starts, so that the first idle moment comes after it.
+        self.manager.bring(workload)
         self._started_s = 0.0
         self._stopped_s: float | None = None
 
@@ -132,13 +129,7 @@ class Replay:
         nodes = list(self.manager.context.scheduler.nodes())
         lines = []
         for attempt_id, request in self.manager.context.scheduler.waiting():
-            can_ever = any(
-                request.resource.memory_mb <= node.capacity.memory_mb
-                and request.resource.vcores_milli <= node.capacity.vcores_milli
-                and request.resource.gpus <= node.capacity.gpus
-                and (not request.gpu_models or node.gpu_model in request.gpu_models)
-                for node in nodes
-            )
+            can_ever = any(node.could_fit(request.resource, request.gpu_models) for node in nodes)
             why = "all that could take it are busy" if can_ever else "no node could ever take it"
             lines.append(f"{attempt_id} waits for {request.resource}: {why}")
         return lines

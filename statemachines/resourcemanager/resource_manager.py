@@ -30,8 +30,9 @@ from statemachines.resourcemanager.services import (
     ResourceTrackerService,
     RMAppManager,
 )
-from statemachines.resourcemanager.simulation import SimulatedCluster
+from statemachines.resourcemanager.simulation import SimulatedCluster, WorkloadRunner
 from statemachines.resourcemanager.statestore import MemoryRMStateStore
+from statemachines.resourcemanager.workload.model import Workload
 
 
 class ResourceManager(CompositeService):
@@ -89,6 +90,14 @@ class ResourceManager(CompositeService):
         self.cluster = SimulatedCluster(self.context, self.tracker)
         self._register_handlers()
         register_metrics(self.dispatcher, self.registry, [self.recorder])
+
+    def bring(self, workload: Workload) -> None:
+        """Have the handler thread register a workload's nodes, and run its applications when their time comes.
+
+        Any thread; the workload's time 0 is when the handler thread gets to it.
+        """
+        runner = WorkloadRunner(self.context, self.clients, self.tracker, self.cluster, workload)
+        self.dispatcher.mailbox_executor.execute(runner.start, "start of workload %s", workload.name)
 
     def _register_handlers(self) -> None:
         context, register = self.context, self.dispatcher.register

@@ -69,7 +69,6 @@ class RMAppAttempt(Entity):
         "exit_status",
         "finished_containers",
         "master_container",
-        "number",
         "pending",
         "progress",
     )
@@ -78,7 +77,6 @@ class RMAppAttempt(Entity):
         attempt_id = f"appattempt_{context.cluster_timestamp}_{app.number:04d}_{number:06d}"
         super().__init__(context, attempt_id, FACTORY.make(self, listener=context.recorder))
         self.app = app
-        self.number = number
         self.master_container: str | None = None
         self.finished_containers: list[tuple[str, ContainerStatus]] = []  # (node, status), until the master fetches
         self.progress = 0.0

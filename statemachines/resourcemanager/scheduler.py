@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events import (
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 class _Attempt:
     """The scheduler's view of an application attempt, after SchedulerApplicationAttempt."""
 
-    __slots__ = ("application", "asks", "container_ids", "id", "live", "new", "order", "prefix", "removed")
+    __slots__ = ("application", "asks", "container_ids", "id", "live", "new", "order", "prefix")
 
     def __init__(self, attempt_id: str, application: str, order: int) -> None:
         self.id = attempt_id
@@ -55,7 +55,6 @@ class _Attempt:
         self.live: dict[str, RMContainer] = {}
         self.new: list[RMContainer] = []  # allocated, and not fetched by the master
         self.asks = 0  # that wait
-        self.removed = False
 
 
 class _Ask(NamedTuple):
@@ -198,12 +197,11 @@ class FifoScheduler:
         attempt = self._attempts.pop(attempt_id, None)
         if attempt is None:
             return
-        attempt.removed = True
         freed = {container.node: None for container in attempt.live.values()}  # a dict: in order, each once
         for container in list(attempt.live.values()):
             self._end_container(container, RMContainerEventType.KILL, "its attempt ended", reschedule=False)
         if attempt.asks:
-            self._drop_asks_of_removed()
+            self._drop_asks(attempt)
         for node_id in freed:
             if node_id in self._nodes:
                 self._schedule_on(self._nodes[node_id])
@@ -286,9 +284,9 @@ class FifoScheduler:
         attempt = self._attempts.get(container.attempt)
         return container if attempt is not None and container_id in attempt.live else None
 
-    def _drop_asks_of_removed(self) -> None:
+    def _drop_asks(self, attempt: _Attempt) -> None:
         for shape, heap in list(self._waiting.items()):
-            kept: list[Any] = [ask for ask in heap if not ask.attempt.removed]
+            kept = [ask for ask in heap if ask.attempt is not attempt]
             if not kept:
                 del self._waiting[shape]
             elif len(kept) != len(heap):

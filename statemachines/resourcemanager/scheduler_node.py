@@ -50,6 +50,16 @@ class SchedulerNode:
                     return True
         return False
 
+    def could_fit(self, resource: Resource, gpu_models: frozenset[str] = frozenset()) -> bool:
+        """As `fits`, if the node were empty."""
+        capacity = self.capacity
+        return (
+            resource.memory_mb <= capacity.memory_mb
+            and resource.vcores_milli <= capacity.vcores_milli
+            and resource.gpus <= capacity.gpus
+            and (not gpu_models or self.gpu_model in gpu_models)
+        )
+
     def take(self, container: str, resource: Resource) -> tuple[int, ...]:
         """Give `resource` to a container; returns the GPUs it got.
 
