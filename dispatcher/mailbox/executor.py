@@ -7,13 +7,15 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dispatcher.errors import MailboxClosedError, RejectedExecutionError
-from dispatcher.mailbox.mail import Mail, MailOptions
+from dispatcher.mailbox.mail import ActionExecutor, Mail, MailOptions
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 
 if TYPE_CHECKING:
     from dispatcher.mailbox.processor import MailboxProcessor
 
 T = TypeVar("T")
+
+_DEFAULT = MailOptions.DEFAULT
 
 
 class MailboxExecutor:
@@ -22,10 +24,18 @@ class MailboxExecutor:
     Any thread may `execute` and `submit`; `yield_`, `try_yield` and `should_interrupt` are the mailbox thread's.
     """
 
-    def __init__(self, mailbox: TaskMailbox, priority: int, processor: MailboxProcessor | None = None) -> None:
+    def __init__(
+        self,
+        mailbox: TaskMailbox,
+        priority: int,
+        processor: MailboxProcessor | None = None,
+        *,
+        action_executor: ActionExecutor | None = None,
+    ) -> None:
         self._mailbox = mailbox
         self._priority = priority
         self._processor = processor
+        self._action_executor = action_executor
 
     @property
     def priority(self) -> int:
@@ -43,7 +53,12 @@ class MailboxExecutor:
         Raises:
             RejectedExecutionError: the mailbox takes no more mail; the command will not run.
         """
-        mail = Mail(command, self._priority, description, *args, options=options)
+        if args or options is not _DEFAULT or self._action_executor is not None:
+            mail = Mail(
+                command, self._priority, description, *args, options=options, action_executor=self._action_executor
+            )
+        else:
+            mail = Mail(command, self._priority, description)  # positional: half the time of the above
         try:
             self._mailbox.put(mail)
         except MailboxClosedError as error:
@@ -69,9 +84,12 @@ class MailboxExecutor:
         """
         self._mailbox.take(self._priority).run()
 
-    def try_yield(self) -> bool:
-        """Run one mail of this priority or a higher one if there is one, and say whether there was."""
-        mail = self._mailbox.try_take(self._priority)
+    def try_yield(self, *, ignore_deferrable: bool = False) -> bool:
+        """Run one mail of this priority or a higher one if there is one, and say whether there was.
+
+        With `ignore_deferrable`, deferrable mail counts with the priority it was sent with.
+        """
+        mail = self._mailbox.try_take(self._priority, ignore_deferrable=ignore_deferrable)
         if mail is None:
             return False
         mail.run()

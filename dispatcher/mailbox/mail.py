@@ -9,6 +9,9 @@ MIN_PRIORITY: Final = -1
 """Belongs to no operator: only the main loop runs it."""
 MAX_PRIORITY: Final = 2**31 - 1
 
+ActionExecutor = Callable[[Callable[[], Any]], Any]
+"""Runs an action, with something around it: a lock, a context, a measurement."""
+
 
 class MailOptions:
     """How a mail is queued. Use the constants.
@@ -41,9 +44,18 @@ class Mail:
 
     `description` is %-formatted with `args`, and only when somebody asks for it.
     `priority` is the effective one, by which takes filter; `original_priority` is what the sender gave.
+    `action_executor`, if there is one, is called with the runnable and runs it (after StreamTaskActionExecutor).
     """
 
-    __slots__ = ("_args", "_description", "is_urgent", "options", "original_priority", "priority", "runnable")
+    __slots__ = (
+        "_action_executor",
+        "_args",
+        "_description",
+        "options",
+        "original_priority",
+        "priority",
+        "runnable",
+    )
 
     def __init__(
         self,
@@ -52,14 +64,19 @@ class Mail:
         description: str = "",
         *args: Any,
         options: MailOptions = MailOptions.DEFAULT,
+        action_executor: ActionExecutor | None = None,
     ) -> None:
         self.runnable = runnable
         self.original_priority = priority
         self.priority = MIN_PRIORITY if options.is_deferrable else priority
         self.options = options
-        self.is_urgent = options.is_urgent
         self._description = description
         self._args = args
+        self._action_executor = action_executor
+
+    @property
+    def is_urgent(self) -> bool:
+        return self.options.is_urgent
 
     @property
     def description(self) -> str:
@@ -68,7 +85,10 @@ class Mail:
         return self._description % self._args if self._args else self._description
 
     def run(self) -> None:
-        self.runnable()
+        if self._action_executor is None:
+            self.runnable()
+        else:
+            self._action_executor(self.runnable)
 
     def try_cancel(self) -> bool:
         """Cancel the runnable if it is a future; says whether that was done."""

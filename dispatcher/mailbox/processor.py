@@ -8,21 +8,59 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from time import perf_counter_ns
+from typing import Any, Protocol
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
 from dispatcher.mailbox.executor import MailboxExecutor
-from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from dispatcher.mailbox.latency import MailboxMetricsController
+from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, ActionExecutor, Mail, MailOptions
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
+
+
+class PeriodTimer(Protocol):
+    """Measures periods, such as those in which a default action has nothing to do. Called on the mailbox thread."""
+
+    def mark_start(self) -> None: ...
+
+    def mark_end(self) -> None: ...
+
+
+class IdleTimer:
+    """A PeriodTimer that adds up its periods. Written by the mailbox thread, read by any."""
+
+    __slots__ = ("_clock_ns", "_total_and_since")
+
+    def __init__(self, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
+        self._clock_ns = clock_ns
+        # Of the periods that have ended, and the start of one that has not, or 0; replaced as one, so that nobody sees
+        # a period twice or not at all.
+        self._total_and_since: tuple[int, int] = (0, 0)
+
+    def mark_start(self) -> None:
+        self._total_and_since = (self._total_and_since[0], self._clock_ns())
+
+    def mark_end(self, now_ns: int | None = None) -> None:
+        """`now_ns`: the clock's time, for who has looked at it already."""
+        total_ns, since_ns = self._total_and_since
+        if since_ns:
+            self._total_and_since = (total_ns + (now_ns or self._clock_ns()) - since_ns, 0)
+
+    @property
+    def total_ns(self) -> int:
+        """Of all periods so far, the part of an unended one included."""
+        total_ns, since_ns = self._total_and_since
+        return total_ns + self._clock_ns() - since_ns if since_ns else total_ns
 
 
 class Suspension:
     """A suspended default action. `resume` works from any thread, any number of times, for this suspension only."""
 
-    __slots__ = ("_processor",)
+    __slots__ = ("_processor", "_timer")
 
-    def __init__(self, processor: MailboxProcessor) -> None:
+    def __init__(self, processor: MailboxProcessor, timer: PeriodTimer | None = None) -> None:
         self._processor = processor
+        self._timer = timer
 
     def resume(self) -> None:
         self._processor._resume(self)
@@ -36,13 +74,15 @@ class MailboxController:
     def __init__(self, processor: MailboxProcessor) -> None:
         self._processor = processor
 
-    def suspend_default_action(self) -> Suspension:
+    def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
         """Run no default action until the suspension is resumed; mail goes on.
+
+        A `timer` that the caller has started runs until then, but not while mail does.
 
         Raises:
             MailboxStateError: not the mailbox thread, or it is suspended already.
         """
-        return self._processor._suspend_default_action()
+        return self._processor._suspend_default_action(timer)
 
     def all_actions_completed(self) -> None:
         """End the loop for good, after this turn of the default action."""
@@ -55,12 +95,22 @@ DefaultAction = Callable[[MailboxController], Any]
 class MailboxProcessor:
     """Runs mail and a default action on the mailbox thread until suspended or completed.
 
-    `run_mailbox_loop`, `run_mailbox_step`, `prepare_close`, `close` and `drain` are the mailbox thread's; `suspend`,
-    `all_actions_completed`, `report_throwable` and the executors are for every thread.
+    `run_mailbox_loop`, the single steps, `prepare_close`, `close` and `drain` are the mailbox thread's; `suspend`,
+    `all_actions_completed`, `report_throwable` and the executors are for every thread. `action_executor` runs all mail
+    of the executors made here.
     """
 
-    def __init__(self, default_action: DefaultAction, mailbox: TaskMailbox | None = None) -> None:
+    def __init__(
+        self,
+        default_action: DefaultAction,
+        mailbox: TaskMailbox | None = None,
+        *,
+        action_executor: ActionExecutor | None = None,
+        metrics_controller: MailboxMetricsController | None = None,
+    ) -> None:
         self._mailbox = mailbox or TaskMailbox()
+        self._action_executor = action_executor
+        self._metrics = metrics_controller or MailboxMetricsController()
         self._default_action = default_action
         self._controller = MailboxController(self)
         self._loop_running = True  # mailbox thread only; false for ever once completed
@@ -74,10 +124,14 @@ class MailboxProcessor:
 
     @property
     def main_mailbox_executor(self) -> MailboxExecutor:
-        return MailboxExecutor(self._mailbox, MIN_PRIORITY)
+        return MailboxExecutor(self._mailbox, MIN_PRIORITY, action_executor=self._action_executor)
+
+    @property
+    def metrics_controller(self) -> MailboxMetricsController:
+        return self._metrics
 
     def mailbox_executor(self, priority: int) -> MailboxExecutor:
-        return MailboxExecutor(self._mailbox, priority, self)
+        return MailboxExecutor(self._mailbox, priority, self, action_executor=self._action_executor)
 
     def is_mailbox_loop_running(self) -> bool:
         return self._loop_running
@@ -86,9 +140,9 @@ class MailboxProcessor:
         return self._suspension is None
 
     def is_idle(self) -> bool:
-        return (
-            self._suspension is not None and not self._mailbox.has_mail() and self._mailbox.state is MailboxState.OPEN
-        )
+        mailbox = self._mailbox
+        idle = self._suspension is not None or mailbox.is_waiting()
+        return idle and not mailbox.has_mail() and mailbox.state is MailboxState.OPEN
 
     def run_mailbox_loop(self) -> None:
         """Run until `suspend` or `all_actions_completed`. What a mail or the default action raises ends it, too.
@@ -118,15 +172,19 @@ class MailboxProcessor:
         self._suspended = not self._loop_running
         if self._suspended:
             return False
-        if self._mailbox.create_batch():
-            mail = self._mailbox.try_take_from_batch()
-            if mail is not None:
-                self._run_mail(mail)
-                return True
-        if self._suspension is not None:
+        return self._run_one_batched_mail() or self._run_default_action_if_available()
+
+    def run_single_mailbox_loop(self) -> bool:
+        """Run one mail, if there is one, and then one turn of the default action if it is available.
+
+        Says whether anything ran. After `all_actions_completed` nothing does.
+        """
+        self._check_runnable()
+        self._suspended = not self._loop_running
+        if self._suspended:
             return False
-        self._default_action(self._controller)
-        return True
+        ran_mail = self._run_one_batched_mail()
+        return (not self._suspended and self._run_default_action_if_available()) or ran_mail
 
     def suspend(self) -> None:
         """Make the loop return after the mail that runs now. Any thread; nothing if the mailbox is not open."""
@@ -199,24 +257,59 @@ class MailboxProcessor:
         """Run one batch of mail, then more while the default action is suspended."""
         mailbox = self._mailbox
         if mailbox.create_batch():
-            while not self._suspended:
-                mail = mailbox.try_take_from_batch()
-                if mail is None:
-                    break
-                self._run_mail(mail)
+            suspension = self._mark_idle_end()
+            batch = mailbox._batch
+            while (batch or mailbox._new_urgent_mail) and not self._suspended:
+                if mailbox._new_urgent_mail:
+                    mailbox._pull(urgent_only=True)
+                self._run_mail(batch.popleft())
+            self._mark_idle_start(suspension)
         while self._suspension is not None and not self._suspended:
-            self._run_mail(mailbox.take(MIN_PRIORITY))
+            mail = mailbox.take(MIN_PRIORITY)
+            suspension = self._mark_idle_end()
+            self._run_mail(mail)
+            self._mark_idle_start(suspension)
 
     def _run_mail(self, mail: Mail) -> None:
         self.mails_run += 1  # before the run: mail that fails counts, too
         mail.run()
+        if self._metrics.is_waiting_for_start and not self._suspended:
+            self._metrics.start_latency_measurement()
 
-    def _suspend_default_action(self) -> Suspension:
+    def _mark_idle_end(self) -> Suspension | None:
+        suspension = self._suspension
+        if suspension is not None and suspension._timer is not None:
+            suspension._timer.mark_end()
+        return suspension
+
+    def _mark_idle_start(self, suspension: Suspension | None) -> None:
+        """Mail has been run: idle again, unless that mail resumed the default action."""
+        if suspension is not None and suspension._timer is not None and self._suspension is suspension:
+            suspension._timer.mark_start()
+
+    def _run_one_batched_mail(self) -> bool:
+        if not self._mailbox.create_batch():
+            return False
+        mail = self._mailbox.try_take_from_batch()
+        if mail is None:
+            return False
+        suspension = self._mark_idle_end()
+        self._run_mail(mail)
+        self._mark_idle_start(suspension)
+        return True
+
+    def _run_default_action_if_available(self) -> bool:
+        if self._suspension is not None:
+            return False
+        self._default_action(self._controller)
+        return True
+
+    def _suspend_default_action(self, timer: PeriodTimer | None) -> Suspension:
         if not self._mailbox.is_mailbox_thread():
             raise MailboxStateError("the default action is suspended by the mailbox thread only")
         if self._suspension is not None:
             raise MailboxStateError("the default action is suspended already; resume that suspension first")
-        suspension = self._suspension = Suspension(self)
+        suspension = self._suspension = Suspension(self, timer)
         return suspension
 
     def _resume(self, suspension: Suspension) -> None:

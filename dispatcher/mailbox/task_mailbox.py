@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail
@@ -26,6 +26,17 @@ class MailboxState(Enum):
     CLOSED = "CLOSED"
 
 
+_OPEN: Final = MailboxState.OPEN  # an Enum's member is slow to look up, and mail is put often
+
+
+def _effective_priority(mail: Mail) -> int:
+    return mail.priority
+
+
+def _original_priority(mail: Mail) -> int:
+    return mail.original_priority
+
+
 class TaskMailbox:
     """Mail for one thread: the one that makes the mailbox, or `mailbox_thread`.
 
@@ -39,8 +50,13 @@ class TaskMailbox:
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
         self._thread = mailbox_thread or threading.current_thread()
         self._ident = self._thread.ident  # None until a given thread starts
-        self._lock = threading.RLock()  # re-entrant, for run_exclusively
-        self._not_empty = threading.Condition(self._lock)
+        self._lock = threading.RLock()  # re-entrant, for run_exclusively; another one in a forked child
+        self._parking = threading.Lock()  # held; the mailbox thread waits on it
+        self._parking.acquire()
+        # Holds the release of _parking while the mailbox thread waits, or is about to. Who pops it, which is atomic,
+        # calls it; so each wait ends once. The mailbox thread puts it in before it looks for work a last time, the
+        # others look for it after they have brought some.
+        self._parked: list[Callable[[], None]] = []
         self._queue: deque[Mail] = deque()  # guarded by _lock; urgent mail first, the newest first of all
         self._batch: deque[Mail] = deque()  # mailbox thread only; urgent mail first, the oldest first of all
         self._new_mail = False  # == bool(_queue); written under _lock, read without it
@@ -66,15 +82,17 @@ class TaskMailbox:
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed. The mail was not kept.
         """
-        if mail.is_urgent:
+        if mail.options.is_urgent:
             self._put_urgent(mail)
             return
         # Check and append under one lock: a close() in between would strand the mail.
         with self._lock:
-            self._check_put()
+            if self._state is not _OPEN:
+                raise MailboxClosedError(self._state, "put mail")
             self._queue.append(mail)
             self._new_mail = True
-            self._not_empty.notify()
+            if self._parked:
+                self.unpark()
 
     def put_first(self, mail: Mail) -> None:
         """As `put`, but before all other mail that is not urgent: the last one put first is the first one taken."""
@@ -89,7 +107,7 @@ class TaskMailbox:
             self._check_put()
             _insert_before_normal(self._queue, mail)
             self._new_mail = True
-            self._not_empty.notify()
+            self.unpark()
 
     def has_mail(self) -> bool:
         self._check_thread("ask for mail")
@@ -99,8 +117,10 @@ class TaskMailbox:
         """How much mail waits, in the batch and in the queue. Any thread; a moment's truth."""
         return len(self._batch) + len(self._queue)
 
-    def try_take(self, priority: int) -> Mail | None:
+    def try_take(self, priority: int, *, ignore_deferrable: bool = False) -> Mail | None:
         """The first mail whose priority is at least `priority`, or None. Never blocks.
+
+        With `ignore_deferrable`, deferrable mail counts with the priority it was sent with.
 
         Raises:
             MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed.
@@ -108,11 +128,12 @@ class TaskMailbox:
         self._check_thread("take mail")
         self._check_take()
         self._pull(urgent_only=True)
-        mail = _take_first(self._batch, priority)
+        of = _original_priority if ignore_deferrable else _effective_priority
+        mail = _take_first(self._batch, priority, of)
         if mail is not None or not self._new_mail:
             return mail
         with self._lock:
-            return self._take_from_queue(priority)
+            return self._take_from_queue(priority, of)
 
     def take(self, priority: int) -> Mail:
         """The first mail whose priority is at least `priority`; waits for one.
@@ -121,15 +142,27 @@ class TaskMailbox:
             MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed, also while waiting.
         """
         mail = self.try_take(priority)
-        if mail is not None:
-            return mail
-        with self._lock:
-            while True:
+        while mail is None:
+            with self._lock:
                 self._check_take()
                 mail = self._take_from_queue(priority)
-                if mail is not None:
-                    return mail
-                self._not_empty.wait()
+                if mail is None:
+                    self._parked.append(self._parking.release)
+            if mail is None:
+                self._wait()
+        return mail
+
+    def is_waiting(self) -> bool:
+        """The mailbox thread waits for something to do. Any thread; a moment's truth."""
+        return bool(self._parked)
+
+    def unpark(self) -> None:
+        """End the mailbox thread's wait, if it waits. Any thread; never blocks."""
+        try:
+            release = self._parked.pop()
+        except IndexError:
+            return
+        release()
 
     def create_batch(self) -> bool:
         """Move the queue's content to the batch if that is empty, urgent mail in any case; True if there is a batch."""
@@ -172,13 +205,18 @@ class TaskMailbox:
                 return []
             left = self.drain()
             self._state = MailboxState.CLOSED
-            self._not_empty.notify_all()
+            self.unpark()
             return left
 
     def run_exclusively(self, action: Callable[[], T]) -> T:
         """Run `action` while nobody else can put mail, quiesce or close: to look at the state and put as one step."""
         with self._lock:
             return action()
+
+    def after_fork(self) -> None:
+        """In a forked child, where there is no mailbox thread: refuse mail, and let go of what others had locked."""
+        self._lock = threading.RLock()
+        self._state = MailboxState.CLOSED
 
     def _put_urgent(self, mail: Mail) -> None:
         batch = self._batch
@@ -192,7 +230,7 @@ class TaskMailbox:
             self._queue.appendleft(mail)
             self._new_mail = True
             self._new_urgent_mail = True
-            self._not_empty.notify()
+            self.unpark()
 
     def _pull(self, *, urgent_only: bool) -> None:
         """Bring mail from the queue to the batch, so that urgent mail comes first and in the order of its arrival."""
@@ -206,6 +244,9 @@ class TaskMailbox:
         only_urgent = urgent_only and bool(batch)
         with self._lock:
             queue = self._queue
+            if not self._new_urgent_mail and not only_urgent:
+                batch.extend(queue)
+                queue.clear()
             while queue:
                 if queue[0].is_urgent:
                     batch.appendleft(queue.popleft())
@@ -216,9 +257,9 @@ class TaskMailbox:
             self._new_urgent_mail = False
             self._new_mail = bool(queue)
 
-    def _take_from_queue(self, priority: int) -> Mail | None:
+    def _take_from_queue(self, priority: int, of: Callable[[Mail], int] = _effective_priority) -> Mail | None:
         # Urgent mail is stored newest first, but keeps the order of its arrival: look for the oldest.
-        mail = _take_oldest_urgent(self._queue, priority) or _take_first(self._queue, priority)
+        mail = _take_oldest_urgent(self._queue, priority, of) or _take_first(self._queue, priority, of)
         if mail is not None:
             self._new_mail = bool(self._queue)
             self._new_urgent_mail = self._new_mail and self._queue[0].is_urgent
@@ -232,8 +273,19 @@ class TaskMailbox:
                 f"the mailbox belongs to thread {self._thread.name}. Send it a mail instead."
             )
 
+    def _wait(self) -> None:
+        """Wait on _parking, whose release is in _parked."""
+        try:
+            self._parking.acquire()
+        except BaseException:  # KeyboardInterrupt, if the mailbox belongs to the main thread
+            try:
+                self._parked.pop()
+            except IndexError:  # somebody is about to release it, for us and not for the next wait
+                self._parking.acquire()
+            raise
+
     def _check_put(self) -> None:
-        if self._state is not MailboxState.OPEN:
+        if self._state is not _OPEN:
             raise MailboxClosedError(self._state, "put mail")
 
     def _check_take(self) -> None:
@@ -248,12 +300,12 @@ def _insert_before_normal(mails: deque[Mail], mail: Mail) -> None:
     mails.insert(urgent, mail)
 
 
-def _take_oldest_urgent(mails: deque[Mail], priority: int) -> Mail | None:
+def _take_oldest_urgent(mails: deque[Mail], priority: int, of: Callable[[Mail], int]) -> Mail | None:
     found = None
     for index, mail in enumerate(mails):
         if not mail.is_urgent:
             break
-        if mail.priority >= priority:
+        if of(mail) >= priority:
             found = index
     if found is None:
         return None
@@ -262,13 +314,13 @@ def _take_oldest_urgent(mails: deque[Mail], priority: int) -> Mail | None:
     return mail
 
 
-def _take_first(mails: deque[Mail], priority: int) -> Mail | None:
+def _take_first(mails: deque[Mail], priority: int, of: Callable[[Mail], int]) -> Mail | None:
     if not mails:
         return None
-    if priority <= MIN_PRIORITY or mails[0].priority >= priority:
+    if priority <= MIN_PRIORITY or of(mails[0]) >= priority:
         return mails.popleft()
     for index, mail in enumerate(mails):
-        if mail.priority >= priority:
+        if of(mail) >= priority:
             del mails[index]
             return mail
     return None

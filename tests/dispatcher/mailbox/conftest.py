@@ -56,11 +56,25 @@ class AnnouncingCondition(threading.Condition):
         return super().wait(2 * TIMEOUT_S if timeout is None else timeout)
 
 
+class AnnouncingLock:
+    """Sets `waiting` once somebody is about to wait for a lock that is held."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.release = lock.release
+        self.waiting = threading.Event()
+        self._lock = lock
+
+    def acquire(self, blocking: bool = True) -> bool:
+        self.waiting.set()
+        # Longer than any test waits for what this is to be woken for.
+        return self._lock.acquire(timeout=2 * TIMEOUT_S) if blocking else self._lock.acquire(blocking=False)
+
+
 def announce_waits(mailbox: TaskMailbox) -> threading.Event:
     """The event that is set when a take of `mailbox` has to wait."""
-    condition = AnnouncingCondition(mailbox._lock)
-    mailbox._not_empty = condition
-    return condition.waiting
+    parking = AnnouncingLock(mailbox._parking)
+    mailbox._parking = parking  # type: ignore[assignment]
+    return parking.waiting
 
 
 class Action:

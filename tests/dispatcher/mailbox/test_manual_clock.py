@@ -91,6 +91,21 @@ def test_a_callback_that_advances_time_is_not_undone(clock: ManualClock) -> None
     assert clock.current_processing_time() == 160
 
 
+def test_timers_that_a_callback_adds_for_the_time_to_which_it_advanced_fire(
+    clock: ManualClock, fired: list[tuple[str, int, int]]
+) -> None:
+    """They were left behind, although their time had passed, until somebody advanced again."""
+
+    def jump(_: int) -> None:
+        clock.advance(50)
+        register(clock, fired, "added", 150)
+
+    clock.register_timer(110, jump)
+    clock.advance(20)
+
+    assert fired == [("added", 150, 160)]
+
+
 def test_a_cancelled_timer_does_not_fire(clock: ManualClock, fired: list[tuple[str, int, int]]) -> None:
     future = clock.register_timer(110, lambda _: fired.append(("cancelled", 0, 0)))
 

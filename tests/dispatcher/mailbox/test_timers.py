@@ -1,9 +1,7 @@
-"""Rules C6 of the reference, as far as they are implemented. The manual clock is in test_manual_clock.py."""
+"""Rules C6 of the reference: timers in real time. The other rules are in test_timers_*.py and test_manual_clock.py."""
 
 from __future__ import annotations
 
-import gc
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,16 +10,9 @@ from concurrent.futures import CancelledError
 import pytest
 
 from dispatcher.errors import DispatcherError
-from dispatcher.mailbox import (
-    MailboxExecutor,
-    MailboxTimeService,
-    ManualClock,
-    SystemProcessingTimeService,
-    TaskMailbox,
-)
-from dispatcher.mailbox.timers import TimerFuture
+from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService, TimerFuture
 
-from .conftest import TIMEOUT_S, AnnouncingCondition, on_another_thread
+from .conftest import TIMEOUT_S, AnnouncingCondition
 
 FAR_MS = 3_600_000
 """From now: a timer that no test waits for."""
@@ -41,17 +32,33 @@ class Hold:
         assert self.let_go.wait(TIMEOUT_S)
 
 
+class SteppedTime(SystemProcessingTimeService):
+    """The real thread, in a time that is set by the test."""
+
+    def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
+        super().__init__("stepped", on_error)
+        self.now_ms = 1000
+
+    def current_processing_time(self) -> int:
+        return self.now_ms
+
+    def set_time(self, now_ms: int) -> None:
+        with self._tasks.changed:
+            self.now_ms = now_ms
+            self._tasks.changed.notify()
+
+
 class Reporter:
     """An `on_error` that fails itself if it is told to."""
 
-    def __init__(self, *, fails: bool = False) -> None:
-        self.fails = fails
+    def __init__(self, failure: BaseException | None = None) -> None:
+        self.failure = failure
         self.errors: list[BaseException] = []
 
     def __call__(self, error: BaseException) -> None:
         self.errors.append(error)
-        if self.fails:
-            raise DispatcherError("nobody to report to")
+        if self.failure is not None:
+            raise self.failure
 
 
 class TimeOut:
@@ -76,9 +83,6 @@ def fired() -> list[int]:
     return []
 
 
-# -- real time -------------------------------------------------------------------------------------------------------
-
-
 def test_a_timer_fires_once_its_time_has_passed_and_is_told_that_time(service: SystemProcessingTimeService) -> None:
     calls: list[tuple[int, int]] = []
     due_ms = service.current_processing_time() + 3
@@ -92,18 +96,12 @@ def test_a_timer_fires_once_its_time_has_passed_and_is_told_that_time(service: S
 
 
 def test_a_timer_does_not_fire_as_long_as_it_is_still_its_time(fired: list[int]) -> None:
-    class StoppedTime(SystemProcessingTimeService):
-        now_ms = 1000
-
-        def current_processing_time(self) -> int:
-            return self.now_ms
-
-    service = StoppedTime()
+    service = SteppedTime()
 
     due_now = service.register_timer(1000, fired.append)
     service.register_timer(999, fired.append).result(TIMEOUT_S)
     before = list(fired)
-    service.now_ms = 1001
+    service.set_time(1001)
     due_now.result(TIMEOUT_S)
     assert service.shutdown(TIMEOUT_S)
 
@@ -140,7 +138,7 @@ def test_a_timer_at_the_end_of_all_time_does_not_disturb_the_others(
     service: SystemProcessingTimeService, fired: list[int]
 ) -> None:
     """A wait that long raises OverflowError, which ended the thread."""
-    service._wake = wake = AnnouncingCondition(threading.Lock())
+    service._tasks.changed = wake = AnnouncingCondition(threading.Lock())
     service.register_timer(2**63 - 1, fired.append)
     assert wake.waiting.wait(TIMEOUT_S)
 
@@ -163,19 +161,40 @@ def test_a_cancelled_timer_does_not_fire(service: SystemProcessingTimeService, f
         cancelled.result(0)
 
 
-def test_cancelled_timers_are_not_kept_until_their_time(service: SystemProcessingTimeService) -> None:
+def test_what_the_callback_of_a_cancelled_timer_holds_is_let_go_at_once(service: SystemProcessingTimeService) -> None:
     """Nearly all time-outs are cancelled long before: each was kept, with what its callback holds, until it was due."""
+    callback = TimeOut()
+    kept = weakref.ref(callback)
+    future = service.register_timer(service.current_processing_time() + FAR_MS, callback)
+    del callback
+
+    assert kept() is not None
+    assert future.cancel()
+
+    assert kept() is None
+
+
+def test_what_a_callback_holds_is_let_go_when_it_has_run(service: SystemProcessingTimeService) -> None:
+    """The thread kept its last callback until the next timer was due, and so did the future."""
+    ended = threading.Event()
+    callback = TimeOut()
+    weakref.finalize(callback, ended.set)
+
+    future = service.register_timer(1, callback)
+    del callback
+
+    assert ended.wait(TIMEOUT_S)
+    assert future.result(TIMEOUT_S) is None
+
+
+def test_cancelled_timers_take_up_no_more_room_than_those_that_wait(service: SystemProcessingTimeService) -> None:
     due_ms = service.current_processing_time() + FAR_MS
-    kept: list[weakref.ref[TimeOut]] = []
+    waiting = [service.register_timer(due_ms, lambda _: None) for _ in range(100)]
 
     for _ in range(5000):
-        callback = TimeOut()
-        kept.append(weakref.ref(callback))
-        service.register_timer(due_ms, callback).cancel()
-    del callback
-    gc.collect()
+        service.register_timer(due_ms, lambda _: None).cancel()
 
-    assert sum(each() is not None for each in kept) < 2500
+    assert len(service._tasks._heap) <= 2 * len(waiting) + 65
 
 
 def test_timers_that_wait_survive_the_clearing_of_cancelled_ones(
@@ -228,9 +247,12 @@ def test_without_on_error_what_a_callback_raises_is_logged(
     assert "LookupError: timer of 1 ms" in caplog.text
 
 
-def test_an_on_error_that_fails_does_not_end_the_thread(fired: list[int], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("failure", [DispatcherError("nobody to report to"), SystemExit("nobody to report to")])
+def test_an_on_error_that_fails_does_not_end_the_thread(
+    failure: BaseException, fired: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     """No timer fired any more, e.g. after an error had been reported to a mailbox that was closed."""
-    service = SystemProcessingTimeService("timers", Reporter(fails=True))
+    service = SystemProcessingTimeService("timers", Reporter(failure))
 
     service.register_timer(1, fail)
     service.register_timer(2, fired.append).result(TIMEOUT_S)
@@ -239,65 +261,6 @@ def test_an_on_error_that_fails_does_not_end_the_thread(fired: list[int], caplog
     assert fired == [2]
     assert "nobody to report to" in caplog.text
     assert "LookupError: timer of 1 ms" in caplog.text
-
-
-# -- the end of a service --------------------------------------------------------------------------------------------
-
-
-def test_once_quiesced_timers_are_taken_and_never_complete(
-    service: SystemProcessingTimeService, fired: list[int]
-) -> None:
-    hold = Hold(service)
-    before = service.register_timer(1, fired.append)
-
-    service.quiesce()
-    after = service.register_timer(2, fired.append)
-    hold.let_go.set()
-    assert service.shutdown(TIMEOUT_S)
-
-    assert fired == []
-    assert hold.future.result(TIMEOUT_S) is None
-    assert not before.done()
-    assert not after.done()
-
-
-def test_after_shutdown_registering_raises(service: SystemProcessingTimeService) -> None:
-    service.register_timer(1, lambda _: None).result(TIMEOUT_S)
-
-    ended = service.shutdown(TIMEOUT_S)
-    service.quiesce()
-
-    assert ended
-    with pytest.raises(DispatcherError, match="timers: the timer service is shut down"):
-        service.register_timer(1, lambda _: None)
-
-
-def test_shutdown_drops_all_timers_and_waits_for_a_running_callback(
-    service: SystemProcessingTimeService, fired: list[int]
-) -> None:
-    hold = Hold(service)
-    service.register_timer(1, fired.append)
-
-    in_time = service.shutdown(0)
-    hold.let_go.set()
-
-    assert not in_time
-    assert service.shutdown(TIMEOUT_S)
-    assert hold.future.done()
-    assert fired == []
-
-
-def test_a_callback_may_shut_its_service_down(service: SystemProcessingTimeService) -> None:
-    ended: list[bool] = []
-
-    service.register_timer(1, lambda _: ended.append(service.shutdown(TIMEOUT_S))).result(TIMEOUT_S)
-
-    assert ended == [False]
-    assert service.shutdown(TIMEOUT_S)
-
-
-def test_a_service_that_never_had_a_timer_has_no_thread_to_end() -> None:
-    assert SystemProcessingTimeService().shutdown(0)
 
 
 def test_each_timer_that_many_threads_register_fires_once(service: SystemProcessingTimeService) -> None:
@@ -320,75 +283,28 @@ def test_each_timer_that_many_threads_register_fires_once(service: SystemProcess
     assert sorted(fired) == list(range(threads * timers))
 
 
-# -- timers as mail --------------------------------------------------------------------------------------------------
+def test_an_error_reported_to_a_mailbox_is_raised_by_its_loop(processor: MailboxProcessor) -> None:
+    service = SystemProcessingTimeService("timers", on_error=processor.report_throwable)
+    service.register_timer(1, fail)
+
+    with pytest.raises(LookupError, match="timer of 1 ms"):
+        processor.run_mailbox_loop()
+
+    assert service.shutdown(TIMEOUT_S)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(100)
-
-
-@pytest.fixture
-def mailed(clock: ManualClock, mailbox: TaskMailbox) -> MailboxTimeService:
-    return MailboxTimeService(clock, MailboxExecutor(mailbox, 0))
-
-
-def test_a_timer_of_a_mailbox_is_run_as_mail_on_its_thread(
-    mailed: MailboxTimeService, clock: ManualClock, mailbox: TaskMailbox
+def test_a_thread_that_cannot_be_started_leaves_the_service_as_it_was(
+    service: SystemProcessingTimeService, fired: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[tuple[int, str]] = []
-    future = mailed.register_timer(110, lambda ms: calls.append((ms, threading.current_thread().name)))
+    """All later timers were taken, and waited for a thread that was not there."""
 
-    on_another_thread(lambda: clock.advance(10))
-    before_the_mail = list(calls)
-    mail = mailbox.take(0)
-    mail.run()
+    def fail_to_start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-    assert before_the_mail == []
-    assert future.done()
-    assert mail.description == "timer of 110 ms"
-    assert calls == [(110, threading.current_thread().name)]
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail_to_start)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            service.register_timer(1, fired.append)
+    service.register_timer(2, fired.append).result(TIMEOUT_S)
 
-
-def test_the_time_of_a_mailbox_is_the_other_services(mailed: MailboxTimeService, clock: ManualClock) -> None:
-    clock.advance(23)
-
-    assert mailed.current_processing_time() == 123
-
-
-def test_a_cancelled_timer_sends_no_mail(mailed: MailboxTimeService, clock: ManualClock, mailbox: TaskMailbox) -> None:
-    mailed.register_timer(110, lambda _: None).cancel()
-
-    clock.advance(10)
-
-    assert mailbox.size() == 0
-
-
-@pytest.mark.parametrize("end", [TaskMailbox.quiesce, TaskMailbox.close])
-def test_a_timer_that_fires_after_the_mailbox_has_closed_is_dropped(
-    mailed: MailboxTimeService,
-    clock: ManualClock,
-    mailbox: TaskMailbox,
-    fired: list[int],
-    end: Callable[[TaskMailbox], object],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    future = mailed.register_timer(110, fired.append)
-    end(mailbox)
-
-    with caplog.at_level(logging.DEBUG):
-        clock.advance(10)
-
-    assert future.result(0) is None
-    assert fired == []
-    assert "timer of 110 ms dropped: the mailbox is closed" in caplog.text
-
-
-def test_real_time_reaches_a_mailbox(service: SystemProcessingTimeService, mailbox: TaskMailbox) -> None:
-    timers = MailboxTimeService(service, MailboxExecutor(mailbox, 0))
-    fired: list[int] = []
-
-    timers.register_timer(7, fired.append)
-    mailbox.take(0).run()
-
-    assert fired == [7]
+    assert fired == [2]

@@ -1,0 +1,95 @@
+"""How long mail waits in a mailbox, measured now and then, after Flink's MailboxMetricsController."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from dispatcher.errors import MailboxStateError, RejectedExecutionError
+from dispatcher.stats import Histogram
+
+if TYPE_CHECKING:
+    from dispatcher.mailbox.executor import MailboxExecutor
+    from dispatcher.mailbox.timers import ProcessingTimeService
+
+DEFAULT_INTERVAL_MS = 1000
+
+
+class MailboxMetricsController:
+    """Sends a mail each interval, and records how long it took until that was run.
+
+    One measurement is under way at a time, so they are interval + latency apart. A processor that is given a controller
+    starts it with its first mail, once it is set up. `latency` is written by the mailbox thread.
+    """
+
+    def __init__(self, latency: Histogram | None = None, *, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
+        self.latency = latency or Histogram()
+        self.interval_ms = DEFAULT_INTERVAL_MS
+        """From the end of a measurement to the start of the next."""
+        self._clock_ns = clock_ns
+        self._time_service: ProcessingTimeService | None = None  # set once, before the start
+        self._executor: MailboxExecutor | None = None  # set once, before the start
+        self._started = False  # mailbox thread only
+        self._timer: Future[None] | None = None  # the next measurement; written by the mailbox thread
+        self.is_waiting_for_start = False  # set up, and not started
+
+    @property
+    def is_latency_measurement_set_up(self) -> bool:
+        return self._time_service is not None
+
+    @property
+    def is_latency_measurement_started(self) -> bool:
+        return self._started
+
+    def set_up_latency_measurement(self, time_service: ProcessingTimeService, executor: MailboxExecutor) -> None:
+        """Say which timers and which mailbox to use. Once, before the mailbox loop runs.
+
+        Raises:
+            MailboxStateError: it is set up already.
+        """
+        if self._time_service is not None:
+            raise MailboxStateError("latency measurement is set up already; it is done once")
+        self._time_service = time_service
+        self._executor = executor
+        self.is_waiting_for_start = True
+
+    def start_latency_measurement(self) -> None:
+        """Register the first timer, one interval from now. Once.
+
+        Raises:
+            MailboxStateError: it is not set up, or started already.
+        """
+        if self._time_service is None:
+            raise MailboxStateError("latency measurement is not set up; call set_up_latency_measurement first")
+        if self._started:
+            raise MailboxStateError("latency measurement is started already; it is done once")
+        self._started = True
+        self.is_waiting_for_start = False
+        self._schedule()
+
+    def stop_latency_measurement(self) -> None:
+        """Drop the timer, once the mailbox thread runs no more mail."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self) -> None:
+        assert self._time_service is not None
+        self._timer = self._time_service.register_timer(
+            self._time_service.current_processing_time() + self.interval_ms, lambda _: self._measure()
+        )
+
+    def _measure(self) -> None:
+        """On the timers' thread: the next timer is registered by the mail, so a closed mailbox ends it all."""
+        assert self._executor is not None
+        sent_ns = self._clock_ns()
+
+        def arrived() -> None:
+            self.latency.observe(self._clock_ns() - sent_ns)
+            self._schedule()
+
+        try:
+            self._executor.execute(arrived, "measure the mailbox latency")
+        except RejectedExecutionError:
+            return

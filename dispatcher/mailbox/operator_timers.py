@@ -1,0 +1,119 @@
+"""One user's view of a time service that many share, after Flink's ProcessingTimeServiceImpl.
+
+An operator, or a daemon, ends its own timers without touching those of the others: it quiesces its view.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+
+from dispatcher.errors import RejectedExecutionError
+from dispatcher.mailbox.executor import MailboxExecutor
+from dispatcher.mailbox.time_service import ProcessingTimeService, TimerCallback, TimerFuture
+from dispatcher.mailbox.timer_queue import NeverCompletingFuture
+
+log = logging.getLogger(__name__)
+
+WrapCallback = Callable[[TimerCallback], TimerCallback]
+
+
+class OperatorTimeService:
+    """Another service's time and timers, until quiesced. Any thread may call.
+
+    Each callback passes once through `wrap_callback`, when it is registered; what that gives is what the other service
+    calls, so its futures, its errors and the end of a run are those of the wrapped callback.
+    """
+
+    def __init__(self, service: ProcessingTimeService, wrap_callback: WrapCallback) -> None:
+        self._service = service
+        self._wrap_callback = wrap_callback
+        self._lock = threading.Lock()  # leaf lock: callbacks run outside it
+        self._quiesced = False  # written under _lock, once; read without it where a late answer does no harm
+        self._running = 0  # callbacks that run now; guarded by _lock, never raised once _quiesced
+        self._over: Future[None] = Future()  # thread-safe; completed by quiesce or by the last callback
+        self._over.set_running_or_notify_cancel()  # all callers share it: none may cancel it
+
+    def current_processing_time(self) -> int:
+        return self._service.current_processing_time()
+
+    def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
+        if self._quiesced:
+            return NeverCompletingFuture()
+        return self._service.register_timer(timestamp_ms, self._guard(callback))
+
+    def schedule_at_fixed_rate(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
+        if self._quiesced:
+            return NeverCompletingFuture()
+        return self._service.schedule_at_fixed_rate(self._guard(callback), initial_delay_ms, period_ms)
+
+    def schedule_with_fixed_delay(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
+        if self._quiesced:
+            return NeverCompletingFuture()
+        return self._service.schedule_with_fixed_delay(self._guard(callback), initial_delay_ms, period_ms)
+
+    def quiesce(self) -> Future[None]:
+        """Let no callback begin from now on, and take new ones without ever running them. Does not wait.
+
+        The future completes when the callbacks that run now have ended; all calls give the same, and it cannot be
+        cancelled. The other service goes on, and keeps the timers that were pending until it fires them: to nothing.
+        Cancel a periodic task, or it does so for as long as that service lives.
+        """
+        with self._lock:
+            self._quiesced = True
+            over = self._running == 0
+        if over:
+            self._complete()
+        return self._over
+
+    def _guard(self, callback: TimerCallback) -> TimerCallback:
+        wrapped = self._wrap_callback(callback)
+
+        def run_unless_quiesced(timestamp_ms: int) -> None:
+            with self._lock:
+                # Look and count under one lock: a quiesce() in between would not wait for this callback.
+                if self._quiesced:
+                    return
+                self._running += 1
+            try:
+                wrapped(timestamp_ms)
+            finally:
+                with self._lock:
+                    self._running -= 1
+                    over = self._quiesced and self._running == 0
+                if over:
+                    self._complete()
+
+        return run_unless_quiesced
+
+    def _complete(self) -> None:
+        with suppress(InvalidStateError):  # quiesced more than once
+            self._over.set_result(None)
+
+
+class MailboxTimeService(OperatorTimeService):
+    """An OperatorTimeService whose callbacks run as mail: on the mailbox thread, between its other work.
+
+    A callback that raises fails the mailbox's loop. A timer that fires after the mailbox has closed is dropped.
+
+    To the service, the run of a callback is the sending of its mail. So a future completes when the mail is sent, and
+    cancelling it later than that has no effect; with a fixed delay, the next run is counted from there; and mail sent
+    before `quiesce` still runs after it. Whoever waits for that too sends a mail of the same priority behind it.
+    """
+
+    def __init__(self, service: ProcessingTimeService, executor: MailboxExecutor) -> None:
+        execute = executor.execute
+
+        def by_mail(callback: TimerCallback) -> TimerCallback:
+            def send(due_ms: int) -> None:
+                try:
+                    execute(lambda: callback(due_ms), "timer of %s ms", due_ms)
+                except RejectedExecutionError:
+                    log.debug("timer of %s ms dropped: the mailbox is closed", due_ms)
+
+            return send
+
+        super().__init__(service, by_mail)

@@ -1,0 +1,182 @@
+"""Real time, after Flink's SystemProcessingTimeService.
+
+Threading: one daemon thread, started with the first task, runs all callbacks, one after the other. It takes the tasks
+from a queue under that queue's lock and runs them outside of it. Life cycle: ALIVE -> QUIESCED -> SHUTDOWN; the thread
+ends as soon as the service is not ALIVE and the callback that runs has returned.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+
+from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
+from dispatcher.mailbox.timer_queue import ServiceStatus, TimerQueue, TimerTask, periodic
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WAIT_MS = 60_000
+"""Then the timer thread looks at the clock again: it may have been set, and no wait may be as long as a timer."""
+
+
+class SystemProcessingTimeService:
+    """A TimerService in Unix ms, with one daemon thread that runs the callbacks. Any thread may call.
+
+    A timer for T fires once T has passed entirely, so 1 ms after T has begun: as a watermark T, it still admits records
+    of T. One of the past fires at once. A periodic task's run for T is due at T. All of it goes by the system's clock:
+    if that is set back, tasks wait until it gets there again; if it is set forward, they are due within a minute.
+
+    What a callback raises goes to `on_error`, on the timer thread, or to the log if there is none or it raises itself.
+    The next task then runs as if nothing had happened, and a periodic one carries on. To have errors end a mailbox's
+    loop, which raises them:
+
+        SystemProcessingTimeService("timers", on_error=processor.report_throwable)
+    """
+
+    def __init__(self, name: str = "timers", on_error: Callable[[BaseException], None] | None = None) -> None:
+        self._name = name
+        self._on_error = on_error  # called by the timer thread only
+        self._tasks = TimerQueue(name)  # has its own lock
+        self._thread: threading.Thread | None = None  # guarded by _tasks.changed; set while ALIVE, then never again
+        self._terminated: Future[None] = Future()  # thread-safe; completed by the timer thread, or, unstarted, by _end
+        self._terminated.set_running_or_notify_cancel()  # all callers share it: none may cancel it
+
+    def current_processing_time(self) -> int:
+        """Now, in Unix ms."""
+        return time.time_ns() // 1_000_000
+
+    def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
+        """As the protocol says. The callback is called after T - now + 1 ms, or at once if T < now."""
+        self._ensure_thread()
+        return self._tasks.add(TimerTask(callback, timestamp_ms), timestamp_ms + 1)
+
+    def schedule_at_fixed_rate(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
+        return self._schedule(callback, initial_delay_ms, period_ms, fixed_delay=False)
+
+    def schedule_with_fixed_delay(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
+        return self._schedule(callback, initial_delay_ms, period_ms, fixed_delay=True)
+
+    def quiesce(self) -> Future[None]:
+        """As the protocol says. The future completes as the last act of the thread; at once if none has been started.
+
+        A callback counts as running from when the thread has taken it: one that was due at that moment may begin just
+        after this has returned. The future waits for that one, too.
+        """
+        self._end(ServiceStatus.QUIESCED)
+        return self._terminated
+
+    def shutdown(self, timeout: float | None = 1.0) -> bool:
+        """Drop all tasks, refuse new ones, and wait up to `timeout` seconds for the thread; says whether it has ended.
+
+        Flink interrupts the thread here. Python cannot: a callback runs to its end, and one that may wait for long has
+        to wait for an end of its own, too (an Event, a closed queue). One that hangs is left behind; its thread is a
+        daemon and does not keep the process from ending. A KeyboardInterrupt ends the wait, but the service is shut
+        down all the same. Called from a callback, this does not wait and says False.
+        """
+        self._end(ServiceStatus.SHUTDOWN)
+        thread = self._thread  # without the lock: no longer ALIVE, so it does not change any more
+        if thread is None:
+            return True
+        if thread is not threading.current_thread():
+            thread.join(timeout)
+        return not thread.is_alive()
+
+    def shutdown_uninterruptible(self, timeout: float) -> bool:
+        """As `shutdown`, but a KeyboardInterrupt does not end the wait: it goes on until done or `timeout` seconds.
+
+        Flink restores the interrupt flag of the caller at the end, here the KeyboardInterrupt is raised then;
+        `is_terminated` says how it went.
+
+        Raises:
+            KeyboardInterrupt: there was one meanwhile.
+        """
+        deadline_s = time.monotonic() + timeout
+        interrupt: KeyboardInterrupt | None = None
+        while True:
+            try:
+                ended = self.shutdown(max(0.0, deadline_s - time.monotonic()))
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+                # Not before it is shut down: the interrupt may have come before anything was done.
+                if self._tasks.status is ServiceStatus.SHUTDOWN and time.monotonic() >= deadline_s:
+                    break
+        if interrupt is not None:
+            raise interrupt
+        return ended
+
+    def is_terminated(self) -> bool:
+        """Quiesced or shut down, and the thread, if there was one, runs no callback any more."""
+        return self._terminated.done()
+
+    def _schedule(
+        self, callback: TimerCallback, initial_delay_ms: int, period_ms: int, *, fixed_delay: bool
+    ) -> TimerFuture:
+        first_ms = self.current_processing_time() + initial_delay_ms
+        task = periodic(callback, first_ms, period_ms, fixed_delay=fixed_delay)
+        self._ensure_thread()
+        return self._tasks.add(task, first_ms)
+
+    def _ensure_thread(self) -> None:
+        if self._thread is not None:  # without the lock: once the thread has been started, this stays so
+            return
+        with self._tasks.changed:
+            if self._thread is not None or self._tasks.status is not ServiceStatus.ALIVE:
+                return
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = thread
+            try:
+                thread.start()
+            except Exception:
+                self._thread = None  # e.g. too many threads: the next task tries again, and shutdown waits for none
+                raise
+
+    def _end(self, status: ServiceStatus) -> None:
+        self._tasks.end(status)
+        if self._thread is None:  # without the lock: no longer ALIVE, so none will be started
+            with suppress(InvalidStateError):  # not the first call that ends it
+                self._terminated.set_result(None)
+
+    def _run(self) -> None:
+        try:
+            while self._run_next():
+                pass
+        finally:
+            self._terminated.set_result(None)
+
+    def _run_next(self) -> bool:
+        # A call of its own, so that no local variable keeps a callback alive while the thread waits for the next.
+        task = self._wait_for_task()
+        if task is None:
+            return False
+        try:
+            self._tasks.run(task, self.current_processing_time)
+        except BaseException as error:
+            self._report(error)
+        return True
+
+    def _wait_for_task(self) -> TimerTask | None:
+        """The next task, once it is due; None when the service is not ALIVE."""
+        with self._tasks.changed:
+            while self._tasks.status is ServiceStatus.ALIVE:
+                now_ms = self.current_processing_time()
+                task = self._tasks.take_due(now_ms)
+                if task is not None:
+                    return task
+                due_ms = self._tasks.next_due_ms()
+                wait_s = None if due_ms is None else min(due_ms - now_ms, _LONGEST_WAIT_MS) / 1000
+                self._tasks.changed.wait(wait_s)
+            return None
+
+    def _report(self, error: BaseException) -> None:
+        if self._on_error is not None:
+            try:
+                self._on_error(error)
+                return
+            except BaseException:  # e.g. the mailbox it reports to is closed; the other timers still fire
+                log.exception("%s: on_error failed", self._name)
+        log.error("%s: a timer's callback failed", self._name, exc_info=error)
