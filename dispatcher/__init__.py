@@ -9,6 +9,7 @@ from dispatcher.config import DispatcherConfig, JournalConfig, MetricsConfig, lo
 from dispatcher.errors import (
     ConfigError,
     DispatcherError,
+    ForkedProcessError,
     JournalError,
     MailboxClosedError,
     MailboxStateError,
@@ -25,6 +26,7 @@ from dispatcher.metrics import MetricsServer, register_metrics
 from dispatcher.multi_dispatcher import MultiDispatcher
 from dispatcher.multi_listener import MultiListenerHandler
 from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
+from dispatcher.signals import run_until_signal
 
 __all__ = [
     "AsyncDispatcher",
@@ -36,6 +38,7 @@ __all__ = [
     "Event",
     "EventDispatcher",
     "EventHandler",
+    "ForkedProcessError",
     "JournalConfig",
     "JournalError",
     "JournalWriter",
@@ -57,4 +60,5 @@ __all__ = [
     "UnregisteredEventTypeError",
     "load_config",
     "register_metrics",
+    "run_until_signal",
 ]

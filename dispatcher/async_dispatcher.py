@@ -4,7 +4,7 @@
     control (any thread)   --put-----> mailbox ------> handler thread: mail
 
 The handler thread alone touches handlers, batches and counters (invariant 1). How events reach it, and how none is lost
-when it stops, is the event queue's subject.
+when it stops, is the event queue's subject; how they are handed to the handlers is that of the batch dispatching.
 """
 
 from __future__ import annotations
@@ -13,45 +13,36 @@ import logging
 import os
 import sys
 import threading
-import traceback
+import weakref
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
-from time import monotonic, perf_counter_ns, time_ns
-from typing import Any, Literal
+from time import monotonic, perf_counter_ns
+from typing import Any
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.errors import UnregisteredEventTypeError
-from dispatcher.event import Handler, handling_callable
-from dispatcher.event_queue import RUNNING, STOPPED, EventQueue
+from dispatcher.dispatching import BatchDispatching, frame_of
+from dispatcher.errors import ForkedProcessError
+from dispatcher.event import Handler
+from dispatcher.event_queue import FORKED, STOPPED, EventQueue, KeyOf
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from dispatcher.mailbox.processor import MailboxController, MailboxProcessor
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
-from dispatcher.multi_listener import MultiListenerHandler
+from dispatcher.mailbox.timers import ProcessingTimeService
+from dispatcher.monitor import HandlerWatch, QueueSizeLog, describe_stack, look_every_ms, shared_time_service
+from dispatcher.routes import OnError, Route, RoutingTable
 from dispatcher.service import Service
-from dispatcher.stats import EventClassStats, Histogram, count_by_type, snapshot
+from dispatcher.signals import run_until_signal
+from dispatcher.stats import Histogram, snapshot
 
 log = logging.getLogger(__name__)
 
-OnError = Literal["continue", "stop", "exit"]
-_SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
-
 _ABORT_GRACE_S = 0.5
 """How long stop() still waits, once the drain timeout has passed, for a handler that is about to return."""
-
-
-class _Registration:
-    """The handler of one event class. Replaced, never changed, while the dispatcher runs."""
-
-    __slots__ = ("handle", "handled", "handler", "on_error")
-
-    def __init__(self, handler: Handler, on_error: OnError, stats: EventClassStats) -> None:
-        self.handler = handler
-        self.handle = handling_callable(handler)
-        self.on_error: OnError = on_error
-        self.handled = stats.handled
 
 
 class DispatcherEventHandler:
@@ -61,8 +52,8 @@ class DispatcherEventHandler:
 
     def __init__(self, handle: Callable[[Any], bool]) -> None:
         self.handle = handle
-        """`handle(event) -> bool`: True if the event was accepted, so that it is handled, or counted as discarded by a
-        stop; False if it was refused: the queue is full, or the dispatcher drains or has stopped."""
+        """`handle(event) -> bool`: True if the event was accepted, so that it is handled, or counted as discarded;
+        False if it was refused: the queue is full, or the dispatcher drains or has stopped."""
 
     def __call__(self, event: Any) -> bool:
         return self.handle(event)
@@ -72,7 +63,9 @@ class AsyncDispatcher(Service):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` is called on the handler thread whenever nothing is queued, before it waits; True means that it made
-    work. `clock_ns` is the clock of the run for the journal (Unix ns); None: real time.
+    work. `clock_ns` is the clock of the run for the journal (Unix ns); None: real time. `exit_action` is what ends the
+    process for `on_error="exit"`. `time_service` looks after handlers that take long; None: one that all dispatchers of
+    the process share.
     """
 
     def __init__(
@@ -85,6 +78,7 @@ class AsyncDispatcher(Service):
         idle_action: Callable[[], bool] | None = None,
         clock_ns: Callable[[], int] | None = None,
         exit_action: Callable[[int], Any] = os._exit,
+        time_service: ProcessingTimeService | None = None,
     ) -> None:
         super().__init__(name)
         config = config or DispatcherConfig()
@@ -92,94 +86,121 @@ class AsyncDispatcher(Service):
             config = DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
         self._settings = config
         self._drain_on_stop = config.drain_events_on_stop
+        self._drain_timeout_s = config.drain_timeout_s
         self._journal = journal
         self._idle_action = idle_action
-        self._clock_ns = clock_ns
-        self._unix_offset_ns = time_ns() - perf_counter_ns()  # real time that never runs backwards
         self._exit_action = exit_action
-        # A bounded queue frees room in small steps, so that waiting producers do not stall for a whole batch.
-        capacity = config.queue_capacity
-        self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
+        self._time_service = time_service
+        self._measures = config.measure_times != "none" or journal is not None
 
-        self._measure_times = config.measure_times or journal is not None
-        self._dispatch = self._dispatch_timed if self._measure_times else self._dispatch_plain
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = TaskMailbox(self._thread)
-        self._processor = MailboxProcessor(self._dispatch_batch, self._mailbox)
+        self._size_log = size_log = QueueSizeLog(name, config, self.queue_contents, self._in_hand)
+        self._queue = EventQueue(
+            name,
+            self._mailbox,
+            config,
+            stamps="all" if journal is not None else config.measure_times,
+            is_inside=self._is_inside,
+            on_size=size_log,
+        )
+        self._routes = RoutingTable(name, self._default_handler())
+        self._dispatching = BatchDispatching(
+            name,
+            self._queue,
+            self._mailbox,
+            self._routes,
+            config,
+            journal=journal,
+            clock_ns=clock_ns,
+            on_empty=self._on_empty,
+            on_error=self._on_handler_error,
+            on_size=size_log,
+        )
+        self._processor = MailboxProcessor(self._dispatching, self._mailbox)
         self._executor = MailboxExecutor(self._mailbox, MIN_PRIORITY, self._processor)
-        self._queue = EventQueue(self._mailbox, config, stamped=self._measure_times)
         self._event_handler = DispatcherEventHandler(self._queue.post)
-
-        self._register_lock = threading.Lock()  # leaf lock: one registration at a time
-        self._registrations: dict[type, _Registration] = {}  # entries are replaced; read by the handler thread
-        self._drained = threading.Condition(threading.Lock())  # leaf lock
-        self._drain_waiters = 0  # guarded by _drained; read without it when the queue runs empty
+        self._watch = (
+            HandlerWatch(
+                name,
+                config.handler_warn_after_s,
+                lambda: self._dispatching.since_ns,
+                self._describe_handler,
+                self._break_batch,
+            )
+            if config.handler_warn_after_s is not None
+            else None
+        )
+        self._looking: Future[None] | None = None  # set by the start
+        self._siblings: tuple[AsyncDispatcher, ...] = (self,)  # set before the start; see _is_inside
+        self._drained_lock = threading.Lock()  # leaf lock
+        self._drain_waiters: list[
+            Future[bool]
+        ] = []  # guarded by _drained_lock; looked at without by the handler thread
         self._finished = threading.Event()  # set by the handler thread as its last act
-
-        # Mailbox thread only, read by others (invariants 1, 3 and 4). An event is counted in _taken before it leaves
-        # the queue and in _done after its handler has returned, so at no moment is it in neither.
-        self._taken = 0
-        self._done = 0
-        self._current: Any = None  # the event in the handler's hands
-        self._current_since_ns = 0  # of perf_counter_ns; 0: no handler runs, or times are not measured
-        self.stats: dict[str, EventClassStats] = {}  # by event class; entries are never removed
-        self.queue_time = Histogram()
-        self.handling_time = Histogram()
+        _all_dispatchers.add(self)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
-    def register(self, event_type: type[Enum], handler: Handler, *, on_error: OnError = "continue") -> None:
+    def register(
+        self,
+        event_type: type[Enum],
+        handler: Handler,
+        *,
+        on_error: OnError = "continue",
+        coalesce_by: KeyOf | None = None,
+    ) -> None:
         """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
 
         A second handler for a class makes it a MultiListenerHandler, which calls them in the order of registration; the
         strictest `on_error` of them holds. `on_error` says what follows when the handler raises: `continue` with the
-        next event, `stop` the dispatcher, or `exit` the process. Any thread; best before `start`.
+        next event, `stop` the dispatcher, or `exit` the process.
+
+        `coalesce_by(event)` gives a key, on the producer's thread: while an event of the class with that key is queued,
+        a newer one takes its place, and the older one is counted as superseded. None: this event stands for itself.
+
+        Any thread; best before `start`. Afterwards it holds from the next event that is handled, or, for coalescing,
+        posted; for a handler that also yields to mail, from the next batch.
 
         Raises:
-            TypeError: `event_type` is not an Enum class, or `handler` cannot be called, or is an `async def`.
+            TypeError: `event_type` is not an Enum class, `handler` or `coalesce_by` cannot be called, or `handler` is
+                an `async def`.
             ValueError: an unknown `on_error`.
         """
-        if not (isinstance(event_type, type) and issubclass(event_type, Enum)):
-            raise TypeError(f"register takes an Enum class first, got {event_type!r}")
-        if on_error not in _SEVERITY:
-            raise ValueError(f"on_error is one of {', '.join(_SEVERITY)}, not {on_error!r}")
-        handling_callable(handler)  # raises for what cannot handle
-        with self._register_lock:
-            self._set_registration(event_type, handler, on_error)
-
-    def _set_registration(self, event_type: type[Enum], handler: Handler, on_error: OnError) -> None:
-        """Under _register_lock: add a handler to what the class has."""
-        present = self._registrations.get(event_type)
-        if present is not None:
-            on_error = max(on_error, present.on_error, key=_SEVERITY.__getitem__)
-            handler = MultiListenerHandler(*_handlers_of(present), handler)
-        self._registrations[event_type] = _Registration(handler, on_error, self._stats_of(event_type.__name__))
+        if coalesce_by is not None and not callable(coalesce_by):
+            raise TypeError(f"coalesce_by is called with an event and returns its key; {coalesce_by!r} is not callable")
+        self._routes.register(event_type, handler, on_error)
+        if coalesce_by is not None:
+            self._queue.supersede_by(event_type, coalesce_by)
+        self._break_batch()
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """Take back a registration; says whether there was one. Events of a class without handlers fail."""
-        with self._register_lock:
-            present = self._registrations.get(event_type)
-            others = _handlers_of(present) if present is not None else []
-            if present is None or handler not in others:
-                return False
-            others.remove(handler)
-            if not others:
-                del self._registrations[event_type]
-            else:
-                rest = others[0] if len(others) == 1 else MultiListenerHandler(*others)
-                self._registrations[event_type] = _Registration(
-                    rest, present.on_error, self._stats_of(event_type.__name__)
-                )
-            return True
+        was_registered = self._routes.unregister(event_type, handler)
+        self._break_batch()
+        return was_registered
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
         """Where to post; `event_handler.handle(event) -> bool` says whether the event was accepted."""
         return self._event_handler
 
+    def post_without_waiting(self, event: Any) -> bool:
+        """As `event_handler.handle`, for threads that must not wait.
+
+        Raises:
+            QueueFullError: under the policy `block`, the queue is full; the event was not accepted.
+        """
+        return self._queue.post_without_waiting(event)
+
     @property
     def mailbox_executor(self) -> MailboxExecutor:
-        """Runs callables on the handler thread, between two events."""
+        """Runs callables on the handler thread, between two events.
+
+        Raises:
+            ForkedProcessError: the handler thread is in the parent process.
+        """
+        self._check_not_forked()
         return self._executor
 
     # -- looking at it from outside --------------------------------------------------------------------------------
@@ -191,8 +212,23 @@ class AsyncDispatcher(Service):
 
     @property
     def measures_times(self) -> bool:
-        """Whether each event is timed in the queue and in its handler."""
-        return self._measure_times
+        """Whether any events are timed in the queue and in their handlers."""
+        return self._measures
+
+    @property
+    def queue_time(self) -> Histogram:
+        """Time in the queue, of those events that were timed there."""
+        return self._dispatching.queue_time
+
+    @property
+    def handling_time(self) -> Histogram:
+        """Time in the handlers, of all events; in a flood of quick ones, the mean of each batch."""
+        return self._dispatching.handling_time
+
+    @property
+    def mailbox_latency(self) -> Histogram:
+        """How long a mail waited until it was run, measured about once a second."""
+        return self._processor.metrics_controller.latency
 
     @property
     def mails_run(self) -> int:
@@ -205,16 +241,35 @@ class AsyncDispatcher(Service):
 
     @property
     def handled(self) -> int:
-        return sum(sum(stats.handled.copy().values()) for stats in self.stats.copy().values())
+        return sum(route.handled for route in self._routes.all())
 
     @property
     def failed(self) -> int:
-        return sum(sum(stats.failed.copy().values()) for stats in self.stats.copy().values())
+        return sum(route.failed for route in self._routes.all())
+
+    def handled_by_type(self) -> dict[tuple[str, str], int]:
+        """Events handled, by the names of event class and event type."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for route in self._routes.all():
+            counts[route.event_class, route.name] += route.handled
+        return dict(+counts)
+
+    def failed_by_type(self) -> dict[tuple[str, str], int]:
+        """Events that failed, by the names of event class and event type."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for route in self._routes.all():
+            counts[route.event_class, route.name] += route.failed
+        return dict(+counts)
 
     @property
     def discarded(self) -> int:
-        """Events accepted, and thrown away by a stop that did not wait for them."""
+        """Events accepted that will never be handled; `discarded_by_reason` says why."""
         return self._queue.discarded
+
+    @property
+    def discarded_by_reason(self) -> dict[str, int]:
+        """stop: left behind by one; drop_oldest: made room in a full queue; superseded: by a newer one of its key."""
+        return dict(snapshot(self._queue.dropped.copy).items())
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -223,7 +278,7 @@ class AsyncDispatcher(Service):
 
     def pending(self) -> int:
         """Events accepted and not finished: queued, or in the handler's hands. Exact while the thread is at rest."""
-        return len(self._queue.entries) + (1 if self._current is not None else 0)
+        return len(self._queue.entries) + (self._dispatching.since_ns != 0)
 
     def queue_size(self) -> int:
         """How many events wait, without the one in the handler's hands."""
@@ -231,12 +286,16 @@ class AsyncDispatcher(Service):
 
     def queue_contents(self) -> dict[Enum, int]:
         """What waits, by event type."""
-        return count_by_type(self._queue.entries)
+        return self._queue.contents()
 
     def handler_running_s(self) -> float:
-        """How long the current handler has run; 0.0 if none does, or if times are not measured."""
-        since_ns = self._current_since_ns
+        """How long the current handler has run, in a flood: the current batch; 0.0 if none does."""
+        since_ns = self._dispatching.since_ns
         return (perf_counter_ns() - since_ns) / 1e9 if since_ns else 0.0
+
+    def idle_s(self) -> float:
+        """For how long the handler thread has had nothing to do."""
+        return self._dispatching.idle.total_ns / 1e9
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
         """Whether `stop` handles what is queued (True, the default) or discards it. Call it before `stop`."""
@@ -248,25 +307,45 @@ class AsyncDispatcher(Service):
         Where YARN-3878's flag could be wrong: `done` is read before the queue and `taken` after it; if they are equal,
         nothing was taken in between, so what the queue said holds for both.
         """
-        done = self._done
-        return not self._queue.entries and self._taken == done
+        done = self._dispatching.done
+        return not self._queue.entries and self._dispatching.taken == done
 
     def await_drained(self, timeout: float | None = None) -> bool:
         """Wait until drained, up to `timeout` seconds (None: for ever), and say whether it is. Holds no other lock.
 
         Raises:
             RuntimeError: called by a handler, which would wait for itself.
+            ForkedProcessError: the handler thread is in the parent process.
         """
         if self._mailbox.is_mailbox_thread():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
-        with self._drained:
-            self._drain_waiters += 1  # before the look: who empties the queue after it sees us waiting
-            try:
-                return self._drained.wait_for(lambda: self.is_drained() or self._finished.is_set(), timeout) and (
-                    self.is_drained()
-                )
-            finally:
-                self._drain_waiters -= 1
+        drained = self.when_drained()
+        try:
+            return drained.result(timeout)
+        except FutureTimeoutError:
+            return False
+        finally:
+            drained.cancel()
+
+    def when_drained(self) -> Future[bool]:
+        """A future that is True once drained; False if the dispatcher has ended without. Any thread; does not block.
+
+        Raises:
+            ForkedProcessError: the handler thread is in the parent process.
+        """
+        self._check_not_forked()
+        drained: Future[bool] = Future()
+        with self._drained_lock:
+            # Forget those who gave up waiting: the queue may not run empty for long.
+            self._drain_waiters = [waiter for waiter in self._drain_waiters if not waiter.cancelled()]
+            self._drain_waiters.append(drained)  # before the look: who empties the queue after it sees us waiting
+        if self.is_drained() or self._finished.is_set():
+            self._tell_drained()
+        return drained
+
+    def run_until_signal(self) -> int:
+        """Start, and run until SIGINT, SIGTERM or a stop; returns an exit code. See `dispatcher.run_until_signal`."""
+        return run_until_signal(self)
 
     def is_stopped(self) -> bool:
         """No event will be handled any more, and the handler thread has ended."""
@@ -279,183 +358,49 @@ class AsyncDispatcher(Service):
             return False
         return self._finished.wait(None if deadline is None else max(0.0, deadline - monotonic()))
 
-    # -- the default action: handler thread -----------------------------------------------------------------------
+    # -- handler thread -------------------------------------------------------------------------------------------
 
-    def _dispatch_batch(self, controller: MailboxController) -> None:
-        entries = self._queue.entries
-        count = min(len(entries), self._batch_size)
-        if not count:
-            self._on_empty(controller)
-            return
-        popleft, dispatch, mailbox = entries.popleft, self._dispatch, self._mailbox
-        self._taken += count
-        left = count
-        try:
-            while left:
-                try:
-                    entry = popleft()
-                except IndexError:  # a stop that gave up waiting has discarded the rest
-                    break
-                left -= 1
-                dispatch(entry)
-                if mailbox._new_mail:  # a hint, read without a lock: mail does not wait for the whole batch
-                    break
-        finally:
-            self._current = None
-            self._current_since_ns = 0
-            self._done += count - left
-            self._taken -= left
-        if self._queue.waiting_producers:
-            self._queue.room_was_made()
+    def _default_handler(self) -> Handler | None:
+        """What handles classes that nobody registered. A hook for subclasses, called once, by the constructor."""
+        return None
 
-    def _dispatch_plain(self, event: Any) -> None:
-        self._current = event
-        try:
-            registration = self._registrations.get(event.type.__class__)
-            if registration is None:
-                raise UnregisteredEventTypeError(self.name, event.type)
-            registration.handle(event)
-            registration.handled[event.type._name_] += 1
-        except BaseException as error:
-            self._on_handler_error(event, error)
-
-    def _dispatch_timed(self, entry: Any) -> None:
-        event, enqueued_ns = entry
-        journal, clock_ns = self._journal, self._clock_ns
-        self._current = event
-        started_ns = self._current_since_ns = perf_counter_ns()
-        if journal is not None:
-            journal.begin(clock_ns() if clock_ns is not None else started_ns + self._unix_offset_ns)
-        outcome, error = "handled", None
-        try:
-            registration = self._registrations.get(event.type.__class__)
-            if registration is None:
-                outcome = "unregistered"
-                raise UnregisteredEventTypeError(self.name, event.type)
-            registration.handle(event)
-            registration.handled[event.type._name_] += 1
-        except BaseException as raised:
-            error = raised
-            if outcome == "handled":
-                outcome = "failed"
-            self._on_handler_error(event, raised)
-        finished_ns = perf_counter_ns()
-        queue_ns, handling_ns = max(0, started_ns - enqueued_ns), finished_ns - started_ns
-        self.queue_time.observe(queue_ns)
-        self.handling_time.observe(handling_ns)
-        if journal is not None:
-            if clock_ns is not None:
-                # Virtual time stands still while anything is queued, so all three times are the same moment.
-                enqueued_at = finished_at = journal.at
-            else:
-                enqueued_at = journal.at - queue_ns
-                finished_at = journal.at + handling_ns
-            journal.event(self.name, event, enqueued_at, finished_at, queue_ns, handling_ns, outcome, error)
-
-    def _on_empty(self, controller: MailboxController) -> None:
-        """Nothing is queued: end the drain, let the idle action make work, or wait for the next post."""
+    def _on_empty(self, controller: MailboxController) -> bool:
+        """Nothing is queued: end the drain, or let the idle action make work; True: wait for the next post."""
         if self._drain_waiters:
-            with self._drained:
-                self._drained.notify_all()
-        if self._mailbox.has_mail() and self._queue.phase != STOPPED:
-            return
-        if self._queue.phase != RUNNING:
-            self._drain_the_last()
+            self._tell_drained()
+        queue = self._queue
+        if queue.phase != STOPPED and self._mailbox.has_mail():
+            return False
+        if queue.is_ending():
+            queue.shut(drain=False)
+            self._dispatching.dispatch_last()
             controller.all_actions_completed()
-        elif self._idle_action is None or not self._idle_action():
-            if self._journal is not None:
-                self._journal.flush()
-            self._queue.wait_with(controller.suspend_default_action())
+            return False
+        if self._idle_action is not None and self._idle_action():
+            return False
+        if self._journal is not None:
+            self._journal.flush()
+        return True
 
-    def _drain_the_last(self) -> None:
-        """Set STOPPED; then handle what came in before that was visible, and what the handlers post to finish."""
-        self._queue.shut(drain=False)
-        self._taken += 1  # before it leaves the queue
-        while (entry := self._queue.take_last()) is not None:
-            try:
-                self._dispatch(entry)
-            finally:
-                self._current = None
-                self._current_since_ns = 0
-                self._taken += 1
-                self._done += 1
-        self._taken -= 1
+    def _tell_drained(self) -> None:
+        with self._drained_lock:
+            waiters, self._drain_waiters = self._drain_waiters, []
+        drained = self.is_drained()
+        for waiter in waiters:
+            if waiter.set_running_or_notify_cancel():
+                waiter.set_result(drained)
 
-    def _stats_of(self, event_class: str) -> EventClassStats:
-        stats = self.stats.get(event_class)
-        if stats is None:
-            stats = self.stats[event_class] = EventClassStats(event_class)
-        return stats
-
-    def _on_handler_error(self, event: Any, error: BaseException) -> None:
-        """Count, log, and do what the class's policy says (invariant 6)."""
-        event_type = getattr(event, "type", None)
-        stats = self._stats_of(type(event_type).__name__)
-        stats.failed[getattr(event_type, "_name_", None) or str(event_type)] += 1
+    def _on_handler_error(self, event: Any, error: BaseException, route: Route) -> None:
+        """Log, and do what the class's policy says (invariant 6)."""
         log.error("%s: handling %r failed", self.name, event, exc_info=error)
-        registration = self._registrations.get(type(event_type))
-        on_error = registration.on_error if registration is not None else "continue"
-        if on_error == "continue":
+        if route.on_error == "continue":
             return
         self.note_failure(error)
-        if on_error == "exit" and not sys.is_finalizing():
+        if route.on_error == "exit" and not sys.is_finalizing():
             log.critical("%s: exiting the process, as registered for this event class", self.name)
             # On a thread of its own: exit hooks may stop this dispatcher, which waits for this very handler.
             threading.Thread(target=self._exit_action, args=(-1,), name=f"{self.name}-exit", daemon=True).start()
         self.stop()
-
-    # -- life (service hooks) --------------------------------------------------------------------------------------
-
-    def service_start(self) -> None:
-        self._thread.start()
-
-    def service_stop(self) -> None:
-        """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""
-        never_ran = self._thread.ident is None
-        self._queue.shut(drain=self._drain_on_stop and not never_ran)
-        if self._queue.phase == STOPPED:
-            self._discard_queued()
-        if never_ran:
-            self._end()
-            return
-        if self._mailbox.is_mailbox_thread():
-            return  # the loop ends once this handler has returned; we cannot wait for ourselves
-        self._nudge()
-        if not self._finished.wait(self._settings.drain_timeout_s):
-            self._abort()
-
-    def _nudge(self) -> None:
-        """Make the loop look at the phase: its thread may wait, or be in a long batch."""
-        self._queue.wake()
-
-        def put() -> None:
-            if self._mailbox.state is MailboxState.OPEN:
-                self._mailbox.put(Mail(_do_nothing, MAX_PRIORITY, "stop %s", self.name, options=MailOptions.URGENT))
-
-        self._mailbox.run_exclusively(put)
-
-    def _abort(self) -> None:
-        """The drain timeout has passed: discard the queue, and leave a handler that hangs behind, saying where."""
-        self._queue.shut(drain=False)
-        self._discard_queued()
-        self._nudge()
-        if self._finished.wait(_ABORT_GRACE_S):
-            return
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else "(its thread is gone)"
-        log.error(
-            "%s: stop gave up after %g s: a handler is still at work on %r. It hangs here:\n%s",
-            self.name,
-            self._settings.drain_timeout_s,
-            self._current,
-            stack.rstrip(),
-        )
-
-    def _discard_queued(self) -> None:
-        left = self._queue.discard()
-        if left:
-            contents = ", ".join(f"{count} {kind}" for kind, count in Counter(map(_kind, left)).most_common())
-            log.warning("%s: stop discarded %d queued events: %s", self.name, len(left), contents)
 
     def _run(self) -> None:
         """The handler thread."""
@@ -472,6 +417,8 @@ class AsyncDispatcher(Service):
 
     def _end(self) -> None:
         """The last act of the handler thread, or of a stop that found it never started."""
+        if self._looking is not None:
+            self._looking.cancel()
         if self._journal is not None:
             try:
                 self._journal.close()
@@ -479,18 +426,129 @@ class AsyncDispatcher(Service):
                 self.note_failure(error)
                 log.critical("%s: the journal could not be closed", self.name, exc_info=error)
         self._processor.close()
+        self._processor.metrics_controller.stop_latency_measurement()
         self._finished.set()
-        with self._drained:
-            self._drained.notify_all()
+        self._tell_drained()
+
+    # -- life (service hooks) --------------------------------------------------------------------------------------
+
+    def service_start(self) -> None:
+        time_service = self._time_service or shared_time_service()
+        if self._measures:
+            metrics = self._processor.metrics_controller
+            metrics.set_up_latency_measurement(time_service, self._executor)
+            self._executor.execute(_do_nothing, "the first mail, which starts the latency measurement")
+        every_ms = look_every_ms(self._settings)
+        self._looking = time_service.schedule_with_fixed_delay(lambda _: self._look(), every_ms, every_ms)
+        self._thread.start()
+
+    def service_stop(self) -> None:
+        """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""
+        if self._queue.phase == FORKED:
+            self._finished.set()
+            return
+        never_ran = self._thread.ident is None
+        self._queue.shut(drain=self._drain_on_stop and not never_ran)
+        if self._queue.phase == STOPPED:
+            self._discard_queued()
+        if never_ran:
+            self._end()
+            return
+        if self._mailbox.is_mailbox_thread():
+            return  # the loop ends once this handler has returned; we cannot wait for ourselves
+        self._nudge()
+        try:
+            finished = self._finished.wait(self._drain_timeout_s)
+        except BaseException:  # KeyboardInterrupt: who waits has no patience left
+            self._abort()
+            raise
+        if not finished:
+            self._abort()
+
+    def _begin_joint_drain(self) -> None:
+        """Refuse posts from outside, but do not end once drained: handlers of the siblings may post yet."""
+        self._queue.shut(drain=True, lingers=True)
+        self._nudge()
+
+    def _nudge(self) -> None:
+        """Make the loop look at the phase: its thread may wait, or be in a long batch."""
+        self._queue.wake()
+        self._break_batch()
+
+    def _break_batch(self) -> None:
+        """Have the batch that is being dispatched end after the current event."""
+
+        def put() -> None:
+            if self._mailbox.state is MailboxState.OPEN:
+                self._mailbox.put(Mail(_do_nothing, MAX_PRIORITY, "end the batch", options=MailOptions.URGENT))
+
+        if self._dispatching.since_ns:
+            self._mailbox.run_exclusively(put)
+
+    def _abort(self) -> None:
+        """No more waiting for a drain: discard the queue, and leave a handler that hangs behind, saying where."""
+        self._queue.shut(drain=False)
+        self._discard_queued()
+        self._nudge()
+        if not self._finished.wait(_ABORT_GRACE_S):
+            log.error(
+                "%s: stop gave up after %g s: a handler is still %s",
+                self.name,
+                self._settings.drain_timeout_s,
+                self._describe_handler(),
+            )
+
+    def _discard_queued(self) -> None:
+        left = self._queue.discard()
+        if left:
+            contents = ", ".join(f"{count} {kind}" for kind, count in Counter(map(_kind, left)).most_common())
+            log.warning("%s: stop discarded %d queued events: %s", self.name, len(left), contents)
+
+    def _look(self) -> None:
+        """On the timers' thread: what neither producers nor a handler that hangs would tell."""
+        self._size_log(self.queue_size(), self._queue.remaining())
+        if self._watch is not None:
+            self._watch.look()
+
+    def _in_hand(self) -> Any:
+        """The event in the handler's hands, or None. Any thread."""
+        return self._dispatching.in_hand(frame_of(self._thread.ident))
+
+    def _describe_handler(self) -> str:
+        frame = frame_of(self._thread.ident)
+        return describe_stack(frame, self._dispatching.in_hand(frame))
+
+    def _is_inside(self) -> bool:
+        """Whether the caller is a handler of this dispatcher, or of one that drains together with it."""
+        return any(sibling._mailbox.is_mailbox_thread() for sibling in self._siblings)
+
+    def _check_not_forked(self) -> None:
+        if self._queue.phase == FORKED:
+            raise ForkedProcessError(self.name)
+
+    def _after_fork(self) -> None:
+        """In a child process: one that was started has no handler thread here, and is of no use."""
+        if self._thread.ident is None:
+            return
+        self._life = threading.Condition(threading.Lock())
+        self._drained_lock = threading.Lock()
+        self._queue.after_fork()
+        self._mailbox.after_fork()
+
+
+_all_dispatchers: weakref.WeakSet[AsyncDispatcher] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for dispatcher in _all_dispatchers:
+        dispatcher._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _do_nothing() -> None:
     """The run of a mail that is there to be noticed."""
-
-
-def _handlers_of(registration: _Registration) -> list[Handler]:
-    handler = registration.handler
-    return list(handler.handlers) if isinstance(handler, MultiListenerHandler) else [handler]
 
 
 def _kind(event: Any) -> str:

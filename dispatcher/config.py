@@ -32,8 +32,9 @@ class DispatcherConfig(ConfigModel):
     queue_capacity: int | None = Field(
         None, ge=1, description="most events in the queue; null: no bound. Posts of handlers are not bounded."
     )
-    queue_full_policy: Literal["block", "reject"] = Field(
-        "block", description="a post to a full queue waits (block) or is refused (reject)"
+    queue_full_policy: Literal["block", "reject", "drop_oldest"] = Field(
+        "block",
+        description="a post to a full queue waits (block), is refused (reject), or discards the oldest (drop_oldest)",
     )
     queue_full_timeout_s: float | None = Field(
         None, gt=0, description="longest wait of a post under block, then it is refused; null: no limit"
@@ -47,8 +48,16 @@ class DispatcherConfig(ConfigModel):
         ge=0,
         description="longest that stop() waits for handlers; what is left then is discarded, counted",
     )
-    measure_times: bool = Field(
-        False, description="time each event in the queue and in its handler; always on with a journal"
+    measure_times: Literal["all", "sampled", "none"] = Field(
+        "sampled",
+        description="which events are timed in the queue and in their handlers: all (always so with a journal), none, "
+        "or sampled: all while handlers are slow, and some of each flood of quick ones",
+    )
+    handler_warn_after_s: float | None = Field(
+        10.0, gt=0, description="a handler that runs longer is logged once, with its stack; null: none is"
+    )
+    print_events_info_threshold: int = Field(
+        5000, ge=1, description="a queue of this many events is logged by event type, at most once in 30 s"
     )
 
 

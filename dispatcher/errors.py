@@ -7,6 +7,7 @@
       MailboxStateError             caller: a mailbox method was called from the wrong thread or at the wrong time
         MailboxClosedError          caller or shutdown: the mailbox is quiesced or closed
       RejectedExecutionError        shutdown: an executor no longer takes work
+      ForkedProcessError            caller: a dispatcher of the parent process was used in a forked child
       ConfigError                   user: a configuration file, a key or a value
       JournalError                  user or disk: the journal cannot be written or read
 
@@ -76,6 +77,17 @@ class MailboxClosedError(MailboxStateError):
 
 class RejectedExecutionError(DispatcherError):
     """An executor did not take a command, because its mailbox no longer takes mail."""
+
+
+class ForkedProcessError(DispatcherError):
+    """A dispatcher is used in a forked child: its handler thread stayed with the parent process."""
+
+    def __init__(self, dispatcher: str) -> None:
+        self.dispatcher = dispatcher
+        super().__init__(
+            f"{dispatcher}: this process was forked from the one in which the dispatcher was made, and has no handler "
+            "thread. Make a dispatcher of its own in each process, after the fork."
+        )
 
 
 class ConfigError(DispatcherError):

@@ -1,6 +1,6 @@
 """The queue between producers on any thread and one handler thread, and how it is shut.
 
-Posting is an append to a deque, which is atomic in CPython, and then a look at one flag (`_alert`). Who finds it set
+Posting is an append to a deque, which is atomic in CPython, and then a look at one flag (`alert`). Who finds it set
 looks closer: wakes the handler thread, or, if that has stopped meanwhile, takes back what was appended. To look first
 and append then would strand an event between a stop and a post (invariant 2).
 
@@ -8,6 +8,9 @@ and append then would strand an event between a stop and a post (invariant 2).
 
 The handler thread ends when it finds the queue empty under the lock *after* it has set STOPPED: an append before that
 is seen there, an append after it sees STOPPED. So every event is handled, discarded or refused, and only one of these.
+
+A bounded queue hands out permits: who posts takes one first, and the handler thread gives one back for each event that
+it takes. Taking and giving are atomic steps on a list, so the bound is strict without a lock.
 """
 
 from __future__ import annotations
@@ -15,127 +18,337 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
-from time import perf_counter_ns
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable
+from enum import Enum
+from time import perf_counter_ns, sleep
+from typing import Any, Final, Literal
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.mailbox.processor import Suspension
+from dispatcher.errors import ForkedProcessError, QueueFullError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.monitor import QueueSizeLog
+from dispatcher.stats import snapshot
 
 RUNNING: Final = 0  # plain ints: comparing members of an Enum's int flavour runs Python code on the hot path
 DRAINING: Final = 1
 STOPPED: Final = 2
+FORKED: Final = 3  # this is a copy in a child process, whose handler thread stayed with the parent
+
+OPEN: Final = 0  # what a post does before the append: nothing,
+STAMP: Final = 1  # note the time, unless the handler thread waits for it,
+STAMP_ALL: Final = 2  # note the time in any case,
+LOOK: Final = 3  # or look closer
+
+DEEP: Final = 32
+"""Entries in the queue from which on not each post notes its time, unless all have to."""
+
+KeyOf = Callable[[Any], Hashable]
+ClassAndKey = tuple[type, Hashable]
+Stamps = Literal["all", "sampled", "none"]
+DropReason = Literal["stop", "drop_oldest", "superseded"]
 
 
-class StampedEvent(NamedTuple):
-    """What is in the queue of a dispatcher that measures times."""
+class InQueue(Enum):
+    """The `type` of queue entries that are not events themselves, by which the handler thread tells them."""
 
-    event: Any
-    enqueued_ns: int
-    """Of `perf_counter_ns`."""
+    ENTRY = 1
 
-    @property
-    def type(self) -> Any:
-        return self.event.type
+
+class QueuedEvent:
+    """Stands in the queue for an event of which more is to be known than the event itself."""
+
+    __slots__ = ("enqueued_ns", "event", "key")
+
+    type = InQueue.ENTRY
+
+    def __init__(self, event: Any, enqueued_ns: int, key: ClassAndKey | None = None) -> None:
+        self.event = event  # with a key: replaced by a newer one under the queue's lock
+        self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured
+        self.key = key  # None: nothing supersedes it
+
+
+def event_of(entry: Any) -> Any:
+    """The event that a queue entry is or stands for."""
+    return entry.event if type(entry) is QueuedEvent else entry
+
+
+class _Flags:
+    """What each post looks at. An object of its own: slots are quicker to read than one attribute of many."""
+
+    __slots__ = ("alert", "closer", "gate", "phase", "woken_ns")
+
+    def __init__(self) -> None:
+        self.gate = OPEN  # before the append; written under the queue's lock
+        self.alert = False  # after the append: the handler thread waits, or not RUNNING; written under the queue's lock
+        self.phase: int = RUNNING  # never goes back; written under the queue's lock
+        self.woken_ns = 0  # when a post woke the handler thread; written by that post, reset by the handler thread
+        self.closer = False  # look closer when a permit is given back; written under the queue's lock
 
 
 class EventQueue:
     """Events on their way to the thread that owns `mailbox`. Posts from that thread are never refused while it runs.
 
     `post(event) -> bool` is for any thread: True if the event was accepted, False if it was refused, which `rejected`
-    counts by reason (full, timeout, draining, stopped).
+    counts by reason (full, timeout, draining, stopped). `on_size(size, remaining)` hears of the size of a queue that
+    is full.
+
+    Raises (from `post`):
+        ForkedProcessError: this process is a fork of the one in which the dispatcher was made.
     """
 
-    def __init__(self, mailbox: TaskMailbox, config: DispatcherConfig, *, stamped: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        mailbox: TaskMailbox,
+        config: DispatcherConfig,
+        *,
+        stamps: Stamps,
+        is_inside: Callable[[], bool],
+        on_size: QueueSizeLog,
+    ) -> None:
+        self._name = name
         self._mailbox = mailbox
         self._config = config
         self._capacity = config.queue_capacity
-        self._stamped = stamped
+        self._is_inside = (
+            is_inside  # whether the caller is a handler thread whose posts are neither refused nor held up
+        )
+        self._on_size = on_size
+        self._parked = mailbox._parked
         self.entries: deque[Any] = deque()  # any thread appends; the handler thread takes from the left
+        self.permits: list[None] = [None] * (self._capacity or 0)  # any thread pops; who takes an entry appends
         self._lock = threading.Lock()  # leaf lock
         self._room = threading.Condition(self._lock)
-        self.waiting_producers = 0  # guarded by _lock; read without it by the handler thread after a batch
-        self.phase: int = RUNNING  # guarded by _lock, read without it; never goes back
-        self._gate = self._capacity is not None  # look before the append: bounded, or not RUNNING; set under _lock
-        self._alert = False  # look after the append: the handler thread waits, or not RUNNING; set under _lock
-        self._suspension: Suspension | None = None  # guarded by _lock; there while the handler thread waits
-        self.rejected: defaultdict[str, int] = defaultdict(int)  # by reason; guarded by _lock
-        self.discarded = 0  # guarded by _lock
+        self.waiting_producers = 0  # guarded by _lock
+        self._overdraft = 0  # guarded by _lock: entries of handlers that hold no permit
+        self._lingers = False  # written under _lock
+        self._samples = stamps == "sampled"
+        self._stamping = stamps != "none"  # posts note their time; written under _lock
+        self._keys: dict[type, KeyOf] = {}  # replaced under _lock, never changed
+        self._superseding: dict[ClassAndKey, QueuedEvent] = {}  # guarded by _lock: queued, by class and key
+        self.flags = _Flags()
+        self._set_gate()
         self._ended = False  # guarded by _lock: the handler thread takes nothing any more
+        self.rejected: defaultdict[str, int] = defaultdict(int)  # posts refused, by reason; guarded by _lock
+        self.dropped: defaultdict[DropReason, int] = defaultdict(int)  # accepted, never handled; guarded by _lock
+        self._after_append = self._make_after_append()
         self.post = self._make_post()
 
     @property
     def capacity(self) -> int | None:
         return self._capacity
 
+    @property
+    def phase(self) -> int:
+        """RUNNING, DRAINING or STOPPED; never goes back."""
+        return self.flags.phase
+
+    def remaining(self) -> int | None:
+        """How many more events fit; None: no bound."""
+        return None if self._capacity is None else len(self.permits)
+
+    @property
+    def discarded(self) -> int:
+        """Events that were accepted and will never be handled."""
+        return sum(snapshot(self.dropped.copy).values())
+
+    def contents(self) -> dict[Enum, int]:
+        """How many events of each type wait; what is no proper event is left out. Any thread."""
+        counts: dict[int, int] = defaultdict(int)  # by identity: hashing an Enum member runs Python code
+        types: dict[int, Any] = {}
+        for entry in snapshot(self.entries.copy):
+            event_type = getattr(event_of(entry), "type", None)
+            counts[id(event_type)] += 1
+            types[id(event_type)] = event_type
+        return {types[key]: count for key, count in counts.items() if isinstance(types[key], Enum)}
+
     # -- producers: any thread ----------------------------------------------------------------------------------
 
     def _make_post(self) -> Callable[[Any], bool]:
-        append, after_append, post_gated = self.entries.append, self._after_append, self._post_gated
+        flags, append, after_append, post_gated = self.flags, self.entries.append, self._after_append, self._post_gated
+        parked, stamped = self._parked, self._stamped
+        take_permit, post_full = self.permits.pop, self._post_full
 
         def post(event: Any) -> bool:
-            if self._gate:
-                return post_gated(event)
+            if flags.gate:
+                if flags.gate is LOOK:
+                    return post_gated(event)
+                if flags.gate is STAMP_ALL or not parked:
+                    event = stamped(event)
             append(event)
-            if self._alert:
+            if flags.alert:
                 return after_append(event)
             return True
 
-        def post_stamped(event: Any) -> bool:
-            entry = StampedEvent(event, perf_counter_ns())
-            if self._gate:
-                return post_gated(entry)
-            append(entry)
-            if self._alert:
-                return after_append(entry)
+        def post_bounded(event: Any) -> bool:
+            if flags.gate:
+                if flags.gate is LOOK:
+                    return post_gated(event)
+                if flags.gate is STAMP_ALL or not parked:
+                    event = stamped(event)
+            try:
+                take_permit()
+            except IndexError:
+                return post_full(event)
+            append(event)
+            if flags.alert:
+                return after_append(event)
             return True
 
-        return post_stamped if self._stamped else post
+        return post if self._capacity is None else post_bounded
 
-    def _post_gated(self, entry: Any) -> bool:
-        """Post to a queue that is bounded, or does not run any more."""
-        if self._mailbox.is_mailbox_thread():
-            # Its own handler is never made to wait or refused: only it could make room (invariants 8 and 9).
-            if self._ended:
-                return self._reject("stopped")
-            self.entries.append(entry)
+    def _stamped(self, event: Any) -> QueuedEvent:
+        """The event with the time of its post."""
+        if self._samples and len(self.entries) >= DEEP:
+            self._set_stamping(False)
+        return QueuedEvent(event, perf_counter_ns())
+
+    def _post_gated(self, event: Any, wait: bool = True) -> bool:
+        """Post with a closer look: the queue does not run any more, or the entry is more than the event."""
+        phase = self.flags.phase
+        if phase != RUNNING:
+            if phase == FORKED:
+                raise ForkedProcessError(self._name)
+            # A handler is never refused while its thread works: it finishes its work (invariant 9).
+            if not self._is_inside() or self._ended:
+                return self._reject("draining" if phase == DRAINING else "stopped")
+        if self._keys:
+            event_class = getattr(event, "type", None).__class__
+            key_of = self._keys.get(event_class)
+            if key_of is not None:
+                key = key_of(event)
+                if key is not None:
+                    return self._post_keyed(event, (event_class, key), wait)
+        if self._capacity is not None and not self._take_permit(wait):
+            return False
+        entry = self._stamped(event) if self._stamping else event
+        self.entries.append(entry)
+        return self._after_append(entry) if self.flags.alert else True
+
+    def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
+        """Put the event in the place of the queued one of its key, or at the end of the queue."""
+        if self._supersede(event, key):
             return True
-        if self.phase != RUNNING:
-            return self._reject("draining" if self.phase == DRAINING else "stopped")
+        if self._capacity is not None and not self._take_permit(wait):
+            return False
         with self._lock:
-            if not self._has_room():
+            # Look again and append under one lock: of two first events of a key, one supersedes the other.
+            first = key not in self._superseding
+            if first:
+                entry = QueuedEvent(event, perf_counter_ns() if self._stamping and not self._parked else 0, key)
+                self._superseding[key] = entry
+                self.entries.append(entry)
+        if not first:
+            if self._capacity is not None:
+                self.permits.append(None)
+            return self._supersede(event, key) or self._post_keyed(event, key, wait)
+        return self._after_append(entry) if self.flags.alert else True
+
+    def _supersede(self, event: Any, key: ClassAndKey) -> bool:
+        with self._lock:
+            queued = self._superseding.get(key)
+            if queued is None:
                 return False
-            self.entries.append(entry)
-        return self._after_append(entry) if self._alert else True
-
-    def _has_room(self) -> bool:
-        """Under _lock: wait for room as the policy says; False, counted, if the post is to be refused."""
-        capacity = self._capacity
-        if capacity is None or len(self.entries) < capacity:
+            queued.event = event
+            if self._stamping:
+                queued.enqueued_ns = perf_counter_ns()
+            self.dropped["superseded"] += 1
             return True
-        if self._config.queue_full_policy == "reject":
-            self.rejected["full"] += 1
-            return False
-        self.waiting_producers += 1  # before the look: who makes room after it sees us waiting
-        try:
-            in_time = self._room.wait_for(
-                lambda: len(self.entries) < capacity or self.phase != RUNNING, self._config.queue_full_timeout_s
-            )
-        finally:
-            self.waiting_producers -= 1
-        if self.phase != RUNNING:
-            self.rejected["draining" if self.phase == DRAINING else "stopped"] += 1
-            return False
-        if not in_time:
-            self.rejected["timeout"] += 1
-        return in_time
 
-    def _after_append(self, entry: Any) -> bool:
-        """The entry is in the queue, and the handler thread waits or stops: wake it, or take the entry back."""
-        if self.phase == STOPPED and not self._mailbox.is_mailbox_thread():
+    def _post_full(self, event: Any) -> bool:
+        """Post where no permit was left."""
+        if not self._make_room(wait=True):
+            return False
+        self.entries.append(event)
+        return self._after_append(event) if self.flags.alert else True
+
+    def _take_permit(self, wait: bool) -> bool:
+        try:
+            self.permits.pop()
+        except IndexError:
+            return self._make_room(wait)
+        return True
+
+    def _make_room(self, wait: bool) -> bool:
+        """No permit is left: wait for one, drop the oldest event or refuse, as the policy says; False if refused."""
+        if self._is_inside():  # it is never made to wait: only its thread could make room (invariant 8)
+            with self._lock:
+                self._overdraft += 1
+                self.flags.closer = True
+            return True
+        self._on_size(len(self.entries), 0)
+        policy = self._config.queue_full_policy
+        if policy == "reject":
+            return self._reject("full")
+        if policy == "drop_oldest":
+            self._drop_oldest()
+            return True
+        if not wait:
+            raise QueueFullError(self._name, self._capacity or 0, 0.0)
+        with self._lock:
+            self.waiting_producers += 1
+            try:
+                got = self._room.wait_for(self._permit_or_end, self._config.queue_full_timeout_s)
+            finally:
+                self.waiting_producers -= 1
+            if got != "permit":
+                self.rejected[got or "timeout"] += 1
+            return got == "permit"
+
+    def _permit_or_end(self) -> str:
+        """Under _lock: "permit" if one was taken, why there will be none, or "" for waiting."""
+        if self.flags.phase != RUNNING:
+            return "draining" if self.flags.phase == DRAINING else "stopped"
+        self.flags.closer = True  # before the look: who gives a permit back after it sees us wait
+        try:
+            self.permits.pop()
+        except IndexError:
+            return ""
+        return "permit"
+
+    def _drop_oldest(self) -> None:
+        """Get a permit, or the place of the oldest event."""
+        while True:
+            with self._lock, contextlib.suppress(IndexError):
+                if self.permits:
+                    self.permits.pop()
+                    return
+                self._drop(self.entries.popleft(), "drop_oldest")
+                return
+            # The handler thread has taken the last event and is about to give back its permit.
+            sleep(0)
+
+    def _drop(self, entry: Any, reason: DropReason) -> None:
+        """Under _lock: an accepted event, which was taken out, will never be handled."""
+        self.dropped[reason] += 1
+        self._forget(entry)
+
+    def _make_after_append(self) -> Callable[[Any], bool]:
+        """What a post does that finds an alert: its entry is in the queue, and the handler thread waits or stops."""
+        flags, take_duty, after_shut = self.flags, self._parked.pop, self._after_shut
+
+        def after_append(entry: Any) -> bool:
+            try:
+                release = take_duty()  # who gets it, and nobody else, wakes the handler thread
+            except IndexError:
+                return flags.phase == RUNNING or after_shut(entry)
+            # Reset before the release: until then the handler thread cannot end, so that nobody who sees no alert in
+            # between is stranded.
+            flags.alert = False
+            flags.woken_ns = perf_counter_ns()
+            if flags.phase != RUNNING:
+                flags.alert = True
+                release()
+                return after_shut(entry)
+            release()
+            return True
+
+        return after_append
+
+    def _after_shut(self, entry: Any) -> bool:
+        """The entry is in a queue that is DRAINING or STOPPED: there may be nobody any more who takes it."""
+        if self.flags.phase == STOPPED and not self._mailbox.is_mailbox_thread():
             return not self._take_back(entry)
-        self.wake()
         return True
 
     def _take_back(self, entry: Any) -> bool:
@@ -143,6 +356,7 @@ class EventQueue:
 
         Only atomic steps on the queue's ends: the handler thread of an aborted stop may still take from the left.
         """
+        event = event_of(entry)
         with self._lock:
             others, found = [], False
             with contextlib.suppress(IndexError):
@@ -152,7 +366,12 @@ class EventQueue:
                     if not found:
                         others.append(last)
             self.entries.extend(reversed(others))
+            if found and event_of(entry) is not event:
+                # Superseded by one whose post has been accepted: that one is discarded, and ours was accepted, too.
+                self._drop(entry, "stop")
+                return False
             if found:
+                self._forget(entry)
                 self.rejected["stopped"] += 1
             return found
 
@@ -161,28 +380,64 @@ class EventQueue:
             self.rejected[reason] += 1
         return False
 
+    def post_without_waiting(self, event: Any) -> bool:
+        """As `post`, but where that would wait for room: raises QueueFullError, and nothing is done. Any thread."""
+        return self._post_gated(event, wait=False)
+
     def wake(self) -> None:
-        """Resume the handler thread if it waits. Any thread; takes one lock."""
-        with self._lock:
-            suspension, self._suspension = self._suspension, None
-            self._alert = self.phase != RUNNING
-        if suspension is not None:
-            suspension.resume()
+        """Have the handler thread look at the queue if it waits. Any thread; never blocks."""
+        self._mailbox.unpark()
 
     # -- the handler thread -------------------------------------------------------------------------------------
 
-    def wait_with(self, suspension: Suspension) -> None:
-        """The handler thread has nothing to do: `suspension` is resumed by the next post."""
-        with self._lock:
-            self._suspension = suspension
-            self._alert = True
-        # Only now look again: who appended before saw no alert; who appends from here on wakes us.
-        if self.entries or self.phase != RUNNING:
-            self.wake()
+    def calm(self) -> None:
+        """The handler thread was not woken by a post: let posts go their quick way again."""
+        self.flags.alert = False
+        if self.flags.phase != RUNNING:  # set before the alert, so one of the two is seen
+            self.flags.alert = True
 
-    def room_was_made(self) -> None:
+    def close(self, entry: QueuedEvent) -> None:
+        """The entry, which was taken out, has a key: from now on nothing supersedes it."""
         with self._lock:
+            self._forget(entry)
+
+    def _forget(self, entry: Any) -> None:
+        """Under _lock: the entry is not queued any more."""
+        if type(entry) is QueuedEvent and entry.key is not None:
+            self._superseding.pop(entry.key, None)
+
+    def give_back_permit(self) -> None:
+        """For each entry taken from a bounded queue: one more may be posted. With a closer look at who needs it."""
+        with self._lock:
+            if self._overdraft:
+                self._overdraft -= 1
+            else:
+                self.permits.append(None)
+            self.flags.closer = self._overdraft > 0
             self._room.notify_all()
+
+    def stamp_again(self) -> None:
+        """Posts note their time from now on; while the queue is deep, the next one alone does."""
+        if self._samples and not self._stamping:
+            self._set_stamping(True)
+
+    def _set_stamping(self, stamping: bool) -> None:
+        with self._lock:
+            self._stamping = stamping
+            self._set_gate()
+
+    def supersede_by(self, event_class: type, key_of: KeyOf) -> None:
+        """Events of the class supersede queued ones of the same key from now on. Any thread."""
+        with self._lock:
+            self._keys = {**self._keys, event_class: key_of}
+            self._set_gate()
+
+    def _set_gate(self) -> None:
+        """Under _lock."""
+        if self.flags.phase != RUNNING or self._keys:
+            self.flags.gate = LOOK
+        else:
+            self.flags.gate = OPEN if not self._stamping else STAMP if self._samples else STAMP_ALL
 
     def take_last(self) -> Any | None:
         """After STOPPED: the next entry, or None once and for all if there is none.
@@ -203,19 +458,31 @@ class EventQueue:
 
     # -- stopping: any thread -----------------------------------------------------------------------------------
 
-    def shut(self, *, drain: bool) -> None:
-        """Refuse posts from outside from now on; DRAINING or STOPPED."""
+    def is_ending(self) -> bool:
+        """The handler thread ends once the queue is empty. One that lingers waits, while DRAINING, for others."""
+        return self.flags.phase == STOPPED or (self.flags.phase == DRAINING and not self._lingers)
+
+    def shut(self, *, drain: bool, lingers: bool = False) -> None:
+        """Refuse posts from outside from now on; DRAINING or STOPPED. See `is_ending` for `lingers`."""
         with self._lock:
-            self.phase = max(self.phase, DRAINING if drain else STOPPED)
-            self._gate = self._alert = True
+            self.flags.phase = max(self.flags.phase, DRAINING if drain else STOPPED)
+            self._lingers = lingers
+            self.flags.gate, self.flags.alert = LOOK, True
             self._room.notify_all()
 
     def discard(self) -> list[Any]:
         """Take out, count and return what is queued. For a stop that does not, or no longer, wait for the handlers."""
         left: list[Any] = []
-        with self._lock:
-            with contextlib.suppress(IndexError):
-                while True:
-                    left.append(self.entries.popleft())
-            self.discarded += len(left)
+        with self._lock, contextlib.suppress(IndexError):
+            while True:
+                entry = self.entries.popleft()
+                self._drop(entry, "stop")
+                left.append(event_of(entry))
         return left
+
+    def after_fork(self) -> None:
+        """In a child process: locks that other threads held are held for ever, so take new ones; accept nothing."""
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self.flags.phase = FORKED
+        self.flags.gate, self.flags.alert = LOOK, True

@@ -19,8 +19,9 @@ from prometheus_client.registry import REGISTRY, Collector
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import MetricsConfig
 from dispatcher.errors import ConfigError
+from dispatcher.multi_dispatcher import MultiDispatcher
 from dispatcher.service import Service
-from dispatcher.stats import Histogram, snapshot
+from dispatcher.stats import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,15 @@ class DispatcherCollector(Collector):
         running = GaugeMetricFamily(
             "dispatcher_handler_running_seconds", "How long the current handler has run.", labels=["dispatcher"]
         )
+        idle = CounterMetricFamily(
+            "dispatcher_idle_seconds", "Time in which the handler thread had nothing to do.", labels=["dispatcher"]
+        )
+        failed = GaugeMetricFamily(
+            "dispatcher_failed", "1: the dispatcher has failed, and its failure_cause says why.", labels=["dispatcher"]
+        )
         for name, dispatcher in dispatchers.items():
+            idle.add_metric([name], dispatcher.idle_s())
+            failed.add_metric([name], dispatcher.failure_cause is not None)
             size.add_metric([name], dispatcher.queue_size())
             capacity.add_metric([name], dispatcher.capacity if dispatcher.capacity is not None else float("inf"))
             mails.add_metric([name], dispatcher.mails_run)
@@ -91,14 +100,17 @@ class DispatcherCollector(Collector):
             for event_type, count in dispatcher.queue_contents().items():
                 kind = [name, type(event_type).__name__, str(getattr(event_type, "name", event_type))]
                 contents.add_metric(kind, count)
-        yield from (size, contents, capacity, mails, running)
+        yield from (size, contents, capacity, mails, running, idle, failed)
 
     def _of_events(self, dispatchers: dict[str, AsyncDispatcher]) -> Iterator[Metric]:
         accepted = CounterMetricFamily(
             "dispatcher_events_accepted", "Events taken from producers.", labels=["dispatcher"]
         )
         discarded = CounterMetricFamily(
-            "dispatcher_events_discarded", "Events accepted, then thrown away by a stop.", labels=["dispatcher"]
+            "dispatcher_events_discarded", "Events accepted that will never be handled.", labels=["dispatcher"]
+        )
+        dropped = CounterMetricFamily(
+            "dispatcher_events_dropped", "The discarded events by reason.", labels=["dispatcher", "reason"]
         )
         rejected = CounterMetricFamily("dispatcher_events_rejected", "Events refused.", labels=["dispatcher", "reason"])
         by_type = ["dispatcher", "event_class", "event_type"]
@@ -109,14 +121,15 @@ class DispatcherCollector(Collector):
         for name, dispatcher in dispatchers.items():
             accepted.add_metric([name], self._accepted_so_far(name, dispatcher.accepted))
             discarded.add_metric([name], dispatcher.discarded)
+            for reason, count in dispatcher.discarded_by_reason.items():
+                dropped.add_metric([name, reason], count)
             for reason, count in dispatcher.rejected.items():
                 rejected.add_metric([name, reason], count)
-            for stats in snapshot(dispatcher.stats.copy).values():
-                for event_type, count in snapshot(stats.handled.copy).items():
-                    handled.add_metric([name, stats.event_class, event_type], count)
-                for event_type, count in snapshot(stats.failed.copy).items():
-                    failed.add_metric([name, stats.event_class, event_type], count)
-        yield from (accepted, discarded, rejected, handled, failed)
+            for kind, count in dispatcher.handled_by_type().items():
+                handled.add_metric([name, *kind], count)
+            for kind, count in dispatcher.failed_by_type().items():
+                failed.add_metric([name, *kind], count)
+        yield from (accepted, discarded, dropped, rejected, handled, failed)
 
     def _of_times(self, dispatchers: dict[str, AsyncDispatcher]) -> Iterator[Metric]:
         queue = HistogramMetricFamily(
@@ -125,11 +138,15 @@ class DispatcherCollector(Collector):
         handling = HistogramMetricFamily(
             "dispatcher_event_handling_seconds", "Time of events in their handlers.", labels=["dispatcher"]
         )
+        latency = HistogramMetricFamily(
+            "dispatcher_mailbox_latency_seconds", "Time of a mail until it is run, now and then.", labels=["dispatcher"]
+        )
         for name, dispatcher in dispatchers.items():
             if dispatcher.measures_times:
                 _add_histogram(queue, name, dispatcher.queue_time)
                 _add_histogram(handling, name, dispatcher.handling_time)
-        yield from (queue, handling)
+                _add_histogram(latency, name, dispatcher.mailbox_latency)
+        yield from (queue, handling, latency)
 
     def _accepted_so_far(self, name: str, accepted: int) -> int:
         # The parts are read one after the other while the handler thread works: never let the sum step back.
@@ -148,17 +165,21 @@ _collectors_lock = threading.Lock()
 
 
 def register_metrics(
-    dispatcher: AsyncDispatcher,
+    dispatcher: AsyncDispatcher | MultiDispatcher,
     registry: CollectorRegistry = REGISTRY,
     sources: Iterable[MetricsSource] = (),
 ) -> None:
-    """Show a dispatcher, and `sources` with it, in the scrapes of `registry`. Any thread; repeating it is harmless."""
+    """Show a dispatcher, and `sources` with it, in the scrapes of `registry`. Any thread; repeating it is harmless.
+
+    A MultiDispatcher is shown partition by partition: `dispatcher="name-0"` and so on.
+    """
     with _collectors_lock:
         collector = _collectors.get(registry)
         if collector is None:
             collector = _collectors[registry] = DispatcherCollector()
             registry.register(collector)
-    collector.add(dispatcher, sources)
+    for each in dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else (dispatcher,):
+        collector.add(each, sources)
 
 
 class MetricsServer(Service):

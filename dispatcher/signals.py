@@ -6,14 +6,21 @@ byte to a pipe, which the wait reads.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from dispatcher.service import CompositeService, Service, ServiceState
+
+log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ENDING_S: Final = 5.0
+"""For the end of a service that is being stopped by another thread, or by a handler."""
 
 
 class StopSignals:
@@ -86,3 +93,43 @@ class StopSignals:
             os.write(self._write_end, b"n")
         except OSError:
             return  # nobody waits (any more), or the pipe is full of reasons to wake up
+
+
+def run_until_signal(service: Service) -> int:
+    """Start `service` if need be, wait for SIGINT, SIGTERM or its own end, stop it, and return an exit code.
+
+    The code is 128 + the signal's number; 0 if the service was stopped by somebody else; 1 if it, or one of the
+    services that it is made of, has failed, which ends the wait, too. A second SIGINT or SIGTERM during the stop
+    changes nothing: `drain_timeout_s` bounds it. Main thread only.
+
+    Raises:
+        ValueError: called on another thread than the main one, where Python takes no signals.
+        Exception: what `init` or `start` raised.
+    """
+    with StopSignals() as signals:
+        parts = _parts(service)
+        for part in parts:
+            part.register_service_listener(lambda _: signals.notify())
+        try:
+            if service.in_state(ServiceState.NOTINITED):
+                service.init()
+            service.start()
+            while not (service.in_state(ServiceState.STOPPED) or _has_failed(parts) or signals.wait()):
+                continue
+        finally:
+            service.stop()
+            service.wait_for_service_to_stop(_ENDING_S)
+        if signals.received is not None:
+            log.info("%s: stopped by signal %d", service.name, signals.received)
+            return signals.exit_code
+        return 1 if _has_failed(parts) else 0
+
+
+def _parts(service: Service) -> list[Service]:
+    """The service and all that it is made of."""
+    children = service.services if isinstance(service, CompositeService) else ()
+    return [service, *(part for child in children for part in _parts(child))]
+
+
+def _has_failed(parts: list[Service]) -> bool:
+    return any(part.failure_cause is not None for part in parts)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -22,11 +20,11 @@ class Histogram:
         self.counts = [0] * 65
         self.total_ns = 0
 
-    def observe(self, duration_ns: int) -> None:
-        """Count a duration; a negative one (a clock that was set back) counts as 0."""
+    def observe(self, duration_ns: int, times: int = 1) -> None:
+        """Count a duration, or several of the same; a negative one (a clock that was set back) counts as 0."""
         duration_ns = max(duration_ns, 0)
-        self.counts[min(duration_ns.bit_length(), 64)] += 1
-        self.total_ns += duration_ns
+        self.counts[min(duration_ns.bit_length(), 64)] += times
+        self.total_ns += duration_ns * times
 
     def buckets(self) -> list[tuple[float, int]]:
         """Cumulative counts by upper bound in seconds, from 1 microsecond to about 18 minutes, then infinity."""
@@ -38,17 +36,6 @@ class Histogram:
         return [*result, (float("inf"), cumulative)]
 
 
-class EventClassStats:
-    """Counts of one event class, by the name of the event type."""
-
-    __slots__ = ("event_class", "failed", "handled")
-
-    def __init__(self, event_class: str) -> None:
-        self.event_class = event_class
-        self.handled: defaultdict[str, int] = defaultdict(int)
-        self.failed: defaultdict[str, int] = defaultdict(int)
-
-
 def snapshot(copy: Callable[[], T]) -> T:
     """Call `copy`, which copies a container that its owner may change meanwhile, until it comes through."""
     while True:
@@ -56,9 +43,3 @@ def snapshot(copy: Callable[[], T]) -> T:
             return copy()
         except RuntimeError:  # "changed size during iteration": the owner was faster, look again
             continue
-
-
-def count_by_type(queue: deque[Any]) -> dict[Enum, int]:
-    """How many events of each type a queue holds; what is no proper event is left out."""
-    types = (getattr(event, "type", None) for event in snapshot(queue.copy))
-    return dict(Counter(event_type for event_type in types if isinstance(event_type, Enum)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
+from time import monotonic, sleep
 from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher, DispatcherEventHandler
@@ -27,10 +28,22 @@ class DrainDispatcher(AsyncDispatcher):
         """
         if not super().await_drained(timeout):
             raise AssertionError(
-                f"{self.name} is not drained after {timeout} s: in hand {self._current!r}, "
+                f"{self.name} is not drained after {timeout} s: in hand {self._in_hand()!r}, "
                 f"queued {self.queue_contents()}"
             )
         return True
+
+    def wait_for_event_thread_to_wait(self, timeout: float = 10.0) -> None:
+        """Wait until the handler thread has nothing to do and waits for the next event or mail.
+
+        Raises:
+            AssertionError: it does not in time; says what it does instead.
+        """
+        deadline = monotonic() + timeout
+        while not (self.is_drained() and self._mailbox.is_waiting()):
+            if monotonic() > deadline:
+                raise AssertionError(f"{self.name}: the handler thread does not wait, it is {self._describe_handler()}")
+            sleep(0)
 
 
 class InlineDispatcher(Service):

@@ -111,7 +111,7 @@ def test_an_exception_is_counted_and_logged_with_the_event_and_the_next_event_is
         assert dispatcher.await_drained(TIMEOUT_S)
 
     assert (dispatcher.handled, dispatcher.failed) == (2, 2)
-    assert dispatcher.stats["Work"].failed == {"DO": 2}
+    assert dispatcher.failed_by_type() == {("Work", "DO"): 2}
     assert "Numbered Work.DO" in caplog.text
     assert "odd 1" in caplog.text
     assert dispatcher.state is ServiceState.STARTED
@@ -307,4 +307,4 @@ def test_an_alias_is_counted_under_its_members_name(make: Make) -> None:
     dispatcher.event_handler.handle(Event(Mode.ALIAS))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats["Mode"].handled == {"A": 1}
+    assert dispatcher.handled_by_type() == {("Mode", "A"): 1}

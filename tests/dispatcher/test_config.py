@@ -99,7 +99,8 @@ def test_values_do_not_change_after_loading() -> None:
         (
             "dispatcher: {batchsize: 3}",
             ": unknown key dispatcher.batchsize; allowed here: batch_size, drain_events_on_stop, drain_timeout_s, "
-            "measure_times, queue_capacity, queue_full_policy, queue_full_timeout_s",
+            "handler_warn_after_s, measure_times, print_events_info_threshold, queue_capacity, queue_full_policy, "
+            "queue_full_timeout_s",
         ),
         ("queues: [{name: a}, {name: b, cap: 1}]", ": unknown key queues[1].cap; allowed here: capacity, name"),
         ("spare: {name: a, cap: 1}", ": unknown key spare.cap; allowed here: capacity, name"),
@@ -141,7 +142,10 @@ def test_of_several_problems_the_first_is_told_and_the_others_are_counted(write:
         ("dispatcher: 3", "dispatcher: 3 is not allowed; input should be a valid dictionary or instance of Disp"),
         ("dispatcher:", "dispatcher: None is not allowed; input should be a valid dictionary"),
         ("dispatcher: {batch_size: many}", "dispatcher.batch_size: 'many' is not allowed; input should be a valid int"),
-        ("dispatcher: {measure_times: 7}", "dispatcher.measure_times: 7 is not allowed; input should be a valid bool"),
+        (
+            "dispatcher: {measure_times: 7}",
+            "dispatcher.measure_times: 7 is not allowed; input should be 'all', 'sampled' or 'none'",
+        ),
         ("ratio: wide", "ratio: 'wide' is not allowed; input should be a valid integer"),
         ("spare: {name: a, capacity: 1.5}", "spare.capacity: 1.5 is not allowed; input should be a valid integer"),
     ],
@@ -156,7 +160,10 @@ def test_a_value_of_the_wrong_type_is_told_with_its_key_and_the_right_type(
     ("text", "message"),
     [
         ("queue_capacity: 0", "queue_capacity: 0 is not allowed; input should be greater than or equal to 1"),
-        ("queue_full_policy: wait", "queue_full_policy: 'wait' is not allowed; input should be 'block' or 'reject'"),
+        (
+            "queue_full_policy: wait",
+            "queue_full_policy: 'wait' is not allowed; input should be 'block', 'reject' or 'drop_oldest'",
+        ),
         ("queue_full_timeout_s: 0", "queue_full_timeout_s: 0 is not allowed; input should be greater than 0"),
         ("drain_timeout_s: -1", "drain_timeout_s: -1 is not allowed; input should be greater than or equal to 0"),
     ],

@@ -43,7 +43,7 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
 
 def test_a_scrape_shows_the_queue_by_type_and_what_was_handled_failed_and_refused(make: Make, gate: Gate) -> None:
     registry = CollectorRegistry()
-    config = DispatcherConfig(queue_capacity=3, queue_full_policy="reject", measure_times=True)
+    config = DispatcherConfig(queue_capacity=3, queue_full_policy="reject", measure_times="all")
     dispatcher = make(config, name="central", handler=gate)
     register_metrics(dispatcher, registry)
     for number, kind in enumerate([Work.DO, Work.DO, Work.MORE, Work.MORE]):
@@ -169,7 +169,7 @@ def test_a_port_in_use_is_named_in_one_line() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 def test_promtool_finds_nothing_wrong_with_the_page(make: Make) -> None:
     registry = CollectorRegistry()
-    dispatcher = make(DispatcherConfig(measure_times=True), name="central", handler=lambda _: None)
+    dispatcher = make(DispatcherConfig(measure_times="all"), name="central", handler=lambda _: None)
     register_metrics(dispatcher, registry)
     dispatcher.event_handler.handle(Numbered())
     assert dispatcher.await_drained(TIMEOUT_S)

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from enum import Enum
-from typing import NamedTuple
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.stats import EventClassStats, Histogram, count_by_type, snapshot
+from dispatcher.stats import Histogram, snapshot
 
 INFINITY = float("inf")
-
-
-class Job(Enum):
-    STARTED = 1
-    ENDED = 2
-
-
-class Entry(NamedTuple):
-    type: Job
 
 
 def test_an_empty_histogram_has_all_its_buckets() -> None:
@@ -70,16 +57,6 @@ def test_buckets_are_cumulative_and_the_last_one_counts_all(durations_ns: list[i
     assert histogram.total_ns == sum(durations_ns)
 
 
-def test_event_class_stats_start_at_zero() -> None:
-    stats = EventClassStats("Job")
-
-    stats.handled["STARTED"] += 1
-
-    assert stats.event_class == "Job"
-    assert stats.handled == {"STARTED": 1}
-    assert stats.failed["ENDED"] == 0
-
-
 def test_a_snapshot_is_tried_again_while_the_owner_changes_the_container() -> None:
     container = {"a": 1}
     interruptions = iter([RuntimeError("dictionary changed size during iteration")] * 3)
@@ -95,11 +72,3 @@ def test_a_snapshot_is_tried_again_while_the_owner_changes_the_container() -> No
 def test_other_errors_of_a_snapshot_are_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         snapshot(lambda: 1 // 0)
-
-
-def test_what_a_queue_holds_is_counted_by_type() -> None:
-    queue = deque([Entry(Job.STARTED), Entry(Job.ENDED), Entry(Job.STARTED)])
-
-    assert count_by_type(queue) == {Job.STARTED: 2, Job.ENDED: 1}
-    assert count_by_type(deque()) == {}
-    assert len(queue) == 3

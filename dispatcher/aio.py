@@ -1,0 +1,50 @@
+"""For daemons built on asyncio: post, wait and ask from the event loop without blocking it.
+
+A handler is a plain function on the handler thread; `async def` handlers are refused at registration. What a handler
+has to tell the loop goes by `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.errors import QueueFullError
+
+T = TypeVar("T")
+
+
+async def post(dispatcher: AsyncDispatcher, event: Any) -> bool:
+    """As `dispatcher.event_handler.handle(event)`, but waits for room in a full queue without blocking the loop.
+
+    Posts that are awaited one after the other are handled in that order. When the waiting task is cancelled, the event
+    may still be posted once there is room.
+    """
+    try:
+        return dispatcher.post_without_waiting(event)
+    except QueueFullError:
+        return await asyncio.to_thread(dispatcher.event_handler.handle, event)
+
+
+async def await_drained(dispatcher: AsyncDispatcher, timeout: float | None = None) -> bool:
+    """Wait until drained, up to `timeout` seconds (None: for ever), and say whether it is."""
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(dispatcher.when_drained()), timeout)
+    except TimeoutError:
+        return False
+
+
+async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], description: str = "", *args: Any) -> T:
+    """Run `command` on the handler thread, between two events, and return its result or raise its error.
+
+    Raises:
+        RejectedExecutionError: the dispatcher has stopped; the command will not run.
+    """
+    return await asyncio.wrap_future(dispatcher.mailbox_executor.submit(command, description, *args))
+
+
+async def stop(dispatcher: AsyncDispatcher) -> None:
+    """As `dispatcher.stop()`, which waits for the drain, without blocking the loop."""
+    await asyncio.to_thread(dispatcher.stop)

@@ -1,0 +1,289 @@
+"""The default action of a dispatcher: take a batch of events from the queue and hand each to its handler.
+
+Everything here is the handler thread's, and read by others (invariant 1).
+
+Times: an event is timed singly if all have to be, if handlers are slow, so that it costs little, or if its post noted
+the time. Of other events the whole batch is timed, with two looks at the clock.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat, starmap
+from operator import length_hint
+from time import perf_counter_ns, time_ns
+from types import FrameType
+from typing import Any, Final
+
+from dispatcher.config import DispatcherConfig
+from dispatcher.event_queue import DEEP, EventQueue, InQueue, QueuedEvent, event_of
+from dispatcher.journal.writer import JournalWriter
+from dispatcher.mailbox.processor import IdleTimer, MailboxController
+from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.monitor import SIZE_STEP
+from dispatcher.routes import Route, RoutingTable
+from dispatcher.stats import Histogram
+
+_FLOOD: Final = 64
+"""Events in a batch from which on it can be the sign of a flood."""
+_QUICK_NS: Final = 2_000
+"""Handlers that are quicker than this in a flood are not timed singly any more."""
+_SLOW_NS: Final = 5_000
+"""Handlers that take longer than this are."""
+_STAMP_EVERY_NS: Final = 1_000_000
+"""In a flood, one post in this time notes when it was."""
+
+
+class BatchDispatching:
+    """Called with each turn of the mailbox loop. `on_empty` is called instead if nothing is queued.
+
+    `on_error(event, error, route)` decides what follows when a handler raised, which is counted by then.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: EventQueue,
+        mailbox: TaskMailbox,
+        routes: RoutingTable,
+        config: DispatcherConfig,
+        *,
+        journal: JournalWriter | None,
+        clock_ns: Callable[[], int] | None,
+        on_empty: Callable[[MailboxController], bool],
+        on_error: Callable[[Any, BaseException, Route], None],
+        on_size: Callable[[int, int | None], None],
+    ) -> None:
+        self._name = name
+        self._queue = queue
+        self._entries, self._popleft = queue.entries, queue.entries.popleft
+        self._flags, self._give_back = queue.flags, queue.permits.append
+        self._parked = mailbox._parked
+        self._park, self._unpark = mailbox._parking.acquire, mailbox._parking.release
+        self._bounded = queue.capacity is not None
+        self._mailbox = mailbox
+        self._routes = routes
+        self._types = routes.routes
+        self._journal = journal
+        self._clock_ns = clock_ns
+        self._unix_offset_ns = time_ns() - perf_counter_ns()  # real time that never runs backwards
+        self._on_empty = on_empty
+        self._on_error = on_error
+        self._on_size = on_size
+        capacity = config.queue_capacity
+        # A bounded queue is looked at more often, so that a warning of a full one does not come late.
+        self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
+        self._measures = config.measure_times != "none" or journal is not None
+        self._samples = config.measure_times == "sampled" and journal is None
+        self._singly = self._measures  # how the next batch is timed
+        routes.add_internal(InQueue.ENTRY, self._dispatch_one)
+
+        # A batch is counted in `taken` before its first event leaves the queue and in `done` after its last handler has
+        # returned, so at no moment is an event in neither (invariant 3).
+        self.taken = 0
+        self.done = 0
+        self.since_ns = 0  # when the current handler started, of perf_counter_ns; in a flood, the batch; 0: none runs
+        self.idle = IdleTimer()
+        self.queue_time = Histogram()
+        self.handling_time = Histogram()
+        self._timed = 0  # events of this batch that were timed singly
+        self._timed_ns = 0  # their time in the handlers
+        self._pace_ns = _QUICK_NS  # of an event in the last quick batch
+        self._stamped_ns = 0
+
+    def __call__(self, controller: MailboxController) -> None:
+        """Dispatch what is queued, up to the batch size, or until there is mail; if nothing is, wait for it first.
+
+        The hot path: no call for each event but the handler's, no lock, no clock; one count. It is one function because
+        each call between the wait and the handler is felt in the time to wake up.
+        """
+        entries, flags, mailbox = self._entries, self._flags, self._mailbox
+        size = count = len(entries)
+        if not count:
+            if not self._on_empty(controller):
+                return
+            flags.woken_ns = 0
+            self.idle.mark_start()
+            self._parked.append(self._unpark)
+            flags.alert = True
+            # Only now look again: who appended before saw no alert; who appends from here on wakes us.
+            if entries or mailbox._new_mail or self._queue.is_ending():
+                mailbox.unpark()
+            self._park()
+            if flags.alert:
+                self._queue.calm()
+            size = count = len(entries)
+            if not count or mailbox._new_mail:
+                self.idle.mark_end()
+                return
+        if count > self._batch_size:
+            count = self._batch_size
+            if size >= SIZE_STEP:
+                self._on_size(size, self._queue.remaining())
+        self.taken += 1
+        turns = repeat((), count)
+        started_ns = self.since_ns = perf_counter_ns()
+        # Popped by starmap: no call from Python for each event, and a handler that raises does not end it.
+        batch: Iterator[Any] = starmap(self._popleft, turns)
+        types, bounded, give_back = self._types, self._bounded, self._give_back
+        event: Any = None
+        # A run of events of one type looks its route up once, and keeps the handler that was found until the batch
+        # ends: who changes registrations sends a mail, too.
+        known: Any = None
+        missing = 0
+        try:
+            if count > 1 and self._singly:
+                missing = self._dispatch_singly(batch)
+                batch = iter(())
+            while True:
+                try:
+                    for event in batch:
+                        if bounded:
+                            if flags.closer:
+                                self._queue.give_back_permit()
+                            else:
+                                give_back(None)
+                        event_type = event.type
+                        if event_type is not known:
+                            found = types.get(event_type._name_)
+                            if found is None or found.event_type is not event_type:
+                                found = self._routes.find(event_type)
+                            route, handle, known = found, found.handle, event_type
+                        handle(event)
+                        route.handled += 1
+                        event = None
+                        if mailbox._new_mail:  # a hint, read without a lock: mail does not wait for the whole batch
+                            break
+                    break
+                except BaseException as error:
+                    if event is None and type(error) is IndexError:  # somebody else has emptied the queue
+                        missing = 1
+                        break
+                    if type(event) is QueuedEvent:  # not of a handler: that is dealt with where the entry is dispatched
+                        raise
+                    self._fail(event, error)
+                    event = None
+                    if mailbox._new_mail:
+                        break
+        finally:
+            self.since_ns = 0
+            self.done += 1
+        self.idle.mark_end(started_ns)
+        if self._measures:
+            self._note_times(size, count - length_hint(turns) - missing, started_ns)
+
+    def dispatch_last(self) -> None:
+        """After STOPPED: what came in before that was visible, and what the handlers post to finish."""
+        self.taken += 1
+        while (entry := self._queue.take_last()) is not None:
+            self.since_ns = perf_counter_ns()
+            try:
+                self._dispatch_one(entry)
+            finally:
+                self.since_ns = 0
+        self.done += 1
+
+    def in_hand(self, frame: FrameType | None) -> Any:
+        """The event that is being handled, given the handler thread's innermost frame; None if there is none."""
+        while frame is not None:
+            if frame.f_code in (BatchDispatching.__call__.__code__, BatchDispatching._dispatch_one.__code__):
+                return event_of(frame.f_locals.get("event"))
+            frame = frame.f_back
+        return None
+
+    def _dispatch_singly(self, entries: Iterable[Any]) -> int:
+        """Dispatch and time each event, or until there is mail; returns 1 if somebody else has emptied the queue."""
+        mailbox, bounded, flags, give_back = self._mailbox, self._bounded, self._flags, self._give_back
+        try:
+            for entry in entries:
+                if bounded:
+                    if flags.closer:
+                        self._queue.give_back_permit()
+                    else:
+                        give_back(None)
+                self._dispatch_one(entry)
+                if mailbox._new_mail:
+                    break
+        except IndexError:  # what handlers raise does not come here
+            return 1
+        return 0
+
+    def _dispatch_one(self, entry: Any) -> None:
+        """Dispatch and time one event, and tell the journal."""
+        event, enqueued_ns = entry, 0
+        if type(entry) is QueuedEvent:
+            if entry.key is not None:
+                self._queue.close(entry)
+            event, enqueued_ns = entry.event, entry.enqueued_ns
+        journal, clock_ns = self._journal, self._clock_ns
+        started_ns = self.since_ns = perf_counter_ns()
+        if journal is not None:
+            journal.begin(clock_ns() if clock_ns is not None else started_ns + self._unix_offset_ns)
+        outcome, error = "handled", None
+        try:
+            event_type = event.type
+            route = self._types.get(event_type._name_)
+            if route is None or route.event_type is not event_type:
+                route = self._routes.find(event_type)
+            route.handle(event)
+            route.handled += 1
+        except BaseException as raised:
+            outcome, error = self._fail(event, raised)
+        finished_ns = self.since_ns = perf_counter_ns()
+        handling_ns = finished_ns - started_ns
+        self._timed += 1
+        self._timed_ns += handling_ns
+        if not self._measures:
+            return
+        queue_ns = max(0, started_ns - enqueued_ns) if enqueued_ns else 0
+        if enqueued_ns:
+            self.queue_time.observe(queue_ns)
+        self.handling_time.observe(handling_ns)
+        if journal is not None:
+            if clock_ns is not None:
+                # Virtual time stands still while anything is queued, so all three times are the same moment.
+                enqueued_at = finished_at = journal.at
+            else:
+                enqueued_at = journal.at - queue_ns
+                finished_at = journal.at + handling_ns
+            journal.event(self._name, event, enqueued_at, finished_at, queue_ns, handling_ns, outcome, error)
+
+    def _fail(self, event: Any, error: BaseException) -> tuple[str, BaseException]:
+        """Count an event whose handler raised, or that has none (invariant 6); returns the journal's account of it."""
+        route = self._routes.find(getattr(event, "type", None))
+        if not route.registered:
+            error = self._routes.unregistered(getattr(event, "type", None))
+        route.failed += 1
+        self._on_error(event, error, route)
+        return "failed" if route.registered else "unregistered", error
+
+    def _note_times(self, size: int, events: int, started_ns: int) -> None:
+        """After a batch: time the events that were not timed singly, and choose how the next ones are."""
+        finished_ns = perf_counter_ns()
+        woken_ns = self._flags.woken_ns
+        if woken_ns and self._samples:
+            self._flags.woken_ns = 0
+            self.queue_time.observe(started_ns - woken_ns)
+        bare = events - self._timed
+        if bare > 0:
+            bare_ns = max(0, finished_ns - started_ns - self._timed_ns)
+            mean_ns = bare_ns // bare
+            if mean_ns <= _QUICK_NS:
+                self._pace_ns = mean_ns
+            # What the usual pace does not explain is put on one event: count and sum are exact, the rest is likely.
+            pace_ns = min(mean_ns, self._pace_ns)
+            self.handling_time.observe(pace_ns, bare - 1)
+            self.handling_time.observe(bare_ns - pace_ns * (bare - 1))
+            self._singly = self._samples and mean_ns > _SLOW_NS
+        elif self._samples and events >= _FLOOD and self._timed_ns < _QUICK_NS * events:
+            self._singly = False
+        self._timed = self._timed_ns = 0
+        if size < DEEP or finished_ns - self._stamped_ns >= _STAMP_EVERY_NS:
+            self._stamped_ns = finished_ns
+            self._queue.stamp_again()
+
+
+def frame_of(thread_ident: int | None) -> FrameType | None:
+    """The innermost frame of a thread; None if it has ended or not started."""
+    return sys._current_frames().get(thread_ident or 0)

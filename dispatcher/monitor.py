@@ -1,0 +1,162 @@
+"""What keeps an eye on a dispatcher: sizes of the queue, and handlers that take too long.
+
+It never blocks producers or the handler thread: what takes longer than a log line is done on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from enum import Enum
+from time import perf_counter_ns
+from typing import Any, Final
+
+from dispatcher.config import DispatcherConfig
+from dispatcher.mailbox.timers import ProcessingTimeService, SystemProcessingTimeService
+
+log = logging.getLogger("dispatcher.async_dispatcher")
+
+SIZE_STEP: Final = 1000
+"""Events between two log lines of the queue's size; and the room below which it is called low."""
+_PRINT_EVERY_NS: Final = 30_000_000_000
+_WARN_EVERY_NS: Final = 30_000_000_000
+_SIZE_EVERY_NS: Final = 1_000_000_000
+_LOOK_EVERY_MS: Final = 1000
+
+
+class QueueSizeLog:
+    """Logs a queue's size, its low capacity and what is in it, as YARN's dispatcher does. Any thread may call.
+
+    Without a lock: two threads at the same moment may log one line twice.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: DispatcherConfig,
+        contents: Callable[[], dict[Enum, int]],
+        in_hand: Callable[[], Any],
+        clock_ns: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self._name = name
+        self._contents = contents
+        self._in_hand = in_hand
+        self._clock_ns = clock_ns
+        self._threshold = config.print_events_info_threshold
+        capacity = config.queue_capacity
+        self._low = 0 if capacity is None else min(SIZE_STEP, max(1, capacity // 10))
+        self._logged_step = 0
+        self._logged_ns: int | None = None
+        self._warned_ns: int | None = None
+        self._printed_ns: int | None = None
+
+    def __call__(self, size: int, remaining: int | None) -> None:
+        """The queue holds `size` events, and `remaining` more would fit."""
+        if size >= SIZE_STEP:
+            self._log_size(size)
+        if remaining is not None and remaining < self._low and self._is_due("_warned_ns", _WARN_EVERY_NS):
+            log.warning("%s: very low remaining capacity in the event queue: %d", self._name, remaining)
+        if (
+            size >= self._threshold
+            and self._is_due("_printed_ns", _PRINT_EVERY_NS)
+            and log.isEnabledFor(logging.INFO)  # or a long queue would be counted for nobody
+        ):
+            threading.Thread(target=self._print_details, name=f"{self._name}-details", daemon=True).start()
+
+    def _log_size(self, size: int) -> None:
+        step = size // SIZE_STEP
+        if step == self._logged_step:
+            return
+        # In a flood the size is seen now and then only, and changes faster than anybody reads.
+        if size % SIZE_STEP == 0 or self._is_due("_logged_ns", _SIZE_EVERY_NS):
+            self._logged_step = step
+            log.info("%s: size of the event queue is %d", self._name, size)
+
+    def _is_due(self, field: str, every_ns: int) -> bool:
+        now_ns, last_ns = self._clock_ns(), getattr(self, field)
+        if last_ns is not None and now_ns - last_ns < every_ns:
+            return False
+        setattr(self, field, now_ns)
+        return True
+
+    def _print_details(self) -> None:
+        in_hand = self._in_hand()
+        for event_type, count in sorted(self._contents().items(), key=lambda item: -item[1]):
+            log.info("%s: event type %s.%s, %d queued", self._name, type(event_type).__name__, event_type.name, count)
+        if in_hand is not None:
+            log.info("%s: the event in the handler's hands is %r", self._name, in_hand)
+
+
+class HandlerWatch:
+    """Logs a handler that runs too long, once, with its stack.
+
+    `since_ns` tells when the current handler started (0: none runs), `describe` what it is at.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        warn_after_s: float,
+        since_ns: Callable[[], int],
+        describe: Callable[[], str],
+        on_long: Callable[[], None],
+        clock_ns: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self._name = name
+        self._warn_after_ns = int(warn_after_s * 1e9)
+        self._since_ns = since_ns
+        self._describe = describe
+        self._on_long = on_long
+        self._clock_ns = clock_ns
+        self._warned_of_ns = 0  # the timers' thread only
+
+    def look(self) -> None:
+        """Look at the handler now. One thread at a time."""
+        since_ns = self._since_ns()
+        if not since_ns or since_ns == self._warned_of_ns:
+            return
+        running_ns = self._clock_ns() - since_ns
+        if running_ns < self._warn_after_ns:
+            return
+        self._warned_of_ns = since_ns
+        log.warning("%s: a handler has run for %.3g s, %s", self._name, running_ns / 1e9, self._describe())
+        self._on_long()
+
+
+def look_every_ms(config: DispatcherConfig) -> int:
+    """How often to look at a dispatcher: often enough that a warning comes soon after its time."""
+    warn_after_s = config.handler_warn_after_s
+    return _LOOK_EVERY_MS if warn_after_s is None else max(10, min(_LOOK_EVERY_MS, int(warn_after_s * 250)))
+
+
+def describe_stack(frame: Any, event: Any) -> str:
+    """What a thread is at, for a log line of several lines."""
+    stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(its thread is gone)"
+    what = f"at work on {event!r}" if event is not None else "at work on a mail"
+    return f"{what}. It is here:\n{stack}"
+
+
+_shared: SystemProcessingTimeService | None = None
+_shared_lock = threading.Lock()
+
+
+def shared_time_service() -> ProcessingTimeService:
+    """The timers that all dispatchers of the process share: one thread, from the first timer on."""
+    global _shared
+    with _shared_lock:
+        if _shared is None:
+            _shared = SystemProcessingTimeService("dispatcher-monitor")
+        return _shared
+
+
+def _forget_shared() -> None:
+    """In a forked child: the thread stayed with the parent, and who held the lock did, too."""
+    global _shared, _shared_lock
+    _shared = None
+    _shared_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_shared)

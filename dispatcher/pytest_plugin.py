@@ -1,0 +1,36 @@
+"""Fixtures for the tests of what is built on a dispatcher. pytest finds them where this package is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:  # loaded with every pytest run in this environment, so nothing is imported before it is needed
+    from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
+
+
+@pytest.fixture
+def drain_dispatcher() -> Iterator[DrainDispatcher]:
+    """A started dispatcher whose waits fail the test rather than hang it; stopped at the end."""
+    from dispatcher.testing import DrainDispatcher
+
+    with DrainDispatcher() as dispatcher:
+        yield dispatcher
+
+
+@pytest.fixture
+def inline_dispatcher() -> InlineDispatcher:
+    """A dispatcher that handles each event before `handle` returns."""
+    from dispatcher.testing import InlineDispatcher
+
+    return InlineDispatcher()
+
+
+@pytest.fixture
+def manual_clock() -> ManualClock:
+    """Time that stands still until the test advances it."""
+    from dispatcher.testing import ManualClock
+
+    return ManualClock()

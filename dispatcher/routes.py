@@ -1,0 +1,161 @@
+"""Which handlers an event goes to, by its type, and how many of each type were handled and have failed.
+
+Registrations are per Enum class and change under a lock. The handler thread looks events up by the name of their type:
+hashing an Enum member runs Python code, hashing a string that has been hashed before does not. Types of the same name
+form a chain, told apart by identity.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, Literal
+
+from dispatcher.errors import UnregisteredEventTypeError
+from dispatcher.event import Handler, handling_callable
+from dispatcher.multi_listener import MultiListenerHandler
+from dispatcher.stats import snapshot
+
+OnError = Literal["continue", "stop", "exit"]
+SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
+
+
+class Registration:
+    """The handler of one event class. Replaced, never changed."""
+
+    __slots__ = ("handle", "handler", "on_error")
+
+    def __init__(self, handler: Handler, on_error: OnError) -> None:
+        self.handler = handler
+        self.handle = handling_callable(handler)
+        self.on_error: OnError = on_error
+
+    def handlers(self) -> list[Handler]:
+        return list(self.handler.handlers) if isinstance(self.handler, MultiListenerHandler) else [self.handler]
+
+
+class Route:
+    """One event type: what handles it, and what became of its events. Counts are the handler thread's."""
+
+    __slots__ = ("event_class", "event_type", "failed", "handle", "handled", "name", "next", "on_error", "registered")
+
+    def __init__(self, event_type: Any, after: Route | None = None) -> None:
+        self.event_type = event_type
+        self.event_class = type(event_type).__name__
+        # Only members of Enums have a name. Other values are counted together: there may be any number of them.
+        self.name: str = event_type._name_ if isinstance(event_type, Enum) else "(no Enum member)"
+        self.handle: Callable[[Any], Any]  # replaced under the table's lock
+        self.on_error: OnError
+        self.registered: bool
+        self.handled = 0
+        self.failed = 0
+        self.next = after
+
+
+class RoutingTable:
+    """The registrations and the routes of one dispatcher. `register` and `unregister` are for any thread.
+
+    `default` handles the classes that have no registration of their own; None: their events fail.
+    """
+
+    def __init__(self, name: str, default: Handler | None = None) -> None:
+        self._name = name
+        self._default = Registration(default, "continue") if default is not None else None
+        self._lock = threading.Lock()  # leaf lock
+        self._registrations: dict[type, Registration] = {}  # guarded by _lock
+        # By the type's name. Routes are added under _lock by the handler thread, which reads without; never removed.
+        self.routes: dict[str | None, Route] = {}
+        self._others = Route(None)  # what has no Enum member for a type
+        self._others.event_class = "(none)"
+        self._connect(self._others)
+
+    def register(self, event_type: type[Enum], handler: Handler, on_error: OnError) -> None:
+        """Add a handler to what the class has; the strictest `on_error` holds.
+
+        Raises:
+            TypeError: `event_type` is not an Enum class, or `handler` cannot handle. ValueError: an unknown `on_error`.
+        """
+        if not (isinstance(event_type, type) and issubclass(event_type, Enum)):
+            raise TypeError(f"register takes an Enum class first, got {event_type!r}")
+        if on_error not in SEVERITY:
+            raise ValueError(f"on_error is one of {', '.join(SEVERITY)}, not {on_error!r}")
+        handling_callable(handler)  # raises for what cannot handle
+        with self._lock:
+            present = self._registrations.get(event_type)
+            if present is not None:
+                on_error = max(on_error, present.on_error, key=SEVERITY.__getitem__)
+                handler = MultiListenerHandler(*present.handlers(), handler)
+            self._registrations[event_type] = Registration(handler, on_error)
+            self._reconnect(event_type)
+
+    def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
+        """Take back a registration; says whether there was one."""
+        with self._lock:
+            present = self._registrations.get(event_type)
+            others = present.handlers() if present is not None else []
+            if present is None or handler not in others:
+                return False
+            others.remove(handler)
+            if others:
+                rest = others[0] if len(others) == 1 else MultiListenerHandler(*others)
+                self._registrations[event_type] = Registration(rest, present.on_error)
+            else:
+                del self._registrations[event_type]
+            self._reconnect(event_type)
+            return True
+
+    def find(self, event_type: Any) -> Route:
+        """The route of an event type, whatever it is. Handler thread only."""
+        if not isinstance(event_type, Enum):
+            return self._others
+        first = self.routes.get(event_type._name_)
+        route = first
+        while route is not None:
+            if route.event_type is event_type:
+                return route
+            route = route.next
+        route = Route(event_type, first)
+        with self._lock:
+            self._connect(route)
+            self.routes[event_type._name_] = route
+        return route
+
+    def unregistered(self, event_type: Any) -> UnregisteredEventTypeError:
+        """The error of an event that nothing handles."""
+        return UnregisteredEventTypeError(self._name, event_type)
+
+    def add_internal(self, event_type: Enum, handle: Callable[[Any], Any]) -> None:
+        """Send a type that is no user's to `handle`. It is counted with no other."""
+        route = Route(event_type)
+        route.handle, route.on_error, route.registered = handle, "continue", True
+        route.event_class = ""
+        self.routes[event_type._name_] = route
+
+    def all(self) -> Iterator[Route]:
+        """The routes of users' events. Any thread."""
+        for route in (*snapshot(self.routes.copy).values(), self._others):
+            current: Route | None = route
+            while current is not None:
+                if current.event_class and (current.handled or current.failed):
+                    yield current
+                current = current.next
+
+    def _reconnect(self, event_type: type[Enum]) -> None:
+        """Under _lock: the class's registration has changed."""
+        for route in self.routes.values():
+            current: Route | None = route
+            while current is not None:
+                if type(current.event_type) is event_type:
+                    self._connect(current)
+                current = current.next
+
+    def _connect(self, route: Route) -> None:
+        """Under _lock: send the route's events where its class is registered now."""
+        registration = self._registrations.get(type(route.event_type), self._default)
+        route.registered = registration is not None
+        route.handle = registration.handle if registration is not None else self._refuse
+        route.on_error = registration.on_error if registration is not None else "continue"
+
+    def _refuse(self, event: Any) -> None:
+        raise self.unregistered(event.type)
