@@ -1,6 +1,6 @@
 """Measurements behind every speed claim: each beside its peers, in one run, as medians.
 
-scripts/bench [core|replay]...
+scripts/bench [core|core.PART|replay]...
 """
 
 from __future__ import annotations
@@ -8,176 +8,124 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import queue
-import statistics
 import sys
-import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
 
-import pykka
+from endurance import Endurance
+from jvm import Hadoop, hadoop_jvm
+from latency import Latency
+from machines import machines
+from mailboxes import mailboxes
+from measure import Figures, Part, Settings
+from memory import Memory
+from replay import replay
+from stopping import Stopping
+from targets import print_targets
+from throughput import throughput
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, Event
-from statemachines.resourcemanager import Replay, ResourceManagerConfig
-from statemachines.resourcemanager.workload import read_workload
+_STAT = Path("/proc/stat")
 
-REPEATS = 7
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Kind(Enum):
-    TICK = 1
-
-
-class Counting:
-    """The handler: what it does is as little as a handler can do."""
-
-    def __init__(self) -> None:
-        self.handled = 0
-
-    def handle(self, event: Event[Kind]) -> None:
-        self.handled += 1
-
-
-def async_dispatcher(config: DispatcherConfig) -> Callable[[list[Event[Kind]]], float]:
-    def run(events: list[Event[Kind]]) -> float:
-        handler = Counting()
-        with AsyncDispatcher(config) as dispatcher:
-            dispatcher.register(Kind, handler)
-            post = dispatcher.event_handler.handle
-            started = time.perf_counter()
-            for event in events:
-                post(event)
-            dispatcher.await_drained()
-            took = time.perf_counter() - started
-        assert handler.handled == len(events)
-        return took
-
-    return run
+WITH_HADOOP: dict[str, Callable[[Settings, Hadoop | None], Part]] = {"throughput": throughput, "machines": machines}
+PARTS: dict[str, Callable[[Settings, Hadoop | None], Part]] = {
+    **WITH_HADOOP,
+    "mailbox": lambda settings, _: mailboxes(settings),
+    "latency": lambda settings, _: Latency(settings),
+    "stop": lambda settings, _: Stopping(settings),
+    "memory": lambda settings, _: Memory(settings),
+    "endurance": lambda settings, _: Endurance(settings),
+}
 
 
-def bare_loop(events: list[Event[Kind]]) -> float:
-    """The limit: no threads, no waiting, only the deque and the call."""
-    handler, waiting = Counting(), deque[Event[Kind]]()
-    append, popleft, handle = waiting.append, waiting.popleft, handler.handle
-    started = time.perf_counter()
-    for event in events:
-        append(event)
-    while waiting:
-        handle(popleft())
-    return time.perf_counter() - started
+def core(chosen: list[str], settings: Settings) -> None:
+    """The chosen parts, round by round; what is measured only once comes after the rounds."""
+    figures: Figures = {}
+    started_s, others_s = time.perf_counter(), _others_busy_s()
+    if WITH_HADOOP.keys() & set(chosen):
+        with hadoop_jvm() as hadoop:
+            parts = _measure(chosen, settings, hadoop)
+    else:
+        parts = _measure(chosen, settings, None)
+    # Now that the JVM has ended, its time counts as ours.
+    others = (_others_busy_s() - others_s) / (time.perf_counter() - started_s)
+    if _STAT.exists():
+        print(f"Other processes kept {max(0.0, others):.2f} cores busy meanwhile; figures count when that is near 0.")
+    for part in parts:
+        figures |= part.report()
+    print_targets(figures, everything=len(chosen) == len(PARTS))
 
 
-def thread_over(make: Callable[[], queue.Queue[Event[Kind] | None] | queue.SimpleQueue[Event[Kind] | None]]):
-    """What people write by hand: a thread that takes from a queue until it gets None."""
-
-    def run(events: list[Event[Kind]]) -> float:
-        handler, waiting = Counting(), make()
-
-        def work() -> None:
-            get, handle = waiting.get, handler.handle
-            while (event := get()) is not None:
-                handle(event)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        put = waiting.put
-        started = time.perf_counter()
-        for event in events:
-            put(event)
-        put(None)
-        thread.join()
-        took = time.perf_counter() - started
-        assert handler.handled == len(events)
-        return took
-
-    return run
+def _measure(chosen: list[str], settings: Settings, hadoop: Hadoop | None) -> list[Part]:
+    parts = [PARTS[name](settings, hadoop) for name in chosen]
+    for part in parts:
+        part.warm_up()
+    for done in range(settings.repeats):
+        _progress(f"round {done + 1} of {settings.repeats}")
+        for part in parts:
+            part.round()
+    _progress("")
+    return parts
 
 
-class _Actor(pykka.ThreadingActor):
-    use_daemon_thread = True
-
-    def __init__(self, handler: Counting) -> None:
-        super().__init__()
-        self._handler = handler
-
-    def on_receive(self, message: Event[Kind]) -> None:
-        self._handler.handle(message)
+def _others_busy_s() -> float:
+    """Processor seconds so far of all processes but this one and its children that have ended; 0.0 if not told."""
+    if not _STAT.exists():
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq = map(int, _STAT.read_text().split()[1:8])
+    busy_s = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    return busy_s - sum(os.times()[:4])
 
 
-def pykka_actor(events: list[Event[Kind]]) -> float:
-    handler = Counting()
-    actor = _Actor.start(handler)
-    tell = actor.tell
-    started = time.perf_counter()
-    for event in events:
-        tell(event)
-    actor.stop()  # comes after the messages, and waits
-    took = time.perf_counter() - started
-    assert handler.handled == len(events)
-    return took
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def core() -> None:
-    """Events per second from one producer, made beforehand, through a handler that counts."""
-    million, fewer = 1_000_000, 100_000
-    rows: list[tuple[str, int, Callable[[list[Event[Kind]]], float]]] = [
-        ("AsyncDispatcher", million, async_dispatcher(DispatcherConfig())),
-        ("AsyncDispatcher, bounded at 10,000", million, async_dispatcher(DispatcherConfig(queue_capacity=10_000))),
-        ("AsyncDispatcher, times measured", million, async_dispatcher(DispatcherConfig(measure_times=True))),
-        ("bare loop over a deque (the limit)", million, bare_loop),
-        ("queue.SimpleQueue and a thread", million, thread_over(queue.SimpleQueue)),
-        ("queue.Queue and a thread", fewer, thread_over(queue.Queue)),
-        ("pykka actor", fewer, pykka_actor),
-    ]
-    events = [Event(Kind.TICK, 0.0) for _ in range(million)]
-    rates: dict[str, list[float]] = {name: [] for name, _, _ in rows}
-    for _ in range(REPEATS):  # one round after the other, so that a slow moment hits all alike
-        for name, count, run in rows:
-            rates[name].append(count / run(events[:count]))
-    print("\nEvents per second, one producer, events made beforehand")
-    own = statistics.median(rates["AsyncDispatcher"])
-    print(f"{'':36} {'median':>12} {'lowest':>12} {'highest':>12} {'AsyncDispatcher is':>20}")
-    for name, values in rates.items():
-        middle = statistics.median(values)
-        print(f"{name:36} {middle:12,.0f} {min(values):12,.0f} {max(values):12,.0f} {own / middle:18.2f} x")
-
-
-def replay() -> None:
-    """Replay speed on the sample workload, with the journal and without."""
-    workload = read_workload(ROOT / "config" / "workloads" / "sample")
-    config = ResourceManagerConfig.model_validate({"metrics": {"enabled": False}})
-    print(f"\nReplay of the sample workload: {len(workload.applications):,} applications, {REPEATS} repeats")
-    print(f"{'':36} {'events/s':>12} {'lowest':>12} {'highest':>12} {'containers/s':>14}")
-    for name, journaled in (("with journal", True), ("without journal", False)):
-        events, containers = [], []
-        for _ in range(REPEATS):
-            with tempfile.TemporaryDirectory() as folder:
-                journal = Path(folder) / "journal" if journaled else None
-                result = Replay(workload, config, journal_path=journal).run()
-            events.append(result.events_per_s)
-            containers.append(result.containers / result.wall_s)
-        print(
-            f"{name:36} {statistics.median(events):12,.0f} {min(events):12,.0f} {max(events):12,.0f} "
-            f"{statistics.median(containers):14,.0f}"
-        )
+def _machine() -> str:
+    """The processor's name, where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor() or 'unknown processor'}, {platform.machine()}"
 
 
 def main() -> None:
-    benchmarks = {"core": core, "replay": replay}
+    choices = ["core", *(f"core.{part}" for part in PARTS), "replay"]
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure, each beside its peers in one run.")
-    parser.add_argument("what", nargs="*", help=f"any of {', '.join(benchmarks)}; default: all")
-    chosen = parser.parse_args().what or list(benchmarks)
-    unknown = [name for name in chosen if name not in benchmarks]
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of {', '.join(choices)}; default: core replay")
+    parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")
+    parser.add_argument("--scale", type=float, default=Settings.scale, help="factor on all counts, for a quick look")
+    parser.add_argument(
+        "--events", type=int, default=Settings.endurance_events, help="events of core.endurance (%(default)s)"
+    )
+    parser.add_argument(
+        "--one-core",
+        action="store_true",
+        help="stay on one core, the JVM too (Linux): threads that hand each other a lock are then faster, and steadier",
+    )
+    arguments = parser.parse_args()
+    chosen = arguments.what or ["core", "replay"]
+    unknown = [name for name in chosen if name not in choices]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(benchmarks)}")
-    print(f"Python {sys.version.split()[0]}, {platform.machine()}, {os.cpu_count()} cores, medians of {REPEATS}")
-    for name in chosen:
-        benchmarks[name]()
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(choices)}")
+    if arguments.repeats < 1 or arguments.scale <= 0 or arguments.events < 1:
+        parser.error("--repeats, --scale and --events are more than 0")
+    if arguments.one_core and not hasattr(os, "sched_setaffinity"):
+        parser.error("--one-core needs a system that lets a process choose its cores, such as Linux")
+    settings = Settings(arguments.repeats, arguments.scale, arguments.events)
+    scaled = f", counts scaled by {settings.scale:g}: a quick look, not a measurement" if settings.scale != 1 else ""
+    cores = f"{os.cpu_count()} cores"
+    if arguments.one_core:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        cores = f"one of {cores} used"
+    print(f"{_machine()}, {cores}, Python {platform.python_version()}, {platform.system()}")
+    print(f"Medians of {settings.repeats} repeats{scaled}; load average {os.getloadavg()[0]:.2f} at the start")
+    parts = [part for part in PARTS if "core" in chosen or f"core.{part}" in chosen]
+    if parts:
+        core(parts, settings)
+    if "replay" in chosen:
+        replay(settings)
 
 
 if __name__ == "__main__":

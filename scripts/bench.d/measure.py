@@ -1,0 +1,122 @@
+"""How things are measured here: rows of a table, run one round after the other, and told as medians.
+
+A round runs every row once, so a slow moment of the machine hits all rows alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+Figures = dict[str, float]
+"""What was measured, by `table.row`: medians; rates also have `table.row-highest`."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of one run."""
+
+    repeats: int = 7
+    scale: float = 1.0
+    """Factor on all counts: below 1 for a quick look while developing."""
+    endurance_events: int = 100_000_000
+
+    def count(self, count: int) -> int:
+        """`count` scaled, even and at least 20."""
+        return max(20, int(count * self.scale) // 4 * 4)
+
+
+class Part(Protocol):
+    """One subject of the benchmark. Its rounds are interleaved with those of the other parts chosen."""
+
+    def warm_up(self) -> None: ...
+
+    def round(self) -> None: ...
+
+    def report(self) -> Figures:
+        """Print the tables; what they hold goes to the targets."""
+
+
+class Spread(NamedTuple):
+    median: float
+    lowest: float
+    highest: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass
+class Row:
+    """Something that is run `count` times over; `run(count)` returns the seconds that it took."""
+
+    key: str
+    name: str
+    count: int
+    run: Callable[[int], float]
+    runs_per_round: int = 1
+    """More than one for what spreads widely from run to run."""
+    rates: list[float] = field(default_factory=list)
+
+    def measure(self) -> None:
+        for _ in range(self.runs_per_round):
+            gc.collect()  # outside the time taken: what one row leaves behind is not the next one's to collect
+            self.rates.append(self.count / self.run(self.count))
+
+    def warm_up(self) -> None:
+        self.run(max(4, self.count // 20 // 4 * 4))
+
+
+@dataclass
+class RateTable:
+    """Rates per second; the first row is ours, and the last column says how many times as fast it is as the others."""
+
+    key: str
+    title: str
+    rows: list[Row]
+
+    def report(self) -> Figures:
+        spreads = {row.name: Spread.of(row.rates) for row in self.rows}
+        print_table(self.title, spreads)
+        medians = {f"{self.key}.{row.key}": spreads[row.name].median for row in self.rows}
+        return medians | {f"{self.key}.{row.key}-highest": spreads[row.name].highest for row in self.rows}
+
+
+class RatePart:
+    """A part that is nothing but tables of rates."""
+
+    def __init__(self, *tables: RateTable) -> None:
+        self._tables = tables
+
+    def warm_up(self) -> None:
+        for row in self._rows():
+            row.warm_up()
+
+    def round(self) -> None:
+        for row in self._rows():
+            row.measure()
+
+    def report(self) -> Figures:
+        return {key: value for table in self._tables for key, value in table.report().items()}
+
+    def _rows(self) -> list[Row]:
+        return [row for table in self._tables for row in table.rows]
+
+
+def print_table(
+    title: str, spreads: Mapping[str, Spread], *, digits: int = 0, extra: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Print a spread per row and the ratio of the first row to each; `extra`: more columns by heading."""
+    extra = extra or {}
+    own = next(iter(spreads.values())).median
+    print(f"\n{title}")
+    more = "".join(f"{heading:>12}" for heading in extra)
+    print(f"{'':46} {'median':>13} {'lowest':>13} {'highest':>13} {'first / this':>13}{more}")
+    for place, (name, spread) in enumerate(spreads.items()):
+        numbers = " ".join(f"{value:13,.{digits}f}" for value in spread)
+        ratio = f"{own / spread.median:11.2f} x" if spread.median else f"{'-':>13}"
+        print(f"{name:46} {numbers} {ratio}" + "".join(f"{column[place]:>12}" for column in extra.values()))

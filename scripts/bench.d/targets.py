@@ -1,0 +1,68 @@
+"""What the core must reach, and what it reached in this run; misses are shown as such."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from measure import Figures
+
+
+class Target(NamedTuple):
+    """A figure, or its ratio to another one, and its bound; None: shown beside the target before it."""
+
+    what: str
+    figure: str
+    per: str | None
+    bound: float | None
+    at_most: bool = False
+    unit: str = " x"
+
+    def measured(self, figures: Figures) -> float | None:
+        if self.figure not in figures or (self.per is not None and self.per not in figures):
+            return None
+        return figures[self.figure] / (figures[self.per] if self.per is not None else 1)
+
+    def verdict(self, value: float) -> str:
+        if self.bound is None:
+            return ""
+        return "reached" if (value <= self.bound if self.at_most else value >= self.bound) else "MISSED"
+
+    def told(self, value: float) -> str:
+        if self.unit == "%":
+            return f"{value:.1%}"
+        return f"{value:,.0f}{self.unit}" if value >= 1000 else f"{value:,.2f}{self.unit}"
+
+
+TARGETS = (
+    Target("one producer, premade, metrics on : Hadoop's", "one-premade.on", "one-premade.hadoop", 1.0),
+    Target("    the same : Hadoop's fastest run", "one-premade.on", "one-premade.hadoop-highest", None),
+    Target("one producer, premade, metrics on : pykka", "one-premade.on", "one-premade.pykka", 20),
+    Target("one producer, premade, metrics on : queue.Queue", "one-premade.on", "one-premade.queue", 10),
+    Target("one producer, premade, metrics on : bare loop", "one-premade.on", "one-premade.bare", 0.45),
+    Target("four producers : one, premade", "four-premade.on", "one-premade.on", 0.9),
+    Target("bounded at 10,000 : unbounded, one producer", "one-premade.bounded", "one-premade.on", 0.5),
+    Target("bounded at 10,000 : unbounded, four producers", "four-premade.bounded", "four-premade.on", 0.5),
+    Target("metrics on : off, one producer, premade", "one-premade.on", "one-premade.off", 0.9),
+    Target("idle wake-up p50 : queue.SimpleQueue's", "wake.ours-p50", "wake.simple-p50", 1.2, at_most=True),
+    Target("mails through execute", "mail.execute", None, 1_000_000, unit="/s"),
+    Target("state machine : transitions", "machine.ours", "machine.transitions", 20),
+    Target("state machine : python-statemachine", "machine.ours", "machine.python-statemachine", 150),
+    Target("state machine : written by hand", "machine.ours", "machine.hand", 0.7),
+    Target("stop() after the last event, median", "stop.ours", None, 5, at_most=True, unit=" ms"),
+    Target("RSS growth from 10 % to 100 % of the events", "endurance.growth", None, 0.05, at_most=True, unit="%"),
+)
+
+
+def print_targets(figures: Figures, *, everything: bool) -> None:
+    """Those measured in this run; with `everything`, also those that could not be."""
+    measured_here = [(target, target.measured(figures)) for target in TARGETS]
+    shown = [(target, value) for target, value in measured_here if value is not None or everything]
+    if not shown:
+        return
+    print("\nTargets: queue.Queue, pykka and Hadoop's differ much between --one-core and several; look at both.")
+    print(f"{'':50} {'must be':>15} {'measured':>15}")
+    for target, value in shown:
+        bound = f"{'<=' if target.at_most else '>='} {target.told(target.bound)}" if target.bound is not None else "-"
+        measured = "not measured" if value is None else target.told(value)
+        verdict = "" if value is None else target.verdict(value)
+        print(f"{target.what:50} {bound:>15} {measured:>15}  {verdict}".rstrip())
