@@ -19,10 +19,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
-from time import monotonic, perf_counter_ns
+from time import monotonic
 from typing import Any
 
 from dispatcher.config import DispatcherConfig
+from dispatcher.dispatcher_view import DispatcherView
 from dispatcher.dispatching import BatchDispatching, frame_of
 from dispatcher.errors import ForkedProcessError
 from dispatcher.event import Handler
@@ -35,9 +36,7 @@ from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
 from dispatcher.mailbox.timers import ProcessingTimeService
 from dispatcher.monitor import HandlerWatch, QueueSizeLog, describe_stack, look_every_ms, shared_time_service
 from dispatcher.routes import OnError, Route, RoutingTable
-from dispatcher.service import Service
 from dispatcher.signals import run_until_signal
-from dispatcher.stats import Histogram, snapshot
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ class DispatcherEventHandler:
         return self.handle(event)
 
 
-class AsyncDispatcher(Service):
+class AsyncDispatcher(DispatcherView):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` is called on the handler thread whenever nothing is queued, before it waits; True means that it made
@@ -203,112 +202,11 @@ class AsyncDispatcher(Service):
         self._check_not_forked()
         return self._executor
 
-    # -- looking at it from outside --------------------------------------------------------------------------------
-
-    @property
-    def capacity(self) -> int | None:
-        """Most events in the queue; None: no bound."""
-        return self._queue.capacity
-
-    @property
-    def measures_times(self) -> bool:
-        """Whether any events are timed in the queue and in their handlers."""
-        return self._measures
-
-    @property
-    def queue_time(self) -> Histogram:
-        """Time in the queue, of those events that were timed there."""
-        return self._dispatching.queue_time
-
-    @property
-    def handling_time(self) -> Histogram:
-        """Time in the handlers, of all events; in a flood of quick ones, the mean of each batch."""
-        return self._dispatching.handling_time
-
-    @property
-    def mailbox_latency(self) -> Histogram:
-        """How long a mail waited until it was run, measured about once a second."""
-        return self._processor.metrics_controller.latency
-
-    @property
-    def mails_run(self) -> int:
-        return self._processor.mails_run
-
-    @property
-    def accepted(self) -> int:
-        """Events accepted so far: handled + failed + in hand + queued + discarded (invariant 4)."""
-        return self.handled + self.failed + self.discarded + self.pending()
-
-    @property
-    def handled(self) -> int:
-        return sum(route.handled for route in self._routes.all())
-
-    @property
-    def failed(self) -> int:
-        return sum(route.failed for route in self._routes.all())
-
-    def handled_by_type(self) -> dict[tuple[str, str], int]:
-        """Events handled, by the names of event class and event type."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for route in self._routes.all():
-            counts[route.event_class, route.name] += route.handled
-        return dict(+counts)
-
-    def failed_by_type(self) -> dict[tuple[str, str], int]:
-        """Events that failed, by the names of event class and event type."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for route in self._routes.all():
-            counts[route.event_class, route.name] += route.failed
-        return dict(+counts)
-
-    @property
-    def discarded(self) -> int:
-        """Events accepted that will never be handled; `discarded_by_reason` says why."""
-        return self._queue.discarded
-
-    @property
-    def discarded_by_reason(self) -> dict[str, int]:
-        """stop: left behind by one; drop_oldest: made room in a full queue; superseded: by a newer one of its key."""
-        return dict(snapshot(self._queue.dropped.copy).items())
-
-    @property
-    def rejected(self) -> dict[str, int]:
-        """Events refused, by reason: full, timeout, draining, stopped."""
-        return snapshot(self._queue.rejected.copy)
-
-    def pending(self) -> int:
-        """Events accepted and not finished: queued, or in the handler's hands. Exact while the thread is at rest."""
-        return len(self._queue.entries) + (self._dispatching.since_ns != 0)
-
-    def queue_size(self) -> int:
-        """How many events wait, without the one in the handler's hands."""
-        return len(self._queue.entries)
-
-    def queue_contents(self) -> dict[Enum, int]:
-        """What waits, by event type."""
-        return self._queue.contents()
-
-    def handler_running_s(self) -> float:
-        """How long the current handler has run, in a flood: the current batch; 0.0 if none does."""
-        since_ns = self._dispatching.since_ns
-        return (perf_counter_ns() - since_ns) / 1e9 if since_ns else 0.0
-
-    def idle_s(self) -> float:
-        """For how long the handler thread has had nothing to do."""
-        return self._dispatching.idle.total_ns / 1e9
+    # -- draining ----------------------------------------------------------------------------------------------------
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
         """Whether `stop` handles what is queued (True, the default) or discards it. Call it before `stop`."""
         self._drain_on_stop = drain
-
-    def is_drained(self) -> bool:
-        """The queue is empty and nothing is in the handler's hands: exactly so at one moment during this call.
-
-        Where YARN-3878's flag could be wrong: `done` is read before the queue and `taken` after it; if they are equal,
-        nothing was taken in between, so what the queue said holds for both.
-        """
-        done = self._dispatching.done
-        return not self._queue.entries and self._dispatching.taken == done
 
     def await_drained(self, timeout: float | None = None) -> bool:
         """Wait until drained, up to `timeout` seconds (None: for ever), and say whether it is. Holds no other lock.

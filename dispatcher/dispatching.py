@@ -19,7 +19,7 @@ from typing import Any, Final
 from dispatcher.config import DispatcherConfig
 from dispatcher.event_queue import DEEP, EventQueue, InQueue, QueuedEvent, event_of
 from dispatcher.journal.writer import JournalWriter
-from dispatcher.mailbox.processor import IdleTimer, MailboxController
+from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.monitor import SIZE_STEP
 from dispatcher.routes import Route, RoutingTable
@@ -58,7 +58,8 @@ class BatchDispatching:
         self._name = name
         self._queue = queue
         self._entries, self._popleft = queue.entries, queue.entries.popleft
-        self._flags, self._give_back = queue.flags, queue.permits.append
+        self._flags, self._give_back = queue.flags, queue.room.permits.append
+        self._room, self._room_flags = queue.room, queue.room.flags
         self._parked = mailbox._parked
         self._park, self._unpark = mailbox._parking.acquire, mailbox._parking.release
         self._bounded = queue.capacity is not None
@@ -84,7 +85,10 @@ class BatchDispatching:
         self.taken = 0
         self.done = 0
         self.since_ns = 0  # when the current handler started, of perf_counter_ns; in a flood, the batch; 0: none runs
-        self.idle = IdleTimer()
+        # Time in the waits that were noted, and when one began that was not, or 0; replaced as one, so that nobody who
+        # reads them sees a wait twice. It is noted after the batch that ends it, which began at _waits_until_ns.
+        self._waits: tuple[int, int] = (0, 0)
+        self._waits_until_ns = 0
         self.queue_time = Histogram()
         self.handling_time = Histogram()
         self._timed = 0  # events of this batch that were timed singly
@@ -98,13 +102,23 @@ class BatchDispatching:
         The hot path: no call for each event but the handler's, no lock, no clock; one count. It is one function because
         each call between the wait and the handler is felt in the time to wake up.
         """
-        entries, flags, mailbox = self._entries, self._flags, self._mailbox
+        entries, flags, mailbox, popleft = self._entries, self._flags, self._mailbox, self._popleft
+        types, bounded, room, give_back = self._types, self._bounded, self._room_flags, self._give_back
+        event: Any = None
+        # A run of events of one type looks its route up once, and keeps the handler that was found until the batch
+        # ends: who changes registrations sends a mail, too.
+        known: Any = None
+        missing = 0
+        # Popped by starmap: no call from Python for each event, and a handler that raises does not end it.
+        turns = repeat((), 1)
+        batch: Iterator[Any] = starmap(popleft, turns)
         size = count = len(entries)
-        if not count:
+        waited = not count
+        if waited:
             if not self._on_empty(controller):
                 return
             flags.woken_ns = 0
-            self.idle.mark_start()
+            self._waits = (self._waits[0], perf_counter_ns())
             self._parked.append(self._unpark)
             flags.alert = True
             # Only now look again: who appended before saw no alert; who appends from here on wakes us.
@@ -115,23 +129,17 @@ class BatchDispatching:
                 self._queue.calm()
             size = count = len(entries)
             if not count or mailbox._new_mail:
-                self.idle.mark_end()
+                self._note_wait(perf_counter_ns())
                 return
-        if count > self._batch_size:
-            count = self._batch_size
-            if size >= SIZE_STEP:
-                self._on_size(size, self._queue.remaining())
+        if count > 1:
+            if count > self._batch_size:
+                count = self._batch_size
+                if size >= SIZE_STEP:
+                    self._on_size(size, self._queue.remaining())
+            turns = repeat((), count)
+            batch = starmap(popleft, turns)
         self.taken += 1
-        turns = repeat((), count)
-        started_ns = self.since_ns = perf_counter_ns()
-        # Popped by starmap: no call from Python for each event, and a handler that raises does not end it.
-        batch: Iterator[Any] = starmap(self._popleft, turns)
-        types, bounded, give_back = self._types, self._bounded, self._give_back
-        event: Any = None
-        # A run of events of one type looks its route up once, and keeps the handler that was found until the batch
-        # ends: who changes registrations sends a mail, too.
-        known: Any = None
-        missing = 0
+        started_ns = self.since_ns = self._waits_until_ns = perf_counter_ns()
         try:
             if count > 1 and self._singly:
                 missing = self._dispatch_singly(batch)
@@ -140,10 +148,12 @@ class BatchDispatching:
                 try:
                     for event in batch:
                         if bounded:
-                            if flags.closer:
-                                self._queue.give_back_permit()
+                            if room.closer:
+                                self._room.give_back()
                             else:
                                 give_back(None)
+                                if room.closer:  # set since, by somebody who may not have seen this one
+                                    self._room.tell()
                         event_type = event.type
                         if event_type is not known:
                             found = types.get(event_type._name_)
@@ -169,7 +179,8 @@ class BatchDispatching:
         finally:
             self.since_ns = 0
             self.done += 1
-        self.idle.mark_end(started_ns)
+        if waited:
+            self._note_wait(started_ns)
         if self._measures:
             self._note_times(size, count - length_hint(turns) - missing, started_ns)
 
@@ -184,6 +195,18 @@ class BatchDispatching:
                 self.since_ns = 0
         self.done += 1
 
+    def idle_ns(self) -> int:
+        """Time spent waiting so far. Any thread."""
+        waited_ns, since_ns = self._waits
+        if not since_ns:
+            return waited_ns
+        until_ns = self._waits_until_ns
+        return waited_ns + (until_ns if until_ns > since_ns else perf_counter_ns()) - since_ns
+
+    def _note_wait(self, until_ns: int) -> None:
+        waited_ns, since_ns = self._waits
+        self._waits = (waited_ns + until_ns - since_ns, 0)
+
     def in_hand(self, frame: FrameType | None) -> Any:
         """The event that is being handled, given the handler thread's innermost frame; None if there is none."""
         while frame is not None:
@@ -194,14 +217,11 @@ class BatchDispatching:
 
     def _dispatch_singly(self, entries: Iterable[Any]) -> int:
         """Dispatch and time each event, or until there is mail; returns 1 if somebody else has emptied the queue."""
-        mailbox, bounded, flags, give_back = self._mailbox, self._bounded, self._flags, self._give_back
+        mailbox = self._mailbox
         try:
             for entry in entries:
-                if bounded:
-                    if flags.closer:
-                        self._queue.give_back_permit()
-                    else:
-                        give_back(None)
+                if self._bounded:
+                    self._room.give_back()
                 self._dispatch_one(entry)
                 if mailbox._new_mail:
                     break

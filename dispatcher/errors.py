@@ -3,7 +3,7 @@
     DispatcherError
       ServiceStateError             caller: a life-cycle method was called in the wrong state
       UnregisteredEventTypeError    caller: nobody registered a handler for the event's enum class
-      QueueFullError                load: a bounded queue stayed full
+      QueueFullError                load: a bounded queue is full, and the caller does not wait
       MailboxStateError             caller: a mailbox method was called from the wrong thread or at the wrong time
         MailboxClosedError          caller or shutdown: the mailbox is quiesced or closed
       RejectedExecutionError        shutdown: an executor no longer takes work
@@ -51,15 +51,14 @@ class UnregisteredEventTypeError(DispatcherError):
 
 
 class QueueFullError(DispatcherError):
-    """A bounded queue stayed full for as long as the caller was willing to wait."""
+    """A bounded queue is full, and the caller did not want to wait."""
 
-    def __init__(self, name: str, capacity: int, waited_s: float) -> None:
+    def __init__(self, name: str, capacity: int) -> None:
         self.name = name
         self.capacity = capacity
-        self.waited_s = waited_s
         super().__init__(
-            f"{name}: the queue stayed full ({capacity} events) for {waited_s:g} s. "
-            "Raise queue_capacity, or slow the producers down."
+            f"{name}: the queue is full ({capacity} events). Post in a way that waits, raise queue_capacity, "
+            "or slow the producers down."
         )
 
 

@@ -8,9 +8,6 @@ and append then would strand an event between a stop and a post (invariant 2).
 
 The handler thread ends when it finds the queue empty under the lock *after* it has set STOPPED: an append before that
 is seen there, an append after it sees STOPPED. So every event is handled, discarded or refused, and only one of these.
-
-A bounded queue hands out permits: who posts takes one first, and the handler thread gives one back for each event that
-it takes. Taking and giving are atomic steps on a list, so the bound is strict without a lock.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError, QueueFullError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.monitor import QueueSizeLog
+from dispatcher.queue_room import QueueRoom
 from dispatcher.stats import snapshot
 
 RUNNING: Final = 0  # plain ints: comparing members of an Enum's int flavour runs Python code on the hot path
@@ -75,14 +73,13 @@ def event_of(entry: Any) -> Any:
 class _Flags:
     """What each post looks at. An object of its own: slots are quicker to read than one attribute of many."""
 
-    __slots__ = ("alert", "closer", "gate", "phase", "woken_ns")
+    __slots__ = ("alert", "gate", "phase", "woken_ns")
 
     def __init__(self) -> None:
         self.gate = OPEN  # before the append; written under the queue's lock
         self.alert = False  # after the append: the handler thread waits, or not RUNNING; written under the queue's lock
         self.phase: int = RUNNING  # never goes back; written under the queue's lock
         self.woken_ns = 0  # when a post woke the handler thread; written by that post, reset by the handler thread
-        self.closer = False  # look closer when a permit is given back; written under the queue's lock
 
 
 class EventQueue:
@@ -108,19 +105,13 @@ class EventQueue:
     ) -> None:
         self._name = name
         self._mailbox = mailbox
-        self._config = config
-        self._capacity = config.queue_capacity
-        self._is_inside = (
-            is_inside  # whether the caller is a handler thread whose posts are neither refused nor held up
-        )
+        self._full_policy = config.queue_full_policy
+        self._is_inside = is_inside  # whether the caller is a handler thread, whose posts are not refused or held up
         self._on_size = on_size
         self._parked = mailbox._parked
         self.entries: deque[Any] = deque()  # any thread appends; the handler thread takes from the left
-        self.permits: list[None] = [None] * (self._capacity or 0)  # any thread pops; who takes an entry appends
         self._lock = threading.Lock()  # leaf lock
-        self._room = threading.Condition(self._lock)
-        self.waiting_producers = 0  # guarded by _lock
-        self._overdraft = 0  # guarded by _lock: entries of handlers that hold no permit
+        self.room = QueueRoom(config, self._lock, lambda: self.flags.phase != RUNNING)
         self._lingers = False  # written under _lock
         self._samples = stamps == "sampled"
         self._stamping = stamps != "none"  # posts note their time; written under _lock
@@ -136,7 +127,7 @@ class EventQueue:
 
     @property
     def capacity(self) -> int | None:
-        return self._capacity
+        return self.room.capacity
 
     @property
     def phase(self) -> int:
@@ -145,7 +136,7 @@ class EventQueue:
 
     def remaining(self) -> int | None:
         """How many more events fit; None: no bound."""
-        return None if self._capacity is None else len(self.permits)
+        return None if self.room.capacity is None else len(self.room.permits)
 
     @property
     def discarded(self) -> int:
@@ -167,13 +158,16 @@ class EventQueue:
     def _make_post(self) -> Callable[[Any], bool]:
         flags, append, after_append, post_gated = self.flags, self.entries.append, self._after_append, self._post_gated
         parked, stamped = self._parked, self._stamped
-        take_permit, post_full = self.permits.pop, self._post_full
+        take_permit, post_full = self.room.permits.pop, self._post_full
 
         def post(event: Any) -> bool:
             if flags.gate:
-                if flags.gate is LOOK:
+                if flags.gate is STAMP:
+                    if not parked:
+                        event = stamped(event)
+                elif flags.gate is LOOK:
                     return post_gated(event)
-                if flags.gate is STAMP_ALL or not parked:
+                else:
                     event = stamped(event)
             append(event)
             if flags.alert:
@@ -181,21 +175,20 @@ class EventQueue:
             return True
 
         def post_bounded(event: Any) -> bool:
-            if flags.gate:
-                if flags.gate is LOOK:
-                    return post_gated(event)
-                if flags.gate is STAMP_ALL or not parked:
-                    event = stamped(event)
+            if flags.gate is LOOK:
+                return post_gated(event)
             try:
                 take_permit()
             except IndexError:
                 return post_full(event)
+            if flags.gate and (flags.gate is STAMP_ALL or not parked):
+                event = stamped(event)
             append(event)
             if flags.alert:
                 return after_append(event)
             return True
 
-        return post if self._capacity is None else post_bounded
+        return post if self.room.capacity is None else post_bounded
 
     def _stamped(self, event: Any) -> QueuedEvent:
         """The event with the time of its post."""
@@ -211,7 +204,7 @@ class EventQueue:
                 raise ForkedProcessError(self._name)
             # A handler is never refused while its thread works: it finishes its work (invariant 9).
             if not self._is_inside() or self._ended:
-                return self._reject("draining" if phase == DRAINING else "stopped")
+                return self._reject(self._why_shut())
         if self._keys:
             event_class = getattr(event, "type", None).__class__
             key_of = self._keys.get(event_class)
@@ -219,8 +212,15 @@ class EventQueue:
                 key = key_of(event)
                 if key is not None:
                     return self._post_keyed(event, (event_class, key), wait)
-        if self._capacity is not None and not self._take_permit(wait):
+        if self._has_no_room(wait):
             return False
+        return self._append(event)
+
+    def _post_full(self, event: Any) -> bool:
+        """Post where no permit was left."""
+        return self._make_room(wait=True) and self._append(event)
+
+    def _append(self, event: Any) -> bool:
         entry = self._stamped(event) if self._stamping else event
         self.entries.append(entry)
         return self._after_append(entry) if self.flags.alert else True
@@ -229,7 +229,7 @@ class EventQueue:
         """Put the event in the place of the queued one of its key, or at the end of the queue."""
         if self._supersede(event, key):
             return True
-        if self._capacity is not None and not self._take_permit(wait):
+        if self._has_no_room(wait):
             return False
         with self._lock:
             # Look again and append under one lock: of two first events of a key, one supersedes the other.
@@ -239,8 +239,8 @@ class EventQueue:
                 self._superseding[key] = entry
                 self.entries.append(entry)
         if not first:
-            if self._capacity is not None:
-                self.permits.append(None)
+            if self.room.capacity is not None:
+                self.room.give_back()
             return self._supersede(event, key) or self._post_keyed(event, key, wait)
         return self._after_append(entry) if self.flags.alert else True
 
@@ -255,63 +255,36 @@ class EventQueue:
             self.dropped["superseded"] += 1
             return True
 
-    def _post_full(self, event: Any) -> bool:
-        """Post where no permit was left."""
-        if not self._make_room(wait=True):
-            return False
-        self.entries.append(event)
-        return self._after_append(event) if self.flags.alert else True
-
-    def _take_permit(self, wait: bool) -> bool:
-        try:
-            self.permits.pop()
-        except IndexError:
-            return self._make_room(wait)
-        return True
+    def _has_no_room(self, wait: bool) -> bool:
+        """Take a permit if the queue is bounded; True if the post is refused for want of one."""
+        return self.room.capacity is not None and not self.room.try_take() and not self._make_room(wait)
 
     def _make_room(self, wait: bool) -> bool:
         """No permit is left: wait for one, drop the oldest event or refuse, as the policy says; False if refused."""
-        if self._is_inside():  # it is never made to wait: only its thread could make room (invariant 8)
-            with self._lock:
-                self._overdraft += 1
-                self.flags.closer = True
+        if self._is_inside():
+            self.room.overdraw()
             return True
         self._on_size(len(self.entries), 0)
-        policy = self._config.queue_full_policy
-        if policy == "reject":
+        if self._full_policy == "reject":
             return self._reject("full")
-        if policy == "drop_oldest":
+        if self._full_policy == "drop_oldest":
             self._drop_oldest()
             return True
         if not wait:
-            raise QueueFullError(self._name, self._capacity or 0, 0.0)
-        with self._lock:
-            self.waiting_producers += 1
-            try:
-                got = self._room.wait_for(self._permit_or_end, self._config.queue_full_timeout_s)
-            finally:
-                self.waiting_producers -= 1
-            if got != "permit":
-                self.rejected[got or "timeout"] += 1
-            return got == "permit"
+            raise QueueFullError(self._name, self.room.capacity or 0)
+        answer = self.room.wait_and_take()
+        if answer == "permit":
+            return True
+        return self._reject(answer if answer == "timeout" else self._why_shut())
 
-    def _permit_or_end(self) -> str:
-        """Under _lock: "permit" if one was taken, why there will be none, or "" for waiting."""
-        if self.flags.phase != RUNNING:
-            return "draining" if self.flags.phase == DRAINING else "stopped"
-        self.flags.closer = True  # before the look: who gives a permit back after it sees us wait
-        try:
-            self.permits.pop()
-        except IndexError:
-            return ""
-        return "permit"
+    def _why_shut(self) -> str:
+        return "draining" if self.flags.phase == DRAINING else "stopped"
 
     def _drop_oldest(self) -> None:
         """Get a permit, or the place of the oldest event."""
         while True:
             with self._lock, contextlib.suppress(IndexError):
-                if self.permits:
-                    self.permits.pop()
+                if self.room.try_take():
                     return
                 self._drop(self.entries.popleft(), "drop_oldest")
                 return
@@ -406,16 +379,6 @@ class EventQueue:
         if type(entry) is QueuedEvent and entry.key is not None:
             self._superseding.pop(entry.key, None)
 
-    def give_back_permit(self) -> None:
-        """For each entry taken from a bounded queue: one more may be posted. With a closer look at who needs it."""
-        with self._lock:
-            if self._overdraft:
-                self._overdraft -= 1
-            else:
-                self.permits.append(None)
-            self.flags.closer = self._overdraft > 0
-            self._room.notify_all()
-
     def stamp_again(self) -> None:
         """Posts note their time from now on; while the queue is deep, the next one alone does."""
         if self._samples and not self._stamping:
@@ -468,7 +431,7 @@ class EventQueue:
             self.flags.phase = max(self.flags.phase, DRAINING if drain else STOPPED)
             self._lingers = lingers
             self.flags.gate, self.flags.alert = LOOK, True
-            self._room.notify_all()
+        self.room.tell()
 
     def discard(self) -> list[Any]:
         """Take out, count and return what is queued. For a stop that does not, or no longer, wait for the handlers."""
@@ -483,6 +446,5 @@ class EventQueue:
     def after_fork(self) -> None:
         """In a child process: locks that other threads held are held for ever, so take new ones; accept nothing."""
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
         self.flags.phase = FORKED
         self.flags.gate, self.flags.alert = LOOK, True

@@ -40,11 +40,10 @@ class IdleTimer:
     def mark_start(self) -> None:
         self._total_and_since = (self._total_and_since[0], self._clock_ns())
 
-    def mark_end(self, now_ns: int | None = None) -> None:
-        """`now_ns`: the clock's time, for who has looked at it already."""
+    def mark_end(self) -> None:
         total_ns, since_ns = self._total_and_since
         if since_ns:
-            self._total_and_since = (total_ns + (now_ns or self._clock_ns()) - since_ns, 0)
+            self._total_and_since = (total_ns + self._clock_ns() - since_ns, 0)
 
     @property
     def total_ns(self) -> int:
