@@ -61,8 +61,8 @@ class QueueSizeLog:
             log.warning("%s: very low remaining capacity in the event queue: %d", self._name, remaining)
         if (
             size >= self._threshold
-            and self._is_due("_printed_ns", _PRINT_EVERY_NS)
             and log.isEnabledFor(logging.INFO)  # or a long queue would be counted for nobody
+            and self._is_due("_printed_ns", _PRINT_EVERY_NS)
         ):
             threading.Thread(target=self._print_details, name=f"{self._name}-details", daemon=True).start()
 

@@ -22,17 +22,15 @@ SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
 
 
 class Registration:
-    """The handler of one event class. Replaced, never changed."""
+    """The handlers of one event class, in order, each with its error policy. Replaced, never changed."""
 
-    __slots__ = ("handle", "handler", "on_error")
+    __slots__ = ("handle", "on_error", "parts")
 
-    def __init__(self, handler: Handler, on_error: OnError) -> None:
-        self.handler = handler
-        self.handle = handling_callable(handler)
-        self.on_error: OnError = on_error
-
-    def handlers(self) -> list[Handler]:
-        return list(self.handler.handlers) if isinstance(self.handler, MultiListenerHandler) else [self.handler]
+    def __init__(self, parts: tuple[tuple[Handler, OnError], ...]) -> None:
+        self.parts = parts
+        handlers = [handler for handler, _ in parts]
+        self.handle = handling_callable(handlers[0] if len(handlers) == 1 else MultiListenerHandler(*handlers))
+        self.on_error: OnError = max((on_error for _, on_error in parts), key=SEVERITY.__getitem__)
 
 
 class Route:
@@ -61,7 +59,7 @@ class RoutingTable:
 
     def __init__(self, name: str, default: Handler | None = None) -> None:
         self._name = name
-        self._default = Registration(default, "continue") if default is not None else None
+        self._default = Registration(((default, "continue"),)) if default is not None else None
         self._lock = threading.Lock()  # leaf lock
         self._registrations: dict[type, Registration] = {}  # guarded by _lock
         # By the type's name. Routes are added under _lock by the handler thread, which reads without; never removed.
@@ -83,23 +81,21 @@ class RoutingTable:
         handling_callable(handler)  # raises for what cannot handle
         with self._lock:
             present = self._registrations.get(event_type)
-            if present is not None:
-                on_error = max(on_error, present.on_error, key=SEVERITY.__getitem__)
-                handler = MultiListenerHandler(*present.handlers(), handler)
-            self._registrations[event_type] = Registration(handler, on_error)
+            before = present.parts if present is not None else ()
+            self._registrations[event_type] = Registration((*before, (handler, on_error)))
             self._reconnect(event_type)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Take back a registration; says whether there was one."""
+        """Take back the first registration of the handler, its policy included; says whether there was one."""
         with self._lock:
             present = self._registrations.get(event_type)
-            others = present.handlers() if present is not None else []
-            if present is None or handler not in others:
+            parts = list(present.parts) if present is not None else []
+            found = next((part for part in parts if part[0] == handler), None)
+            if found is None:
                 return False
-            others.remove(handler)
-            if others:
-                rest = others[0] if len(others) == 1 else MultiListenerHandler(*others)
-                self._registrations[event_type] = Registration(rest, present.on_error)
+            parts.remove(found)
+            if parts:
+                self._registrations[event_type] = Registration(tuple(parts))
             else:
                 del self._registrations[event_type]
             self._reconnect(event_type)

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from load import Counting, Kind, Load
 from prometheus_client import CollectorRegistry
-from pydantic import ValidationError
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
 
@@ -16,13 +15,7 @@ BOUND = 10_000
 
 
 def config(times: Times = "sampled", **settings: Any) -> DispatcherConfig:
-    """A configuration with `times` measured; "sampled" is the default's own."""
-    if times == "sampled":
-        return DispatcherConfig(**settings)
-    try:
-        return DispatcherConfig(measure_times=times, **settings)
-    except ValidationError:  # a core that knows only measured or not
-        return DispatcherConfig(measure_times=times == "all", **settings)
+    return DispatcherConfig(measure_times=times, **settings)
 
 
 def async_dispatcher(
