@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import QueueFullError
+from dispatcher.multi_dispatcher import MultiDispatcher
 
 T = TypeVar("T")
 
 
-async def post(dispatcher: AsyncDispatcher, event: Any) -> bool:
+async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> bool:
     """As `dispatcher.event_handler.handle(event)`, but waits for room in a full queue without blocking the loop.
 
     Posts that are awaited one after the other are handled in that order. When the waiting task is cancelled, the event
@@ -28,8 +29,10 @@ async def post(dispatcher: AsyncDispatcher, event: Any) -> bool:
         return await asyncio.to_thread(dispatcher.event_handler.handle, event)
 
 
-async def await_drained(dispatcher: AsyncDispatcher, timeout: float | None = None) -> bool:
+async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: float | None = None) -> bool:
     """Wait until drained, up to `timeout` seconds (None: for ever), and say whether it is."""
+    if isinstance(dispatcher, MultiDispatcher):
+        return await asyncio.to_thread(dispatcher.await_drained, timeout)
     try:
         return await asyncio.wait_for(asyncio.wrap_future(dispatcher.when_drained()), timeout)
     except TimeoutError:
@@ -39,12 +42,14 @@ async def await_drained(dispatcher: AsyncDispatcher, timeout: float | None = Non
 async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], description: str = "", *args: Any) -> T:
     """Run `command` on the handler thread, between two events, and return its result or raise its error.
 
+    `args` complete the `description`, as everywhere in the mailbox.
+
     Raises:
         RejectedExecutionError: the dispatcher has stopped; the command will not run.
     """
     return await asyncio.wrap_future(dispatcher.mailbox_executor.submit(command, description, *args))
 
 
-async def stop(dispatcher: AsyncDispatcher) -> None:
+async def stop(dispatcher: AsyncDispatcher | MultiDispatcher) -> None:
     """As `dispatcher.stop()`, which waits for the drain, without blocking the loop."""
     await asyncio.to_thread(dispatcher.stop)

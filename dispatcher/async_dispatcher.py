@@ -13,7 +13,6 @@ import logging
 import os
 import sys
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -27,7 +26,7 @@ from dispatcher.dispatcher_view import DispatcherView
 from dispatcher.dispatching import BatchDispatching, frame_of
 from dispatcher.errors import ForkedProcessError
 from dispatcher.event import Handler
-from dispatcher.event_queue import FORKED, STOPPED, EventQueue, KeyOf
+from dispatcher.event_queue import ABANDONED, DRAINING, FORKED, STOPPED, EventQueue, KeyOf
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
@@ -137,7 +136,6 @@ class AsyncDispatcher(DispatcherView):
             Future[bool]
         ] = []  # guarded by _drained_lock; looked at without by the handler thread
         self._finished = threading.Event()  # set by the handler thread as its last act
-        _all_dispatchers.add(self)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -237,8 +235,7 @@ class AsyncDispatcher(DispatcherView):
             # Forget those who gave up waiting: the queue may not run empty for long.
             self._drain_waiters = [waiter for waiter in self._drain_waiters if not waiter.cancelled()]
             self._drain_waiters.append(drained)  # before the look: who empties the queue after it sees us waiting
-        if self.is_drained() or self._finished.is_set():
-            self._tell_drained()
+        self._tell_drained()
         return drained
 
     def run_until_signal(self) -> int:
@@ -267,10 +264,10 @@ class AsyncDispatcher(DispatcherView):
         if self._drain_waiters:
             self._tell_drained()
         queue = self._queue
-        if queue.phase != STOPPED and self._mailbox.has_mail():
+        if queue.phase < STOPPED and self._mailbox.has_mail():
             return False
         if queue.is_ending():
-            queue.shut(drain=False)
+            queue.shut(STOPPED)
             self._dispatching.dispatch_last()
             controller.all_actions_completed()
             return False
@@ -281,9 +278,13 @@ class AsyncDispatcher(DispatcherView):
         return True
 
     def _tell_drained(self) -> None:
+        """Tell who waits, unless a post has come meanwhile: then the handler thread comes here again."""
         with self._drained_lock:
+            # Looked at once all of them are known: one may have posted before it began to wait.
+            finished, drained = self._finished.is_set(), self.is_drained()
+            if not (drained or finished):
+                return
             waiters, self._drain_waiters = self._drain_waiters, []
-        drained = self.is_drained()
         for waiter in waiters:
             if waiter.set_running_or_notify_cancel():
                 waiter.set_result(drained)
@@ -307,9 +308,10 @@ class AsyncDispatcher(DispatcherView):
         except BaseException as error:
             self.note_failure(error)
             log.critical("%s: the handler thread failed and ends", self.name, exc_info=error)
-        finally:
             self._queue.end()
             self._discard_queued()
+        finally:
+            self._queue.end()
             self._end()
             self.stop()  # does nothing after a stop; after a failure it makes the service STOPPED and tells listeners
 
@@ -343,11 +345,12 @@ class AsyncDispatcher(DispatcherView):
     def service_stop(self) -> None:
         """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""
         if self._queue.phase == FORKED:
-            self._finished.set()
             return
         never_ran = self._thread.ident is None
-        self._queue.shut(drain=self._drain_on_stop and not never_ran)
-        if self._queue.phase == STOPPED:
+        if self._drain_on_stop and not never_ran:
+            self._queue.shut(DRAINING)
+        else:
+            self._queue.shut(ABANDONED)
             self._discard_queued()
         if never_ran:
             self._end()
@@ -355,17 +358,17 @@ class AsyncDispatcher(DispatcherView):
         if self._mailbox.is_mailbox_thread():
             return  # the loop ends once this handler has returned; we cannot wait for ourselves
         self._nudge()
+        started = monotonic()
+        finished = False
         try:
             finished = self._finished.wait(self._drain_timeout_s)
-        except BaseException:  # KeyboardInterrupt: who waits has no patience left
-            self._abort()
-            raise
-        if not finished:
-            self._abort()
+        finally:  # also of a KeyboardInterrupt: who waits has no patience left
+            if not finished:
+                self._abort(started)
 
     def _begin_joint_drain(self) -> None:
         """Refuse posts from outside, but do not end once drained: handlers of the siblings may post yet."""
-        self._queue.shut(drain=True, lingers=True)
+        self._queue.shut(DRAINING, lingers=True)
         self._nudge()
 
     def _nudge(self) -> None:
@@ -383,16 +386,16 @@ class AsyncDispatcher(DispatcherView):
         if self._dispatching.since_ns:
             self._mailbox.run_exclusively(put)
 
-    def _abort(self) -> None:
+    def _abort(self, started: float) -> None:
         """No more waiting for a drain: discard the queue, and leave a handler that hangs behind, saying where."""
-        self._queue.shut(drain=False)
+        self._queue.shut(ABANDONED)
         self._discard_queued()
         self._nudge()
         if not self._finished.wait(_ABORT_GRACE_S):
             log.error(
-                "%s: stop gave up after %g s: a handler is still %s",
+                "%s: stop gave up after %.3g s: a handler is still %s",
                 self.name,
-                self._settings.drain_timeout_s,
+                monotonic() - started,
                 self._describe_handler(),
             )
 
@@ -404,13 +407,11 @@ class AsyncDispatcher(DispatcherView):
 
     def _look(self) -> None:
         """On the timers' thread: what neither producers nor a handler that hangs would tell."""
+        if self._queue.entries:  # a KeyboardInterrupt may cut a post short before it wakes the handler thread
+            self._queue.wake()
         self._size_log(self.queue_size(), self._queue.remaining())
         if self._watch is not None:
             self._watch.look()
-
-    def _in_hand(self) -> Any:
-        """The event in the handler's hands, or None. Any thread."""
-        return self._dispatching.in_hand(frame_of(self._thread.ident))
 
     def _describe_handler(self) -> str:
         frame = frame_of(self._thread.ident)
@@ -426,23 +427,14 @@ class AsyncDispatcher(DispatcherView):
 
     def _after_fork(self) -> None:
         """In a child process: one that was started has no handler thread here, and is of no use."""
+        super()._after_fork()
         if self._thread.ident is None:
             return
-        self._life = threading.Condition(threading.Lock())
+        self._finished = threading.Event()
+        self._finished.set()
         self._drained_lock = threading.Lock()
         self._queue.after_fork()
         self._mailbox.after_fork()
-
-
-_all_dispatchers: weakref.WeakSet[AsyncDispatcher] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for dispatcher in _all_dispatchers:
-        dispatcher._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _do_nothing() -> None:

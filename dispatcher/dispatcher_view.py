@@ -6,11 +6,13 @@ by the events of that while, except where it says more.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from enum import Enum
 from time import perf_counter_ns
+from typing import Any
 
-from dispatcher.dispatching import BatchDispatching
+from dispatcher.dispatching import BatchDispatching, frame_of
 from dispatcher.event_queue import EventQueue
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.routes import RoutingTable
@@ -26,6 +28,7 @@ class DispatcherView(Service):
     _routes: RoutingTable
     _processor: MailboxProcessor
     _measures: bool
+    _thread: threading.Thread
 
     @property
     def capacity(self) -> int | None:
@@ -58,8 +61,13 @@ class DispatcherView(Service):
 
     @property
     def accepted(self) -> int:
-        """Events accepted so far: handled + failed + in hand + queued + discarded (invariant 4)."""
-        return self.handled + self.failed + self.discarded + self.pending()
+        """Events accepted so far: handled + failed + in hand + queued + discarded (invariant 4).
+
+        Read against the direction in which events move, so that none is seen twice; one that moves meanwhile is missed.
+        """
+        ended = self.handled + self.failed
+        in_hand = self._in_hand() is not None
+        return ended + in_hand + self.discarded + len(self._queue.entries)
 
     @property
     def handled(self) -> int:
@@ -100,7 +108,8 @@ class DispatcherView(Service):
 
     def pending(self) -> int:
         """Events accepted and not finished: queued, or in the handler's hands. Exact while the thread is at rest."""
-        return len(self._queue.entries) + (self._dispatching.since_ns != 0)
+        in_hand = self._in_hand() is not None
+        return in_hand + len(self._queue.entries)
 
     def queue_size(self) -> int:
         """How many events wait, without the one in the handler's hands."""
@@ -127,3 +136,7 @@ class DispatcherView(Service):
         """
         done = self._dispatching.done
         return not self._queue.entries and self._dispatching.taken == done
+
+    def _in_hand(self) -> Any:
+        """The event in the handler's hands, or None. Any thread."""
+        return self._dispatching.in_hand(frame_of(self._thread.ident))

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.event_queue import DEEP, EventQueue, InQueue, QueuedEvent, event_of
+from dispatcher.event_queue import DEEP, STOPPED, EventQueue, InQueue, QueuedEvent, event_of
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -25,6 +25,8 @@ from dispatcher.monitor import SIZE_STEP
 from dispatcher.routes import Route, RoutingTable
 from dispatcher.stats import Histogram
 
+_NOTHING: Final = object()
+"""No event's type."""
 _FLOOD: Final = 64
 """Events in a batch from which on it can be the sign of a flood."""
 _QUICK_NS: Final = 2_000
@@ -77,7 +79,8 @@ class BatchDispatching:
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
         self._measures = config.measure_times != "none" or journal is not None
         self._samples = config.measure_times == "sampled" and journal is None
-        self._singly = self._measures  # how the next batch is timed
+        self._all = self._measures and not self._samples
+        self._singly = True  # how the next batch is timed
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
 
         # A batch is counted in `taken` before its first event leaves the queue and in `done` after its last handler has
@@ -107,28 +110,33 @@ class BatchDispatching:
         event: Any = None
         # A run of events of one type looks its route up once, and keeps the handler that was found until the batch
         # ends: who changes registrations sends a mail, too.
-        known: Any = None
+        known: Any = _NOTHING
         missing = 0
+        parked = self._parked
         # Popped by starmap: no call from Python for each event, and a handler that raises does not end it.
         turns = repeat((), 1)
         batch: Iterator[Any] = starmap(popleft, turns)
-        size = count = len(entries)
+        size = count = (
+            len(entries) if flags.phase < STOPPED else 0
+        )  # from then on they are taken under the queue's lock
         waited = not count
         if waited:
             if not self._on_empty(controller):
                 return
             flags.woken_ns = 0
             self._waits = (self._waits[0], perf_counter_ns())
-            self._parked.append(self._unpark)
+            parked.append(self._unpark)
             flags.alert = True
             # Only now look again: who appended before saw no alert; who appends from here on wakes us.
             if entries or mailbox._new_mail or self._queue.is_ending():
                 mailbox.unpark()
             self._park()
+            if parked:  # a wake-up that was not meant for this wait
+                parked.clear()
             if flags.alert:
                 self._queue.calm()
             size = count = len(entries)
-            if not count or mailbox._new_mail:
+            if not count or mailbox._new_mail or flags.phase >= STOPPED:
                 self._note_wait(perf_counter_ns())
                 return
         if count > 1:
@@ -161,8 +169,8 @@ class BatchDispatching:
                                 found = self._routes.find(event_type)
                             route, handle, known = found, found.handle, event_type
                         handle(event)
+                        event = None  # before it is counted: who reads both must not see it twice
                         route.handled += 1
-                        event = None
                         if mailbox._new_mail:  # a hint, read without a lock: mail does not wait for the whole batch
                             break
                     break
@@ -172,8 +180,8 @@ class BatchDispatching:
                         break
                     if type(event) is QueuedEvent:  # not of a handler: that is dealt with where the entry is dispatched
                         raise
-                    self._fail(event, error)
-                    event = None
+                    failed, event = event, None
+                    self._fail(failed, error)
                     if mailbox._new_mail:
                         break
         finally:
@@ -181,8 +189,7 @@ class BatchDispatching:
             self.done += 1
         if waited:
             self._note_wait(started_ns)
-        if self._measures:
-            self._note_times(size, count - length_hint(turns) - missing, started_ns)
+        self._note_times(size, count - length_hint(turns) - missing, started_ns)
 
     def dispatch_last(self) -> None:
         """After STOPPED: what came in before that was visible, and what the handlers post to finish."""
@@ -210,7 +217,9 @@ class BatchDispatching:
     def in_hand(self, frame: FrameType | None) -> Any:
         """The event that is being handled, given the handler thread's innermost frame; None if there is none."""
         while frame is not None:
-            if frame.f_code in (BatchDispatching.__call__.__code__, BatchDispatching._dispatch_one.__code__):
+            if frame.f_code is BatchDispatching._dispatch_one.__code__:
+                return frame.f_locals.get("in_hand")
+            if frame.f_code is BatchDispatching.__call__.__code__:
                 return event_of(frame.f_locals.get("event"))
             frame = frame.f_back
         return None
@@ -240,15 +249,17 @@ class BatchDispatching:
         started_ns = self.since_ns = perf_counter_ns()
         if journal is not None:
             journal.begin(clock_ns() if clock_ns is not None else started_ns + self._unix_offset_ns)
-        outcome, error = "handled", None
+        outcome, error, in_hand = "handled", None, event
         try:
             event_type = event.type
             route = self._types.get(event_type._name_)
             if route is None or route.event_type is not event_type:
                 route = self._routes.find(event_type)
             route.handle(event)
+            in_hand = None  # before it is counted: who reads both must not see it twice
             route.handled += 1
         except BaseException as raised:
+            in_hand = None  # noqa: F841 - read from this frame by who looks at the thread
             outcome, error = self._fail(event, raised)
         finished_ns = self.since_ns = perf_counter_ns()
         handling_ns = finished_ns - started_ns
@@ -293,10 +304,11 @@ class BatchDispatching:
                 self._pace_ns = mean_ns
             # What the usual pace does not explain is put on one event: count and sum are exact, the rest is likely.
             pace_ns = min(mean_ns, self._pace_ns)
-            self.handling_time.observe(pace_ns, bare - 1)
-            self.handling_time.observe(bare_ns - pace_ns * (bare - 1))
-            self._singly = self._samples and mean_ns > _SLOW_NS
-        elif self._samples and events >= _FLOOD and self._timed_ns < _QUICK_NS * events:
+            if self._measures:
+                self.handling_time.observe(pace_ns, bare - 1)
+                self.handling_time.observe(bare_ns - pace_ns * (bare - 1))
+            self._singly = mean_ns > _SLOW_NS
+        elif not self._all and events >= _FLOOD and self._timed_ns < _QUICK_NS * events:
             self._singly = False
         self._timed = self._timed_ns = 0
         if size < DEEP or finished_ns - self._stamped_ns >= _STAMP_EVERY_NS:

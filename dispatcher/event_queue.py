@@ -4,10 +4,11 @@ Posting is an append to a deque, which is atomic in CPython, and then a look at 
 looks closer: wakes the handler thread, or, if that has stopped meanwhile, takes back what was appended. To look first
 and append then would strand an event between a stop and a post (invariant 2).
 
-    RUNNING -> DRAINING (posts from outside are refused, those of handlers accepted) -> STOPPED, never back
+    RUNNING -> DRAINING (posts from outside are refused, those of handlers accepted) -> STOPPED -> ABANDONED, never back
 
 The handler thread ends when it finds the queue empty under the lock *after* it has set STOPPED: an append before that
 is seen there, an append after it sees STOPPED. So every event is handled, discarded or refused, and only one of these.
+ABANDONED is the queue of a stop that does not wait for its events, or no longer: posts of handlers are refused, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
 from time import perf_counter_ns, sleep
 from typing import Any, Final, Literal
@@ -30,7 +31,8 @@ from dispatcher.stats import snapshot
 RUNNING: Final = 0  # plain ints: comparing members of an Enum's int flavour runs Python code on the hot path
 DRAINING: Final = 1
 STOPPED: Final = 2
-FORKED: Final = 3  # this is a copy in a child process, whose handler thread stayed with the parent
+ABANDONED: Final = 3
+FORKED: Final = 4  # this is a copy in a child process, whose handler thread stayed with the parent
 
 OPEN: Final = 0  # what a post does before the append: nothing,
 STAMP: Final = 1  # note the time, unless the handler thread waits for it,
@@ -55,13 +57,14 @@ class InQueue(Enum):
 class QueuedEvent:
     """Stands in the queue for an event of which more is to be known than the event itself."""
 
-    __slots__ = ("enqueued_ns", "event", "key")
+    __slots__ = ("enqueued_ns", "event", "is_superseded", "key")
 
     type = InQueue.ENTRY
 
     def __init__(self, event: Any, enqueued_ns: int, key: ClassAndKey | None = None) -> None:
         self.event = event  # with a key: replaced by a newer one under the queue's lock
         self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured
+        self.is_superseded = False  # the event is not that of the post which made this entry; under the queue's lock
         self.key = key  # None: nothing supersedes it
 
 
@@ -131,7 +134,7 @@ class EventQueue:
 
     @property
     def phase(self) -> int:
-        """RUNNING, DRAINING or STOPPED; never goes back."""
+        """RUNNING and so on, in the order of their definition; never goes back."""
         return self.flags.phase
 
     def remaining(self) -> int | None:
@@ -203,7 +206,7 @@ class EventQueue:
             if phase == FORKED:
                 raise ForkedProcessError(self._name)
             # A handler is never refused while its thread works: it finishes its work (invariant 9).
-            if not self._is_inside() or self._ended:
+            if phase == ABANDONED or self._ended or not self._is_inside():
                 return self._reject(self._why_shut())
         if self._keys:
             event_class = getattr(event, "type", None).__class__
@@ -250,6 +253,7 @@ class EventQueue:
             if queued is None:
                 return False
             queued.event = event
+            queued.is_superseded = True
             if self._stamping:
                 queued.enqueued_ns = perf_counter_ns()
             self.dropped["superseded"] += 1
@@ -286,6 +290,8 @@ class EventQueue:
             with self._lock, contextlib.suppress(IndexError):
                 if self.room.try_take():
                     return
+                if self.flags.phase != RUNNING:  # there may be nobody any more who gives one back
+                    return
                 self._drop(self.entries.popleft(), "drop_oldest")
                 return
             # The handler thread has taken the last event and is about to give back its permit.
@@ -299,28 +305,31 @@ class EventQueue:
     def _make_after_append(self) -> Callable[[Any], bool]:
         """What a post does that finds an alert: its entry is in the queue, and the handler thread waits or stops."""
         flags, take_duty, after_shut = self.flags, self._parked.pop, self._after_shut
+        release, release_anyhow = self._mailbox._parking.release, self._mailbox.release_anyhow
 
         def after_append(entry: Any) -> bool:
             try:
-                release = take_duty()  # who gets it, and nobody else, wakes the handler thread
-            except IndexError:
-                return flags.phase == RUNNING or after_shut(entry)
-            # Reset before the release: until then the handler thread cannot end, so that nobody who sees no alert in
-            # between is stranded.
-            flags.alert = False
-            flags.woken_ns = perf_counter_ns()
-            if flags.phase != RUNNING:
-                flags.alert = True
+                take_duty()  # who gets it, and nobody else, wakes the handler thread
+                # Reset before the release: until then the handler thread cannot end, so that nobody who sees no alert
+                # in between is stranded.
+                flags.alert = False
+                flags.woken_ns = perf_counter_ns()
+                if flags.phase != RUNNING:
+                    flags.alert = True
                 release()
-                return after_shut(entry)
-            release()
-            return True
+            except IndexError:
+                pass
+            except BaseException as error:  # KeyboardInterrupt, perhaps with the duty taken
+                release_anyhow()
+                if not isinstance(error, RuntimeError):  # that is of a release too many
+                    raise
+            return flags.phase == RUNNING or after_shut(entry)
 
         return after_append
 
     def _after_shut(self, entry: Any) -> bool:
         """The entry is in a queue that is DRAINING or STOPPED: there may be nobody any more who takes it."""
-        if self.flags.phase == STOPPED and not self._mailbox.is_mailbox_thread():
+        if self.flags.phase >= STOPPED and not self._mailbox.is_mailbox_thread():
             return not self._take_back(entry)
         return True
 
@@ -329,7 +338,6 @@ class EventQueue:
 
         Only atomic steps on the queue's ends: the handler thread of an aborted stop may still take from the left.
         """
-        event = event_of(entry)
         with self._lock:
             others, found = [], False
             with contextlib.suppress(IndexError):
@@ -339,7 +347,7 @@ class EventQueue:
                     if not found:
                         others.append(last)
             self.entries.extend(reversed(others))
-            if found and event_of(entry) is not event:
+            if found and type(entry) is QueuedEvent and entry.is_superseded:
                 # Superseded by one whose post has been accepted: that one is discarded, and ours was accepted, too.
                 self._drop(entry, "stop")
                 return False
@@ -408,14 +416,14 @@ class EventQueue:
         Under the lock, as is the taking back, so that each entry goes one way.
         """
         with self._lock:
-            if self.entries:
+            if self.entries and not self._ended:
                 return self.entries.popleft()
             self._ended = True
             return None
 
     def end(self) -> None:
         """The handler thread takes nothing any more, however it ended."""
-        self.shut(drain=False)
+        self.shut(STOPPED)
         with self._lock:
             self._ended = True
 
@@ -423,15 +431,35 @@ class EventQueue:
 
     def is_ending(self) -> bool:
         """The handler thread ends once the queue is empty. One that lingers waits, while DRAINING, for others."""
-        return self.flags.phase == STOPPED or (self.flags.phase == DRAINING and not self._lingers)
+        return self.flags.phase >= STOPPED or (self.flags.phase == DRAINING and not self._lingers)
 
-    def shut(self, *, drain: bool, lingers: bool = False) -> None:
-        """Refuse posts from outside from now on; DRAINING or STOPPED. See `is_ending` for `lingers`."""
+    def shut(self, phase: int, *, lingers: bool = False) -> None:
+        """Refuse posts from outside from now on. See `is_ending` for `lingers`."""
         with self._lock:
-            self.flags.phase = max(self.flags.phase, DRAINING if drain else STOPPED)
-            self._lingers = lingers
-            self.flags.gate, self.flags.alert = LOOK, True
+            self._shut(phase, lingers)
         self.room.tell()
+
+    def _shut(self, phase: int, lingers: bool) -> None:
+        """Under _lock."""
+        self.flags.phase = max(self.flags.phase, phase)
+        self._lingers = lingers
+        self.flags.gate, self.flags.alert = LOOK, True
+
+    @staticmethod
+    def end_together(queues: Sequence[EventQueue], is_at_rest: Callable[[], bool]) -> bool:
+        """End all the queues at one moment, if all are empty and their handler threads at rest; says whether they were.
+
+        One by one, an event that is still on its way to one of them could post to another that has ended.
+        """
+        with contextlib.ExitStack() as locks:
+            for queue in queues:
+                locks.enter_context(queue._lock)
+            if any(queue.entries for queue in queues) or not is_at_rest():
+                return False
+            for queue in queues:
+                queue._shut(STOPPED, lingers=False)
+                queue._ended = True
+            return True
 
     def discard(self) -> list[Any]:
         """Take out, count and return what is queued. For a stop that does not, or no longer, wait for the handlers."""

@@ -40,13 +40,13 @@ class DispatcherCollector(Collector):
         self._lock = threading.Lock()  # leaf lock
         self._dispatchers: weakref.WeakValueDictionary[str, AsyncDispatcher] = weakref.WeakValueDictionary()
         self._sources: dict[str, tuple[MetricsSource, ...]] = {}  # guarded by _lock, by dispatcher name
-        self._accepted: dict[str, int] = {}  # guarded by _lock: what was last told, so that it never goes back
+        # Guarded by _lock: what was last told, so that it never goes back.
+        self._accepted: weakref.WeakKeyDictionary[AsyncDispatcher, int] = weakref.WeakKeyDictionary()
 
     def add(self, dispatcher: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
         with self._lock:
             self._dispatchers[dispatcher.name] = dispatcher
             self._sources[dispatcher.name] = tuple(sources)
-            self._accepted.pop(dispatcher.name, None)
 
     def describe(self) -> Iterator[Metric]:
         """Nothing to check in advance: the names are this module's own."""
@@ -54,10 +54,9 @@ class DispatcherCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            dispatchers = dict(self._dispatchers)
+            dispatchers = dict(self._dispatchers.items())  # items: holds each before it is told, so none is gone
             for gone in self._sources.keys() - dispatchers.keys():
                 del self._sources[gone]
-                self._accepted.pop(gone, None)
             sources = dict(self._sources)
         yield from self._of_queues(dispatchers)
         yield from self._of_events(dispatchers)
@@ -119,7 +118,7 @@ class DispatcherCollector(Collector):
             "dispatcher_events_failed", "Events whose handler raised, or that had none.", labels=by_type
         )
         for name, dispatcher in dispatchers.items():
-            accepted.add_metric([name], self._accepted_so_far(name, dispatcher.accepted))
+            accepted.add_metric([name], self._accepted_so_far(dispatcher))
             discarded.add_metric([name], dispatcher.discarded)
             for reason, count in dispatcher.discarded_by_reason.items():
                 dropped.add_metric([name, reason], count)
@@ -148,10 +147,11 @@ class DispatcherCollector(Collector):
                 _add_histogram(latency, name, dispatcher.mailbox_latency)
         yield from (queue, handling, latency)
 
-    def _accepted_so_far(self, name: str, accepted: int) -> int:
+    def _accepted_so_far(self, dispatcher: AsyncDispatcher) -> int:
         # The parts are read one after the other while the handler thread works: never let the sum step back.
+        accepted = dispatcher.accepted
         with self._lock:
-            accepted = self._accepted[name] = max(accepted, self._accepted.get(name, 0))
+            accepted = self._accepted[dispatcher] = max(accepted, self._accepted.get(dispatcher, 0))
             return accepted
 
 

@@ -58,7 +58,7 @@ class QueueSizeLog:
         if size >= SIZE_STEP:
             self._log_size(size)
         if remaining is not None and remaining < self._low and self._is_due("_warned_ns", _WARN_EVERY_NS):
-            log.warning("%s: very low remaining capacity in the event queue: %d", self._name, remaining)
+            log.warning("%s: Very low remaining capacity in the event-queue: %d", self._name, remaining)
         if (
             size >= self._threshold
             and log.isEnabledFor(logging.INFO)  # or a long queue would be counted for nobody
@@ -73,7 +73,7 @@ class QueueSizeLog:
         # In a flood the size is seen now and then only, and changes faster than anybody reads.
         if size % SIZE_STEP == 0 or self._is_due("_logged_ns", _SIZE_EVERY_NS):
             self._logged_step = step
-            log.info("%s: size of the event queue is %d", self._name, size)
+            log.info("%s: Size of event-queue is %d", self._name, size)
 
     def _is_due(self, field: str, every_ns: int) -> bool:
         now_ns, last_ns = self._clock_ns(), getattr(self, field)
@@ -85,9 +85,15 @@ class QueueSizeLog:
     def _print_details(self) -> None:
         in_hand = self._in_hand()
         for event_type, count in sorted(self._contents().items(), key=lambda item: -item[1]):
-            log.info("%s: event type %s.%s, %d queued", self._name, type(event_type).__name__, event_type.name, count)
+            log.info(
+                "%s: Event type: %s.%s, Event record counter: %d",
+                self._name,
+                type(event_type).__name__,
+                event_type.name,
+                count,
+            )
         if in_hand is not None:
-            log.info("%s: the event in the handler's hands is %r", self._name, in_hand)
+            log.info("%s: Latest dispatch event: %r", self._name, in_hand)
 
 
 class HandlerWatch:

@@ -14,7 +14,7 @@ from typing import Any
 from dispatcher.async_dispatcher import AsyncDispatcher, DispatcherEventHandler
 from dispatcher.config import DispatcherConfig
 from dispatcher.event import Handler
-from dispatcher.event_queue import KeyOf
+from dispatcher.event_queue import FORKED, EventQueue, KeyOf
 from dispatcher.routes import OnError
 from dispatcher.service import CompositeService, Service, ServiceState
 
@@ -128,7 +128,9 @@ class MultiDispatcher(CompositeService):
 
     def service_stop(self) -> None:
         """Drain all partitions together, then stop each, within the drain timeout and a second."""
-        if self._partitions[0]._is_inside():  # a handler cannot wait for itself
+        if any(partition._queue.phase == FORKED for partition in self._partitions):
+            super().service_stop()  # there is nothing to wait for
+        elif self._partitions[0]._is_inside():  # a handler cannot wait for itself
             threading.Thread(target=self._stop_partitions, name=f"{self.name}-stop").start()
         else:
             self._stop_partitions()
@@ -139,7 +141,10 @@ class MultiDispatcher(CompositeService):
             if self._drain_on_stop and all(each.in_state(ServiceState.STARTED) for each in self._partitions):
                 for partition in self._partitions:
                     partition._begin_joint_drain()
-                self.await_drained(self._drain_timeout_s)
+                queues = [partition._queue for partition in self._partitions]
+                while self.await_drained(deadline - monotonic()):
+                    if EventQueue.end_together(queues, self._is_at_rest):
+                        break
         except BaseException:  # KeyboardInterrupt: who waits has no patience left
             deadline = 0.0
             raise
@@ -153,6 +158,10 @@ class MultiDispatcher(CompositeService):
             for stop in stops:
                 stop.join()
 
+    def _is_at_rest(self) -> bool:
+        """No partition has an event in its hands."""
+        return all(each._dispatching.taken == each._dispatching.done for each in self._partitions)
+
     def _on_partition(self, partition: Service) -> None:
         """A partition that fails takes the others along: keys of its own would be stuck."""
         cause = partition.failure_cause
@@ -160,6 +169,13 @@ class MultiDispatcher(CompositeService):
             self.note_failure(cause)
             self.stop()
 
+    def post_without_waiting(self, event: Any) -> bool:
+        """As AsyncDispatcher.post_without_waiting."""
+        return self._partitions[self._place(event)].post_without_waiting(event)
+
     def _post(self, event: Any) -> bool:
+        return self._posts[self._place(event)](event)
+
+    def _place(self, event: Any) -> int:
         key = getattr(event, "lock_key", None)
-        return self._posts[0 if key is None else hash(key) % len(self._posts)](event)
+        return 0 if key is None else hash(key) % len(self._partitions)

@@ -11,7 +11,9 @@ init's hook waits for that one, so that hooks never overlap.
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from enum import Enum
 from types import TracebackType
@@ -68,6 +70,7 @@ class Service:
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
         self._failure_state: ServiceState | None = None  # guarded by _life
         self._listeners: list[Callable[[Service], None]] = []  # replaced, never changed in place
+        _all_services.add(self)
 
     @property
     def name(self) -> str:
@@ -228,12 +231,27 @@ class Service:
                 self._life.notify_all()
             self._tell_listeners()
 
+    def _after_fork(self) -> None:
+        """In a forked child: a thread that stayed with the parent may have held the lock."""
+        self._life = threading.Condition(threading.Lock())
+
     def _tell_listeners(self) -> None:
         for tell in self._listeners:
             try:
                 tell(self)
             except Exception:
                 log.exception("%s: a service listener failed", self._name)
+
+
+_all_services: weakref.WeakSet[Service] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for service in _all_services:
+        service._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class CompositeService(Service):

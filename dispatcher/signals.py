@@ -117,8 +117,9 @@ def run_until_signal(service: Service) -> int:
             while not (service.in_state(ServiceState.STOPPED) or _has_failed(parts) or signals.wait()):
                 continue
         finally:
+            if service.in_state(ServiceState.STOPPED):
+                service.wait_for_service_to_stop(_ENDING_S)
             service.stop()
-            service.wait_for_service_to_stop(_ENDING_S)
         if signals.received is not None:
             log.info("%s: stopped by signal %d", service.name, signals.received)
             return signals.exit_code

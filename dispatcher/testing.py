@@ -66,7 +66,8 @@ class InlineDispatcher(Service):
     def event_handler(self) -> DispatcherEventHandler:
         return self._event_handler
 
-    def register(self, event_type: type[Enum], handler: Handler) -> None:
+    def register(self, event_type: type[Enum], handler: Handler, **options: Any) -> None:
+        """As AsyncDispatcher.register. Its options have no meaning here: nothing waits, and errors go to the caller."""
         self._handlers.setdefault(event_type, MultiListenerHandler()).add_handler(handler)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:

@@ -127,11 +127,14 @@ class _FutureTask:
 
     def __init__(self, command: Callable[[], Any]) -> None:
         self._command = command
-        self._cancelled = False  # mailbox thread only; by the mail, not by who holds the future
+        self._cancelled = False  # mailbox thread only: nobody is to touch the future any more
         self.future: Future[Any] = Future()
 
     def __call__(self) -> None:
-        if self._cancelled or not self.future.set_running_or_notify_cancel():
+        if self._cancelled:
+            return
+        if not self.future.set_running_or_notify_cancel():
+            self._cancelled = True
             return
         try:
             result = self._command()

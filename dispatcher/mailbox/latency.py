@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from dispatcher.errors import MailboxStateError, RejectedExecutionError
+from dispatcher.errors import DispatcherError, MailboxStateError, RejectedExecutionError
 from dispatcher.stats import Histogram
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from dispatcher.mailbox.executor import MailboxExecutor
@@ -76,9 +79,11 @@ class MailboxMetricsController:
 
     def _schedule(self) -> None:
         assert self._time_service is not None
-        self._timer = self._time_service.register_timer(
-            self._time_service.current_processing_time() + self.interval_ms, lambda _: self._measure()
-        )
+        due_ms = self._time_service.current_processing_time() + self.interval_ms
+        try:
+            self._timer = self._time_service.register_timer(due_ms, lambda _: self._measure())
+        except DispatcherError as error:  # the timers are shut down: no reason for the mailbox to fail
+            log.debug("the mailbox latency is measured no more: %s", error)
 
     def _measure(self) -> None:
         """On the timers' thread: the next timer is registered by the mail, so a closed mailbox ends it all."""

@@ -6,16 +6,17 @@ One turn runs at most one batch of mail before the default action, so mail that 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.latency import MailboxMetricsController
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, ActionExecutor, Mail, MailOptions
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
+
+_OPEN: Final = MailboxState.OPEN  # an Enum's member is slow to look up, and the loop turns often
 
 
 class PeriodTimer(Protocol):
@@ -33,23 +34,23 @@ class IdleTimer:
 
     def __init__(self, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
         self._clock_ns = clock_ns
-        # Of the periods that have ended, and the start of one that has not, or 0; replaced as one, so that nobody sees
-        # a period twice or not at all.
-        self._total_and_since: tuple[int, int] = (0, 0)
+        # Of the periods that have ended, and the start of one that has not; replaced as one, so that nobody sees a
+        # period twice or not at all.
+        self._total_and_since: tuple[int, int | None] = (0, None)
 
     def mark_start(self) -> None:
         self._total_and_since = (self._total_and_since[0], self._clock_ns())
 
     def mark_end(self) -> None:
         total_ns, since_ns = self._total_and_since
-        if since_ns:
-            self._total_and_since = (total_ns + self._clock_ns() - since_ns, 0)
+        if since_ns is not None:
+            self._total_and_since = (total_ns + self._clock_ns() - since_ns, None)
 
     @property
     def total_ns(self) -> int:
         """Of all periods so far, the part of an unended one included."""
         total_ns, since_ns = self._total_and_since
-        return total_ns + self._clock_ns() - since_ns if since_ns else total_ns
+        return total_ns if since_ns is None else total_ns + self._clock_ns() - since_ns
 
 
 class Suspension:
@@ -139,9 +140,9 @@ class MailboxProcessor:
         return self._suspension is None
 
     def is_idle(self) -> bool:
-        mailbox = self._mailbox
-        idle = self._suspension is not None or mailbox.is_waiting()
-        return idle and not mailbox.has_mail() and mailbox.state is MailboxState.OPEN
+        return (
+            self._suspension is not None and not self._mailbox.has_mail() and self._mailbox.state is MailboxState.OPEN
+        )
 
     def run_mailbox_loop(self) -> None:
         """Run until `suspend` or `all_actions_completed`. What a mail or the default action raises ends it, too.
@@ -156,7 +157,7 @@ class MailboxProcessor:
         action, controller, mailbox = self._default_action, self._controller, self._mailbox
         while not self._suspended:
             # The same hints that create_batch looks at first, without the call: most turns have no mail.
-            if mailbox._new_mail or mailbox._batch or self._suspension is not None:
+            if mailbox._new_mail or mailbox._batch or self._suspension is not None or mailbox._state is not _OPEN:
                 self._process_mail()
                 if self._suspended:
                     break
@@ -220,13 +221,15 @@ class MailboxProcessor:
 
     def drain(self) -> None:
         """Run all mail that is there, whatever the loop's state. What a mail raises ends it; the rest stays."""
-        left = deque(self._mailbox.drain())
+        batch, queue = self._mailbox._take_all()
         try:
-            while left:
-                self._run_mail(left.popleft())
+            for left in (batch, queue):
+                while left:
+                    self._run_mail(left.popleft())
         finally:
-            # Behind a mail that raised: left here, it would be lost, and its futures would never be done.
-            self._mailbox._batch.extendleft(reversed(left))
+            # Behind a mail that raised: it would be lost, and its futures would never be done.
+            if not self._mailbox._give_back(batch, queue):
+                _cancel([*batch, *queue])
 
     def close(self) -> None:
         """Close the mailbox and cancel the futures among the mail that did not run.
@@ -234,17 +237,7 @@ class MailboxProcessor:
         Raises:
             Exception: the first error of a cancellation, after all were tried; the others are its notes.
         """
-        first: Exception | None = None
-        for mail in self._mailbox.close():
-            try:
-                mail.try_cancel()
-            except Exception as error:
-                if first is None:
-                    first = error
-                else:
-                    first.add_note(f"and {mail.description}: {error!r}")
-        if first is not None:
-            raise first
+        _cancel(self._mailbox.close())
 
     def _check_runnable(self) -> None:
         if not self._mailbox.is_mailbox_thread():
@@ -330,3 +323,18 @@ class MailboxProcessor:
                 self._send_control_mail(action, description)
 
         self._mailbox.run_exclusively(send)
+
+
+def _cancel(mails: list[Mail]) -> None:
+    """Cancel the futures among mails that will not run; raises the first error, after all were tried."""
+    first: BaseException | None = None
+    for mail in mails:
+        try:
+            mail.try_cancel()
+        except BaseException as error:
+            if first is None:
+                first = error
+            else:
+                first.add_note(f"and {mail.description}: {error!r}")
+    if first is not None:
+        raise first

@@ -6,6 +6,8 @@ own and takes from there without a lock. OPEN takes and gives mail, QUIESCED onl
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -54,8 +56,9 @@ class TaskMailbox:
         self._parking = threading.Lock()  # held; the mailbox thread waits on it
         self._parking.acquire()
         # Holds the release of _parking while the mailbox thread waits, or is about to. Who pops it, which is atomic,
-        # calls it; so each wait ends once. The mailbox thread puts it in before it looks for work a last time, the
-        # others look for it after they have brought some.
+        # has the duty to release; so each wait ends once. The mailbox thread puts it in before it looks for work a last
+        # time, the others look for it after they have brought some. A KeyboardInterrupt may cut any of these short: who
+        # is not sure releases once more, and the mailbox thread copes with a wait that ends for nothing.
         self._parked: list[Callable[[], None]] = []
         self._queue: deque[Mail] = deque()  # guarded by _lock; urgent mail first, the newest first of all
         self._batch: deque[Mail] = deque()  # mailbox thread only; urgent mail first, the oldest first of all
@@ -115,7 +118,8 @@ class TaskMailbox:
 
     def size(self) -> int:
         """How much mail waits, in the batch and in the queue. Any thread; a moment's truth."""
-        return len(self._batch) + len(self._queue)
+        with self._lock:  # or mail that is being moved from one to the other would be seen twice, or not at all
+            return len(self._batch) + len(self._queue)
 
     def try_take(self, priority: int, *, ignore_deferrable: bool = False) -> Mail | None:
         """The first mail whose priority is at least `priority`, or None. Never blocks.
@@ -142,14 +146,18 @@ class TaskMailbox:
             MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed, also while waiting.
         """
         mail = self.try_take(priority)
-        while mail is None:
-            with self._lock:
-                self._check_take()
-                mail = self._take_from_queue(priority)
+        try:
+            while mail is None:
+                with self._lock:
+                    self._check_take()
+                    mail = self._take_from_queue(priority)
+                    if mail is None:
+                        self._parked.append(self._parking.release)
                 if mail is None:
-                    self._parked.append(self._parking.release)
-            if mail is None:
-                self._wait()
+                    self._parking.acquire()
+                    self._parked.clear()  # of a wake-up that was not meant for this wait
+        finally:
+            self._parked.clear()  # of a KeyboardInterrupt
         return mail
 
     def is_waiting(self) -> bool:
@@ -159,10 +167,19 @@ class TaskMailbox:
     def unpark(self) -> None:
         """End the mailbox thread's wait, if it waits. Any thread; never blocks."""
         try:
-            release = self._parked.pop()
+            self._parked.pop()
+            self._parking.release()
         except IndexError:
             return
-        release()
+        except BaseException as error:  # KeyboardInterrupt, perhaps with the duty taken
+            self.release_anyhow()
+            if not isinstance(error, RuntimeError):  # that is of a release too many
+                raise
+
+    def release_anyhow(self) -> None:
+        """End a wait, or the next one at once. Any thread; never blocks."""
+        with contextlib.suppress(RuntimeError):  # it is released already
+            self._parking.release()
 
     def create_batch(self) -> bool:
         """Move the queue's content to the batch if that is empty, urgent mail in any case; True if there is a batch."""
@@ -183,12 +200,30 @@ class TaskMailbox:
 
         The thread is not checked, but no other may call this while the mailbox thread runs: the batch has no lock.
         """
+        batch, queue = self._take_all()
+        return [*batch, *queue]
+
+    def _take_all(self) -> tuple[deque[Mail], deque[Mail]]:
+        """Empty the batch and the queue, and return what they held."""
         with self._lock:
-            left = [*self._batch, *self._queue]
+            taken = self._batch.copy(), self._queue.copy()
             self._batch.clear()
             self._queue.clear()
             self._new_mail = self._new_urgent_mail = False
-            return left
+            return taken
+
+    def _give_back(self, batch: deque[Mail], queue: deque[Mail]) -> bool:
+        """Undo `_take_all` for what is left of it; False, and nothing is done, if the mailbox is closed."""
+        with self._lock:
+            if self._state is MailboxState.CLOSED:
+                return False
+            self._batch.extendleft(reversed(batch))
+            since = [self._queue.popleft() for _ in range(_urgent_mails(self._queue))]  # newer than what comes back
+            self._queue.extendleft(reversed(queue))
+            self._queue.extendleft(reversed(since))
+            self._new_mail = bool(self._queue)
+            self._new_urgent_mail = self._new_mail and self._queue[0].is_urgent
+            return True
 
     def quiesce(self) -> None:
         """Refuse mail from now on; what is there can still be taken."""
@@ -273,17 +308,6 @@ class TaskMailbox:
                 f"the mailbox belongs to thread {self._thread.name}. Send it a mail instead."
             )
 
-    def _wait(self) -> None:
-        """Wait on _parking, whose release is in _parked."""
-        try:
-            self._parking.acquire()
-        except BaseException:  # KeyboardInterrupt, if the mailbox belongs to the main thread
-            try:
-                self._parked.pop()
-            except IndexError:  # somebody is about to release it, for us and not for the next wait
-                self._parking.acquire()
-            raise
-
     def _check_put(self) -> None:
         if self._state is not _OPEN:
             raise MailboxClosedError(self._state, "put mail")
@@ -293,11 +317,13 @@ class TaskMailbox:
             raise MailboxClosedError(self._state, "take mail")
 
 
+def _urgent_mails(mails: deque[Mail]) -> int:
+    """How many urgent mails there are, which come first."""
+    return sum(1 for _ in itertools.takewhile(lambda mail: mail.is_urgent, mails))
+
+
 def _insert_before_normal(mails: deque[Mail], mail: Mail) -> None:
-    urgent = 0
-    while urgent < len(mails) and mails[urgent].is_urgent:
-        urgent += 1
-    mails.insert(urgent, mail)
+    mails.insert(_urgent_mails(mails), mail)
 
 
 def _take_oldest_urgent(mails: deque[Mail], priority: int, of: Callable[[Mail], int]) -> Mail | None:

@@ -77,6 +77,38 @@ def announce_waits(mailbox: TaskMailbox) -> threading.Event:
     return parking.waiting
 
 
+class ArrivingParking:
+    """Instead of waiting for something to arrive, has it arrive; it must have ended the wait then."""
+
+    def __init__(self, mailbox: TaskMailbox, arrive: Callable[[], None]) -> None:
+        self.lock = mailbox._parking
+        self.release = self.lock.release
+        self.arrive = arrive
+
+    def acquire(self) -> bool:
+        self.arrive()
+        assert self.lock.acquire(timeout=TIMEOUT_S), "nobody ended the wait"
+        return True
+
+
+def arrive_while_waiting(mailbox: TaskMailbox, arrive: Callable[[], None]) -> None:
+    """Have a take of `mailbox` call `arrive` each time that it would wait."""
+    mailbox._parking = ArrivingParking(mailbox, arrive)  # type: ignore[assignment]
+
+
+class LoggingTimer:
+    """A PeriodTimer that writes its marks among what else happens."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def mark_start(self) -> None:
+        self.log.append("timer starts")
+
+    def mark_end(self) -> None:
+        self.log.append("timer ends")
+
+
 class Action:
     """A default action that records its turns and does in each what the test says; after these it suspends itself."""
 

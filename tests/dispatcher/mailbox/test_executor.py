@@ -13,7 +13,6 @@ from dispatcher.errors import MailboxClosedError, MailboxStateError, RejectedExe
 from dispatcher.mailbox import (
     MAX_PRIORITY,
     MIN_PRIORITY,
-    MailboxController,
     MailboxExecutor,
     MailboxProcessor,
     MailOptions,
@@ -197,6 +196,20 @@ def test_deferrable_mail_is_run_by_the_main_loop_and_never_by_a_yield(log: list[
     assert log == ["deferrable"]
 
 
+def test_a_yield_that_ignores_deferrable_runs_such_mail_of_its_priority(mailbox: TaskMailbox, log: list[Any]) -> None:
+    for priority in (0, 1, 2):
+        MailboxExecutor(mailbox, priority).execute(
+            lambda priority=priority: log.append(priority),  # type: ignore[misc]
+            options=MailOptions.DEFERRABLE,
+        )
+
+    yielded = [MailboxExecutor(mailbox, 1).try_yield(ignore_deferrable=True) for _ in range(3)]
+
+    assert yielded == [True, True, False]
+    assert log == [1, 2]
+    assert mailbox.size() == 1
+
+
 def test_mail_may_yield(executor: MailboxExecutor, log: list[Any]) -> None:
     def wait_for_the_inner() -> None:
         executor.yield_()
@@ -247,31 +260,3 @@ def test_work_should_be_interrupted_while_mail_waits(mailbox: TaskMailbox, execu
 
     assert not before
     assert executor.should_interrupt()
-
-
-def test_idle_means_suspended_without_mail_and_open() -> None:
-    def suspend(controller: MailboxController) -> None:
-        controller.suspend_default_action()
-
-    processor = MailboxProcessor(suspend)
-    executor = processor.mailbox_executor(0)
-
-    running = executor.is_idle()
-    processor.run_mailbox_step()
-    suspended = executor.is_idle()
-    executor.execute(do_nothing)
-    with_mail = executor.is_idle()
-    executor.yield_()
-    without_mail = executor.is_idle()
-    processor.prepare_close()
-
-    assert (running, suspended, with_mail, without_mail) == (False, True, False, True)
-    assert not executor.is_idle()
-
-
-def test_the_main_executor_knows_no_processor_and_is_never_idle() -> None:
-    processor = MailboxProcessor(lambda controller: controller.suspend_default_action())
-    processor.run_mailbox_step()
-
-    assert processor.main_mailbox_executor.priority == MIN_PRIORITY
-    assert not processor.main_mailbox_executor.is_idle()

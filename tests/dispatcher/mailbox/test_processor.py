@@ -65,7 +65,7 @@ def test_urgent_mail_goes_before_the_rest_of_the_batch(processor: MailboxProcess
 
 
 def test_the_loop_runs_on_the_mailbox_thread_only(processor: MailboxProcessor, action: Action) -> None:
-    for run in (processor.run_mailbox_loop, processor.run_mailbox_step):
+    for run in (processor.run_mailbox_loop, processor.run_mailbox_step, processor.run_single_mailbox_loop):
         with pytest.raises(MailboxStateError, match="on the mailbox thread only"):
             on_another_thread(run)
 
@@ -79,7 +79,7 @@ def test_the_loop_runs_while_the_mailbox_is_open_only(
     """The error was another one than the documentation said."""
     end(processor)
 
-    for run in (processor.run_mailbox_loop, processor.run_mailbox_step):
+    for run in (processor.run_mailbox_loop, processor.run_mailbox_step, processor.run_single_mailbox_loop):
         with pytest.raises(MailboxClosedError, match=r"cannot run the mailbox loop: the mailbox is (QUIESCED|CLOSED)"):
             run()
 
@@ -168,9 +168,9 @@ def test_completion_is_for_ever(
     action.mail(processor, "late")
 
     processor.run_mailbox_loop()
-    stepped = processor.run_mailbox_step()
+    stepped = [processor.run_mailbox_step(), processor.run_single_mailbox_loop()]
 
-    assert not stepped
+    assert stepped == [False, False]
     assert action.log == ["action"]
     assert not processor.is_mailbox_loop_running()
 
@@ -233,6 +233,133 @@ def test_a_step_after_suspend_runs_as_usual(processor: MailboxProcessor, action:
 
     assert ran == [True, True]
     assert action.log == ["action"]
+
+
+def test_a_single_loop_runs_one_mail_and_then_one_turn_of_the_default_action(
+    processor: MailboxProcessor, action: Action
+) -> None:
+    action.turns = [stay, stay]
+    action.mail(processor, "a")
+    action.mail(processor, "b")
+
+    ran = processor.run_single_mailbox_loop()
+
+    assert ran
+    assert action.log == ["a", "action"]
+
+
+def test_single_loops_say_whether_anything_ran(processor: MailboxProcessor, action: Action) -> None:
+    """The turn suspends the default action, so only mail is left to run, and then nothing."""
+    action.mail(processor, "a")
+    action.mail(processor, "b")
+
+    ran = [processor.run_single_mailbox_loop() for _ in range(3)]
+
+    assert action.log == ["a", "action", "b"]
+    assert ran == [True, True, False]
+
+
+def test_a_single_loop_without_mail_runs_the_default_action(processor: MailboxProcessor, action: Action) -> None:
+    ran = processor.run_single_mailbox_loop()
+
+    assert ran
+    assert action.log == ["action"]
+
+
+@pytest.mark.parametrize("call", [lambda suspend: suspend(), on_another_thread], ids=["mailbox thread", "another"])
+def test_a_single_loop_whose_mail_suspends_it_does_not_run_the_default_action(
+    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
+) -> None:
+    call(processor.suspend)
+
+    ran = processor.run_single_mailbox_loop()
+
+    assert ran
+    assert action.log == []
+
+
+def test_a_single_loop_after_a_suspended_one_runs_as_usual(processor: MailboxProcessor, action: Action) -> None:
+    processor.suspend()
+    processor.run_single_mailbox_loop()
+
+    ran = processor.run_single_mailbox_loop()
+
+    assert ran
+    assert action.log == ["action"]
+
+
+def test_a_single_loop_whose_mail_resumes_the_default_action_runs_it(
+    processor: MailboxProcessor, action: Action
+) -> None:
+    processor.run_mailbox_step()
+    on_another_thread(action.suspensions[0].resume)
+    action.log.clear()
+
+    processor.run_single_mailbox_loop()
+
+    assert action.log == ["action"]
+
+
+def test_a_single_loop_whose_mail_completes_the_loop_runs_no_default_action_any_more(
+    processor: MailboxProcessor, action: Action
+) -> None:
+    processor.all_actions_completed()
+    action.mail(processor, "late")
+
+    ran = [processor.run_single_mailbox_loop() for _ in range(2)]
+
+    assert ran == [True, False]
+    assert action.log == []
+
+
+def test_after_a_single_loop_whose_mail_fails_the_next_one_goes_on(processor: MailboxProcessor, action: Action) -> None:
+    processor.main_mailbox_executor.execute(lambda: 1 / 0)
+    action.mail(processor, "a")
+
+    with pytest.raises(ZeroDivisionError):
+        processor.run_single_mailbox_loop()
+    processor.run_single_mailbox_loop()
+
+    assert action.log == ["a", "action"]
+
+
+def test_mail_that_sends_mail_takes_turns_with_the_default_action_in_single_loops(
+    processor: MailboxProcessor, action: Action
+) -> None:
+    """FLINK-14304 again: neither starves the other."""
+
+    def send_another() -> None:
+        action.log.append("mail")
+        processor.main_mailbox_executor.execute(send_another)
+
+    action.turns = [stay] * 3
+    send_another()
+    action.log.clear()
+
+    for _ in range(3):
+        processor.run_single_mailbox_loop()
+
+    assert action.log == ["mail", "action"] * 3
+
+
+def test_mail_that_sends_mail_can_be_suspended_while_the_default_action_is(
+    processor: MailboxProcessor, action: Action
+) -> None:
+    """Without a default action to come back to, only mail can end the loop: it must get through."""
+
+    def send_another() -> None:
+        action.log.append("mail")
+        processor.main_mailbox_executor.execute(send_another)
+        if len(action.log) == 5:
+            on_another_thread(processor.suspend)
+
+    processor.run_mailbox_step()
+    action.log.clear()
+    send_another()
+
+    processor.run_mailbox_loop()
+
+    assert action.log == ["mail"] * 5
 
 
 # -- many threads ----------------------------------------------------------------------------------------------------

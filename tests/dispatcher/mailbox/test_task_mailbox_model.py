@@ -15,86 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dispatcher.errors import MailboxClosedError
 from dispatcher.mailbox import MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
 
-from .conftest import TIMEOUT_S, do_nothing, mail
+from .conftest import TIMEOUT_S, arrive_while_waiting, do_nothing, mail
+from .mailbox_model import MailboxModel, effective, original
 
 PRODUCERS = 4
 MAILS = 1500
 
 priorities = st.integers(MIN_PRIORITY, 2)
 options = st.sampled_from([MailOptions.DEFAULT, MailOptions.URGENT, MailOptions.DEFERRABLE])
-
-
-class Pile:
-    """Mail as the reference sees it: urgent mail and the rest, each in the order in which it is to be taken."""
-
-    def __init__(self) -> None:
-        self.urgent: list[Mail] = []
-        self.normal: list[Mail] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.urgent or self.normal)
-
-    def stored(self, *, newest_first: bool) -> list[Mail]:
-        return [*(reversed(self.urgent) if newest_first else self.urgent), *self.normal]
-
-    def remove(self, each: Mail) -> None:
-        (self.urgent if each.is_urgent else self.normal).remove(each)
-
-    def clear(self) -> None:
-        self.urgent, self.normal = [], []
-
-
-class MailboxModel:
-    """The rules of C2, without threads and hints."""
-
-    def __init__(self) -> None:
-        self.batch = Pile()
-        self.queue = Pile()
-
-    def put(self, each: Mail, *, owner: bool, first: bool) -> None:
-        if each.is_urgent:
-            to_batch = owner and self.batch and not self.batch.urgent and not self.queue.urgent
-            (self.batch if to_batch else self.queue).urgent.append(each)
-        elif first:
-            (self.batch if owner else self.queue).normal.insert(0, each)
-        else:
-            self.queue.normal.append(each)
-
-    def pull(self, *, urgent_only: bool) -> None:
-        if self.batch.urgent or (not self.queue.urgent and (self.batch or urgent_only)):
-            return
-        only_urgent = urgent_only and bool(self.batch)
-        self.batch.urgent, self.queue.urgent = self.queue.urgent, []
-        if not only_urgent:
-            self.batch.normal += self.queue.normal
-            self.queue.normal = []
-
-    def take(self, priority: int) -> Mail | None:
-        self.pull(urgent_only=True)
-        for pile in (self.batch, self.queue):
-            for each in pile.stored(newest_first=False):
-                if each.priority >= priority:
-                    pile.remove(each)
-                    return each
-        return None
-
-    def take_from_batch(self) -> Mail | None:
-        self.pull(urgent_only=True)
-        stored = self.batch.stored(newest_first=False)
-        if not stored:
-            return None
-        self.batch.remove(stored[0])
-        return stored[0]
-
-    def drain(self) -> list[Mail]:
-        drained = [*self.batch.stored(newest_first=False), *self.queue.stored(newest_first=True)]
-        self.batch.clear()
-        self.queue.clear()
-        return drained
-
-    def has(self, priority: int) -> bool:
-        everything = [*self.batch.stored(newest_first=False), *self.queue.stored(newest_first=True)]
-        return any(each.priority >= priority for each in everything)
 
 
 class MailboxMachine(RuleBasedStateMachine):
@@ -104,7 +32,9 @@ class MailboxMachine(RuleBasedStateMachine):
     def make(self) -> None:
         self.pool = ThreadPoolExecutor(1)
         self.mailbox = TaskMailbox()
-        self.model = MailboxModel()
+        self.model: MailboxModel[Mail] = MailboxModel()
+        self.arriving: list[Mail] = []
+        arrive_while_waiting(self.mailbox, self.put_arriving)
         self.state = MailboxState.OPEN
         self.count = 0
 
@@ -116,26 +46,52 @@ class MailboxMachine(RuleBasedStateMachine):
         self.count += 1
         each = mail(str(self.count), priority, options)
         put = self.mailbox.put_first if first else self.mailbox.put
-        if self.state is not MailboxState.OPEN:
-            with pytest.raises(MailboxClosedError):
+        try:
+            if owner:
                 put(each)
-            return
-        if owner:
-            put(each)
+            else:
+                self.pool.submit(put, each).result(TIMEOUT_S)
+        except MailboxClosedError:
+            assert self.state is not MailboxState.OPEN
         else:
-            self.pool.submit(put, each).result(TIMEOUT_S)
-        self.model.put(each, owner=owner, first=first)
+            assert self.state is MailboxState.OPEN
+            self.model.put(each, owner=owner, first=first)
+
+    def put_arriving(self) -> None:
+        """The mailbox thread waits: another one puts the next mail that is to arrive then."""
+        self.pool.submit(self.mailbox.put, self.arriving.pop(0)).result(TIMEOUT_S)
+
+    @precondition(lambda self: self.state is not MailboxState.CLOSED)
+    @rule(priority=priorities, ignore_deferrable=st.booleans())
+    def try_take(self, priority: int, ignore_deferrable: bool) -> None:
+        taken = self.mailbox.try_take(priority, ignore_deferrable=ignore_deferrable)
+
+        assert taken is self.model.take(priority, original if ignore_deferrable else effective)
 
     @precondition(lambda self: self.state is not MailboxState.CLOSED)
     @rule(priority=priorities)
-    def try_take(self, priority: int) -> None:
-        assert self.mailbox.try_take(priority) is self.model.take(priority)
-
-    @precondition(lambda self: self.state is not MailboxState.CLOSED)
-    @rule(priority=priorities)
-    def take(self, priority: int) -> None:
-        if self.model.has(priority):  # else it would wait
+    def take_what_is_there(self, priority: int) -> None:
+        if self.model.has(priority):
             assert self.mailbox.take(priority) is self.model.take(priority)
+
+    @precondition(lambda self: self.state is MailboxState.OPEN)
+    @rule(priority=priorities, arriving=st.lists(st.tuples(priorities, options), max_size=4))
+    def take_what_arrives(self, priority: int, arriving: list[tuple[int, MailOptions]]) -> None:
+        """The wait goes on until mail comes that qualifies; the last one does."""
+        for each in [*arriving, (priority, MailOptions.DEFAULT)]:
+            self.count += 1
+            self.arriving.append(mail(str(self.count), *each))
+        to_arrive = list(self.arriving)
+
+        taken = self.mailbox.take(priority)
+
+        expected = self.model.take(priority)
+        while expected is None:
+            self.model.put(to_arrive.pop(0), owner=False)
+            expected = self.model.take_after_wait(priority)
+        assert taken is expected
+        assert self.arriving == to_arrive
+        self.arriving.clear()
 
     @precondition(lambda self: self.state is not MailboxState.CLOSED)
     @rule()

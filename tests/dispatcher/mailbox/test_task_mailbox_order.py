@@ -299,6 +299,41 @@ def test_deferrable_mail_is_for_takes_at_the_lowest_priority_only(mailbox: TaskM
     assert take_all(mailbox, priority=MIN_PRIORITY) == ["deferrable"]
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_who_ignores_deferrable_sees_such_mail_with_the_priority_it_was_sent_with(
+    mailbox: TaskMailbox, batched: bool
+) -> None:
+    put_all(mailbox, mail("too low", 4), deferrable("deferrable", 5), mail("normal", 5))
+    if batched:
+        mailbox.create_batch()
+
+    taken = [mailbox.try_take(5, ignore_deferrable=True) for _ in range(3)]
+
+    assert names(taken) == ["deferrable", "normal", None]
+    assert take_all(mailbox) == ["too low"]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_deferrable_mail_that_was_sent_with_a_lower_priority_is_hidden_from_all(
+    mailbox: TaskMailbox, batched: bool
+) -> None:
+    put_all(mailbox, deferrable("deferrable", 4))
+    if batched:
+        mailbox.create_batch()
+
+    assert mailbox.try_take(5, ignore_deferrable=True) is None
+
+    assert take_all(mailbox) == ["deferrable"]
+
+
+def test_who_ignores_deferrable_still_takes_urgent_mail_first(mailbox: TaskMailbox) -> None:
+    put_all(mailbox, deferrable("deferrable", 5), urgent("u", 5))
+
+    taken = [mailbox.try_take(5, ignore_deferrable=True) for _ in range(2)]
+
+    assert names(taken) == ["u", "deferrable"]
+
+
 def test_deferrable_mail_does_not_lose_its_place(mailbox: TaskMailbox) -> None:
     put_all(mailbox, mail("a"), deferrable("deferrable", 5), mail("b"))
 

@@ -1,0 +1,286 @@
+"""Rules C4 of the reference: what a suspension's timer counts as idle, and the timer that adds it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from dispatcher.mailbox import IdleTimer, MailboxController, MailboxProcessor
+
+from .conftest import TIMEOUT_S, Action, LoggingTimer, announce_waits, on_another_thread
+
+
+class Clock:
+    """A clock that stands still until it is advanced."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, ns: int) -> None:
+        self.now_ns += ns
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def timer(action: Action) -> LoggingTimer:
+    return LoggingTimer(action.log)
+
+
+def suspend_with(timer: LoggingTimer | IdleTimer, action: Action) -> Callable[[MailboxController], None]:
+    """A turn that suspends itself and, like the caller it stands for, has started the timer before."""
+
+    def turn(controller: MailboxController) -> None:
+        timer.mark_start()
+        action.suspensions.append(controller.suspend_default_action(timer))
+
+    return turn
+
+
+def suspend(processor: MailboxProcessor, action: Action, timer: LoggingTimer | IdleTimer) -> None:
+    """Have the default action suspend itself with the timer, and forget what that logged."""
+    action.turns = [suspend_with(timer, action)]
+    processor.run_mailbox_step()
+    action.log.clear()
+
+
+# -- what the processor marks ----------------------------------------------------------------------------------------
+
+
+def test_the_processor_leaves_the_first_start_to_who_suspends(processor: MailboxProcessor, action: Action) -> None:
+    timer = LoggingTimer(action.log)
+    action.turns = [lambda controller: action.suspensions.append(controller.suspend_default_action(timer))]
+
+    processor.run_mailbox_step()
+
+    assert action.log == ["action"]
+
+
+def test_a_batch_is_left_out_as_a_whole(processor: MailboxProcessor, action: Action, timer: LoggingTimer) -> None:
+    suspend(processor, action, timer)
+    action.mail(processor, "a")
+    action.mail(processor, "b")
+    processor.main_mailbox_executor.execute(lambda: on_another_thread(processor.suspend))
+
+    processor.run_mailbox_loop()
+
+    assert action.log == ["timer ends", "a", "b", "timer starts"]
+
+
+def test_of_mail_that_is_waited_for_each_is_left_out(action: Action, timer: LoggingTimer) -> None:
+    """The end is marked after the wait, so that waiting counts."""
+    with ThreadPoolExecutor(1) as pool:
+        processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
+        action.turns = [suspend_with(timer, action)]
+        waiting = announce_waits(processor.mailbox)
+        loop = pool.submit(processor.run_mailbox_loop)
+        for name in ("a", "b"):
+            assert waiting.wait(TIMEOUT_S)
+            waiting.clear()
+            action.log.append("waited")
+            action.mail(processor, name)
+        assert waiting.wait(TIMEOUT_S)
+        action.log.append("waited")
+
+        processor.suspend()
+        loop.result(TIMEOUT_S)
+
+    assert action.log == [
+        *("action", "timer starts"),
+        *("waited", "timer ends", "a", "timer starts"),
+        *("waited", "timer ends", "b", "timer starts"),
+        *("waited", "timer ends", "timer starts"),
+    ]
+
+
+def test_mail_that_comes_while_a_mail_is_run_is_left_out_on_its_own(
+    processor: MailboxProcessor, action: Action, timer: LoggingTimer
+) -> None:
+    suspend(processor, action, timer)
+
+    def send_more() -> None:
+        action.mail(processor, "sent")
+        processor.main_mailbox_executor.execute(processor.suspend)
+
+    processor.main_mailbox_executor.execute(send_more)
+
+    processor.run_mailbox_loop()
+
+    assert action.log == [
+        *("timer ends", "timer starts"),
+        *("timer ends", "sent", "timer starts"),
+        *("timer ends", "timer starts"),
+        *("timer ends", "timer starts"),
+    ]
+
+
+@pytest.mark.parametrize("step", [MailboxProcessor.run_mailbox_step, MailboxProcessor.run_single_mailbox_loop])
+def test_a_single_steps_mail_is_left_out(
+    processor: MailboxProcessor, action: Action, timer: LoggingTimer, step: Callable[[MailboxProcessor], bool]
+) -> None:
+    suspend(processor, action, timer)
+    action.mail(processor, "a")
+
+    step(processor)
+
+    assert action.log == ["timer ends", "a", "timer starts"]
+
+
+def test_a_step_without_mail_marks_nothing(processor: MailboxProcessor, action: Action, timer: LoggingTimer) -> None:
+    suspend(processor, action, timer)
+
+    processor.run_mailbox_step()
+    processor.run_single_mailbox_loop()
+
+    assert action.log == []
+
+
+@pytest.mark.parametrize("call", [lambda resume: resume(), on_another_thread], ids=["mailbox thread", "another"])
+def test_a_batch_with_mail_that_resumes_the_action_does_not_start_the_timer_again(
+    processor: MailboxProcessor,
+    action: Action,
+    timer: LoggingTimer,
+    call: Callable[[Callable[[], None]], None],
+) -> None:
+    suspend(processor, action, timer)
+    processor.main_mailbox_executor.execute(lambda: call(action.suspensions[0].resume))
+    action.mail(processor, "b")
+    action.turns = [lambda _: processor.suspend()]
+
+    processor.run_mailbox_loop()
+
+    assert action.log == ["timer ends", "b", "action"]
+
+
+def test_a_mail_that_resumes_the_action_after_a_wait_does_not_start_the_timer_again(
+    action: Action, timer: LoggingTimer
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
+        action.turns = [suspend_with(timer, action), lambda controller: controller.all_actions_completed()]
+        waiting = announce_waits(processor.mailbox)
+        loop = pool.submit(processor.run_mailbox_loop)
+        assert waiting.wait(TIMEOUT_S)
+
+        action.suspensions[0].resume()
+        loop.result(TIMEOUT_S)
+
+    assert action.log == ["action", "timer starts", "timer ends", "action"]
+
+
+def test_resuming_outside_of_mail_marks_nothing(
+    processor: MailboxProcessor, action: Action, timer: LoggingTimer
+) -> None:
+    suspend(processor, action, timer)
+
+    action.suspensions[0].resume()
+
+    assert action.log == []
+
+
+def test_mail_that_fails_leaves_the_timer_ended(
+    processor: MailboxProcessor, action: Action, timer: LoggingTimer
+) -> None:
+    suspend(processor, action, timer)
+    processor.main_mailbox_executor.execute(lambda: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        processor.run_mailbox_loop()
+
+    assert action.log == ["timer ends"]
+
+
+def test_a_suspension_without_a_timer_marks_nothing(
+    processor: MailboxProcessor, action: Action, timer: LoggingTimer
+) -> None:
+    suspend(processor, action, timer)
+    action.suspensions[0].resume()
+    processor.run_mailbox_step()
+    action.mail(processor, "a")
+
+    processor.run_mailbox_step()
+
+    assert action.log == ["action", "a"]
+
+
+def test_time_in_mail_is_not_idle(processor: MailboxProcessor, action: Action, clock: Clock) -> None:
+    timer = IdleTimer(clock)
+    suspend(processor, action, timer)
+    clock.now_ns += 10
+    processor.main_mailbox_executor.execute(lambda: clock.advance(100))
+
+    processor.run_mailbox_step()
+    clock.now_ns += 5
+
+    assert timer.total_ns == 15
+
+
+# -- IdleTimer -------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_timer_adds_its_periods_up(clock: Clock) -> None:
+    timer = IdleTimer(clock)
+
+    for period_ns in (3, 4):
+        timer.mark_start()
+        clock.advance(period_ns)
+        timer.mark_end()
+        clock.advance(100)
+
+    assert timer.total_ns == 7
+
+
+def test_a_period_that_has_not_ended_counts_so_far(clock: Clock) -> None:
+    timer = IdleTimer(clock)
+    timer.mark_start()
+    clock.advance(3)
+    timer.mark_end()
+    timer.mark_start()
+
+    totals = []
+    for _ in range(3):
+        clock.advance(2)
+        totals.append(timer.total_ns)
+
+    assert totals == [5, 7, 9]
+
+
+def test_an_end_without_a_start_counts_nothing(clock: Clock) -> None:
+    timer = IdleTimer(clock)
+    clock.advance(3)
+
+    timer.mark_end()
+    clock.advance(3)
+
+    assert timer.total_ns == 0
+
+
+def test_a_second_end_counts_nothing(clock: Clock) -> None:
+    timer = IdleTimer(clock)
+    timer.mark_start()
+    clock.advance(3)
+    timer.mark_end()
+    clock.advance(3)
+
+    timer.mark_end()
+
+    assert timer.total_ns == 3
+
+
+def test_an_idle_timer_is_read_by_another_thread(clock: Clock) -> None:
+    timer = IdleTimer(clock)
+    timer.mark_start()
+    clock.advance(3)
+
+    total: Future[int] = Future()
+    on_another_thread(lambda: total.set_result(timer.total_ns))
+
+    assert total.result(TIMEOUT_S) == 3

@@ -1,0 +1,366 @@
+"""How the mailbox thread waits: one duty to wake it for each wait, which one of the others takes and does."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from dispatcher.errors import MailboxClosedError
+from dispatcher.mailbox import MIN_PRIORITY, Mail, MailOptions, TaskMailbox
+
+from .conftest import TIMEOUT_S, announce_waits, deferrable, do_nothing, mail, names, on_another_thread, urgent
+
+PRODUCERS = 4
+ROUNDS = 150
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, which pytest takes for itself."""
+
+
+class Waiting:
+    """A mailbox whose thread is in `take(1)`."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.mailbox = pool.submit(TaskMailbox).result(TIMEOUT_S)
+        self.waits = announce_waits(self.mailbox)
+        self.taken: Future[Mail] = pool.submit(self.mailbox.take, 1)
+        self.await_wait()
+
+    def await_wait(self) -> None:
+        """Until the mailbox thread has looked for mail in vain, after the last time that this was awaited."""
+        assert self.waits.wait(TIMEOUT_S)
+        self.waits.clear()
+
+
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = Waiting(pool)
+        yield waiting
+        if not waiting.taken.done():
+            waiting.mailbox.put(mail("the end", 1))
+
+
+class CountingParking:
+    """Counts how often somebody waited, and how often a wait was ended; to end what is no wait raises."""
+
+    def __init__(self, mailbox: TaskMailbox) -> None:
+        self.lock = mailbox._parking
+        self.acquired = 0  # mailbox thread only
+        self.released: list[int] = []  # append is atomic
+
+    def acquire(self) -> bool:
+        assert self.lock.acquire(timeout=TIMEOUT_S), "nobody ended the wait"
+        self.acquired += 1
+        return True
+
+    def release(self) -> None:
+        self.released.append(1)
+        self.lock.release()
+
+
+# -- what ends a wait ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("put", [TaskMailbox.put, TaskMailbox.put_first])
+@pytest.mark.parametrize("make", [mail, urgent])
+def test_mail_of_its_priority_ends_a_wait(
+    waiting: Waiting, put: Callable[[TaskMailbox, Mail], None], make: Callable[[str, int], Mail]
+) -> None:
+    put(waiting.mailbox, make("awaited", 1))
+
+    assert waiting.taken.result(TIMEOUT_S).description == "awaited"
+    assert not waiting.mailbox.is_waiting()
+
+
+@pytest.mark.parametrize("put", [TaskMailbox.put, TaskMailbox.put_first])
+@pytest.mark.parametrize("make", [mail, urgent, deferrable])
+def test_a_wait_goes_on_when_mail_comes_that_does_not_qualify(
+    waiting: Waiting, put: Callable[[TaskMailbox, Mail], None], make: Callable[[str, int], Mail]
+) -> None:
+    """Deferrable mail never qualifies, whatever it was sent with."""
+    put(waiting.mailbox, make("other", 5 if make is deferrable else 0))
+    waiting.await_wait()
+    still_waiting = waiting.mailbox.is_waiting() and not waiting.taken.done()
+
+    waiting.mailbox.put(mail("awaited", 1))
+
+    assert still_waiting
+    assert waiting.taken.result(TIMEOUT_S).description == "awaited"
+    assert names(waiting.mailbox.drain()) == ["other"]
+
+
+def test_closing_ends_a_wait() -> None:
+    # Of a thread that never starts: then nobody is kept from taking on one thread and closing on another.
+    mailbox = TaskMailbox(threading.Thread(target=do_nothing))
+    waits = announce_waits(mailbox)
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(mailbox.take, MIN_PRIORITY)
+        assert waits.wait(TIMEOUT_S)
+
+        mailbox.close()
+
+        with pytest.raises(MailboxClosedError, match="cannot take mail"):
+            taken.result(TIMEOUT_S)
+    assert not mailbox.is_waiting()
+
+
+def test_quiescing_does_not_end_a_wait() -> None:
+    mailbox = TaskMailbox(threading.Thread(target=do_nothing))
+    waits = announce_waits(mailbox)
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(mailbox.take, MIN_PRIORITY)
+        assert waits.wait(TIMEOUT_S)
+
+        mailbox.quiesce()
+        still_waiting = mailbox.is_waiting()
+        mailbox.close()
+
+        with pytest.raises(MailboxClosedError):
+            taken.result(TIMEOUT_S)
+    assert still_waiting
+
+
+def test_without_mail_an_unpark_makes_a_take_look_again_and_wait_on(waiting: Waiting) -> None:
+    waiting.mailbox.unpark()
+
+    waiting.await_wait()
+    assert waiting.mailbox.is_waiting()
+    assert not waiting.taken.done()
+
+
+def test_a_take_that_finds_mail_does_not_wait(mailbox: TaskMailbox) -> None:
+    waits = announce_waits(mailbox)
+    mailbox.put(mail("there"))
+
+    mailbox.take(MIN_PRIORITY)
+
+    assert not waits.is_set()
+    assert not mailbox.is_waiting()
+
+
+class LockThatLetsIn:
+    """After it is released for the first time, something happens on another thread before its owner goes on."""
+
+    def __init__(self, mailbox: TaskMailbox, happens: Callable[[], None]) -> None:
+        self.lock = mailbox._lock
+        self.happens: Callable[[], None] | None = happens
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            on_another_thread(happens)
+
+
+@pytest.mark.parametrize("put", [TaskMailbox.put, TaskMailbox.put_first])
+@pytest.mark.parametrize("make", [mail, urgent])
+def test_mail_that_comes_between_the_last_look_and_the_wait_ends_it(
+    mailbox: TaskMailbox, put: Callable[[TaskMailbox, Mail], None], make: Callable[[str], Mail]
+) -> None:
+    mailbox._lock = LockThatLetsIn(mailbox, lambda: put(mailbox, make("just in time")))  # type: ignore[assignment]
+    mailbox._parking = CountingParking(mailbox)  # type: ignore[assignment]
+
+    taken = mailbox.take(MIN_PRIORITY)
+
+    assert taken.description == "just in time"
+    assert not mailbox.is_waiting()
+
+
+# -- what is not remembered ------------------------------------------------------------------------------------------
+
+
+def test_an_unpark_without_a_wait_is_not_remembered() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        mailbox = pool.submit(TaskMailbox).result(TIMEOUT_S)
+        for _ in range(3):
+            mailbox.unpark()
+        waits = announce_waits(mailbox)
+        taken = pool.submit(mailbox.take, MIN_PRIORITY)
+        assert waits.wait(TIMEOUT_S)
+        waits.clear()
+
+        waited = mailbox.is_waiting()
+        mailbox.put(mail("awaited"))
+
+        assert taken.result(TIMEOUT_S).description == "awaited"
+    assert waited
+    assert not waits.is_set()  # one wait, and not another one after it
+
+
+def test_puts_without_a_wait_are_not_remembered_as_wakes(mailbox: TaskMailbox) -> None:
+    for put in (mailbox.put, mailbox.put_first):
+        for make in (mail, urgent):
+            put(make())
+    mailbox.drain()
+
+    assert not mailbox.is_waiting()
+    assert not mailbox._parking.acquire(blocking=False)
+
+
+def test_of_many_unparks_one_ends_the_wait(waiting: Waiting) -> None:
+    """The others found the lock released already, which is an error."""
+    waiting.mailbox.run_exclusively(lambda: [waiting.mailbox.unpark() for _ in range(5)])
+
+    waiting.await_wait()
+    waiting.mailbox.put(mail("awaited", 1))
+    assert waiting.taken.result(TIMEOUT_S).description == "awaited"
+
+
+# -- an exception out of the wait ------------------------------------------------------------------------------------
+
+
+class InterruptedParking:
+    """A lock whose first acquire is interrupted, after `meanwhile` has happened on another thread."""
+
+    def __init__(self, mailbox: TaskMailbox, meanwhile: Callable[[], None] = do_nothing) -> None:
+        self.lock = mailbox._parking
+        self.release = self.lock.release
+        self.meanwhile = meanwhile
+        self.second_acquire = threading.Event()
+        self.interrupted = False
+
+    def acquire(self, blocking: bool = True, timeout: float = TIMEOUT_S) -> bool:
+        if not self.interrupted:
+            self.interrupted = True
+            on_another_thread(self.meanwhile)
+            raise Interrupted
+        self.second_acquire.set()
+        return self.lock.acquire(timeout=timeout) if blocking else self.lock.acquire(blocking=False)
+
+
+def interrupt(mailbox: TaskMailbox, meanwhile: Callable[[], None] = do_nothing) -> InterruptedParking:
+    parking = InterruptedParking(mailbox, meanwhile)
+    mailbox._parking = parking  # type: ignore[assignment]
+    return parking
+
+
+def assert_waits_and_is_woken_once(mailbox: TaskMailbox, pool: ThreadPoolExecutor) -> None:
+    """A take on the mailbox thread, which is the test's, waits once, until another thread puts."""
+    waits = announce_waits(mailbox)
+
+    def put() -> bool:
+        awaited = waits.wait(TIMEOUT_S)
+        waits.clear()
+        mailbox.put(mail("awaited"))
+        return awaited
+
+    putting = pool.submit(put)
+    taken = mailbox.take(MIN_PRIORITY)
+
+    assert putting.result(TIMEOUT_S)
+    assert taken.description == "awaited"
+    assert not waits.is_set()
+    assert not mailbox.is_waiting()
+
+
+def test_an_interrupted_wait_takes_its_duty_back(mailbox: TaskMailbox) -> None:
+    interrupt(mailbox)
+
+    with pytest.raises(Interrupted):
+        mailbox.take(MIN_PRIORITY)
+
+    assert not mailbox.is_waiting()
+    with ThreadPoolExecutor(1) as pool:
+        assert_waits_and_is_woken_once(mailbox, pool)
+
+
+def test_an_interrupted_wait_that_a_put_ends_at_the_same_time_keeps_the_mail(mailbox: TaskMailbox) -> None:
+    interrupt(mailbox, lambda: mailbox.put(mail("meanwhile")))
+
+    with pytest.raises(Interrupted):
+        mailbox.take(MIN_PRIORITY)
+
+    assert names([mailbox.take(MIN_PRIORITY)]) == ["meanwhile"]
+    with ThreadPoolExecutor(1) as pool:
+        assert_waits_and_is_woken_once(mailbox, pool)
+
+
+def test_an_interrupted_wait_whose_duty_somebody_took_leaves_no_release_to_the_next_one(mailbox: TaskMailbox) -> None:
+    """Who took it is about to do it: that must not end the next wait."""
+    duties: Future[Callable[[], None]] = Future()
+    parking = interrupt(mailbox, lambda: duties.set_result(mailbox._parked.pop()))
+
+    def release() -> None:
+        duty = duties.result(TIMEOUT_S)
+        parking.second_acquire.wait(0.02)  # if the interrupted wait comes for the release, then late
+        duty()
+
+    with ThreadPoolExecutor(1) as pool:
+        released = pool.submit(release)
+        with pytest.raises(Interrupted):
+            mailbox.take(MIN_PRIORITY)
+        released.result(TIMEOUT_S)
+
+        assert not mailbox.is_waiting()
+        assert_waits_and_is_woken_once(mailbox, pool)
+
+
+# -- many threads ----------------------------------------------------------------------------------------------------
+
+
+def test_of_concurrent_puts_each_wait_is_ended_once(mailbox: TaskMailbox) -> None:
+    """All producers put at the same moment into a mailbox whose thread is about to wait, or waits."""
+    parking = CountingParking(mailbox)
+    mailbox._parking = parking  # type: ignore[assignment]
+    start = threading.Barrier(PRODUCERS + 1)
+    kinds = (MailOptions.DEFAULT, MailOptions.URGENT)
+
+    def produce(producer: int) -> None:
+        for number in range(ROUNDS):
+            each = mail(f"{producer} {number}", number % 2, kinds[(producer + number) % 2])
+            start.wait(TIMEOUT_S)
+            (mailbox.put_first if number % 3 == 0 else mailbox.put)(each)
+            if number % 5 == 0:
+                mailbox.unpark()
+
+    taken = []
+    with ThreadPoolExecutor(PRODUCERS) as pool:
+        producers = [pool.submit(produce, producer) for producer in range(PRODUCERS)]
+        for number in range(ROUNDS):
+            start.wait(TIMEOUT_S)
+            taken += [mailbox.take(number % 2).description for _ in range(PRODUCERS)]
+        for producer in producers:
+            producer.result(TIMEOUT_S)
+
+    assert sorted(taken) == sorted(f"{producer} {number}" for producer in range(PRODUCERS) for number in range(ROUNDS))
+    assert parking.acquired == len(parking.released)
+    assert not mailbox.is_waiting()
+    assert parking.lock.locked()
+
+
+def test_with_takes_and_puts_in_step_each_wait_is_ended_once(mailbox: TaskMailbox) -> None:
+    """A mail for each answer: the mailbox thread waits before each, and the producers take turns at random."""
+    parking = CountingParking(mailbox)
+    mailbox._parking = parking  # type: ignore[assignment]
+    answered = threading.Semaphore(1)
+
+    def produce(producer: int) -> None:
+        rng = random.Random(producer)
+        for number in range(ROUNDS):
+            assert answered.acquire(timeout=TIMEOUT_S)
+            if rng.random() < 0.5:
+                mailbox.unpark()
+            mailbox.put(mail(f"{producer} {number}"))
+
+    with ThreadPoolExecutor(PRODUCERS) as pool:
+        producers = [pool.submit(produce, producer) for producer in range(PRODUCERS)]
+        taken = []
+        for _ in range(PRODUCERS * ROUNDS):
+            taken.append(mailbox.take(MIN_PRIORITY).description)
+            answered.release()
+        for producer in producers:
+            producer.result(TIMEOUT_S)
+
+    assert len(set(taken)) == PRODUCERS * ROUNDS
+    assert parking.acquired == len(parking.released) > 0
+    assert not mailbox.is_waiting()
+    assert parking.lock.locked()

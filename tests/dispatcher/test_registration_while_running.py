@@ -1,0 +1,270 @@
+"""Handlers that come and go while events are handled, and which events they get."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Flag, IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, Event, MultiListenerHandler, UnregisteredEventTypeError
+
+from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
+from .waiting import in_threads
+
+Make = Callable[..., AsyncDispatcher]
+
+batches = pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Same(IntEnum):
+    LOW = 1
+
+
+class Right(Flag):
+    READ = 1
+    WRITE = 2
+
+
+def post_in_one_batch(dispatcher: AsyncDispatcher, *events: Any) -> None:
+    """The handler thread finds them all at once."""
+    post = dispatcher.event_handler.handle
+    dispatcher.mailbox_executor.submit(lambda: [post(event) for event in events]).result(TIMEOUT_S)
+
+
+@batches
+def test_a_handler_registered_by_a_handler_gets_the_next_event_of_the_batch(make: Make, measure_times: str) -> None:
+    late: list[int] = []
+
+    def handle(event: Numbered) -> None:
+        if event.number == 1:
+            dispatcher.register(Work, lambda event: late.append(event.number))
+
+    dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=handle)
+    post_in_one_batch(dispatcher, *map(Numbered, range(5)))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert late == [2, 3, 4]
+
+
+@batches
+def test_a_handler_that_unregisters_itself_gets_no_more_of_the_batch(make: Make, measure_times: str) -> None:
+    got: list[int] = []
+
+    def handle(event: Numbered) -> None:
+        got.append(event.number)
+        if event.number == 1:
+            assert dispatcher.unregister(Work, handle)
+
+    dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=handle)
+    post_in_one_batch(dispatcher, *map(Numbered, range(5)))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == [0, 1]
+    assert (dispatcher.handled, dispatcher.failed) == (2, 3)
+
+
+@batches
+def test_a_handler_registered_by_another_thread_gets_the_next_event_of_the_batch(
+    make: Make, gate: Gate, measure_times: str
+) -> None:
+    late: list[int] = []
+    dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=gate)
+    post_in_one_batch(dispatcher, *map(Numbered, range(4)))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    dispatcher.register(Work, lambda event: late.append(event.number))
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert late == [1, 2, 3]
+
+
+@batches
+def test_a_handler_unregistered_by_another_thread_gets_no_more_of_the_batch(
+    make: Make, gate: Gate, measure_times: str
+) -> None:
+    others: list[int] = []
+    dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=gate)
+    dispatcher.register(Work, lambda event: others.append(event.number))
+    post_in_one_batch(dispatcher, *map(Numbered, range(4)))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    assert dispatcher.unregister(Work, gate)
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [event.number for event in gate.events] == [0]
+    assert others == [0, 1, 2, 3]
+
+
+def test_a_class_can_be_registered_again_after_its_handler_was_taken_back(make: Make) -> None:
+    first: list[Any] = []
+    second: list[Any] = []
+    dispatcher = make(handler=first.append)
+    dispatcher.event_handler.handle(Numbered(1))
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    dispatcher.unregister(Work, first.append)
+    dispatcher.register(Work, second.append)
+    dispatcher.event_handler.handle(Numbered(2))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert ([event.number for event in first], [event.number for event in second]) == ([1], [2])
+
+
+def test_registrations_from_many_threads_while_events_flow_are_all_kept_and_lose_no_event(make: Make) -> None:
+    counts = [0] * 8
+    dispatcher = make(handler=lambda _: None)
+    stop = threading.Event()
+    posted: list[int] = []
+
+    def produce() -> None:
+        number = 0
+        while not stop.is_set() and number < 100_000:
+            dispatcher.event_handler.handle(Numbered(number))
+            number += 1
+        posted.append(number)
+
+    def register(index: int) -> None:
+        def count(_: Any) -> None:
+            counts[index] += 1
+
+        for _ in range(20):
+            dispatcher.register(Work, count)
+            assert dispatcher.unregister(Work, count)
+        dispatcher.register(Work, count)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    in_threads(*(lambda index=index: register(index) for index in range(8)))
+    stop.set()
+    producer.join(TIMEOUT_S)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    before = list(counts)
+    dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [after - first for first, after in zip(before, counts, strict=True)] == [1] * 8
+    assert dispatcher.failed == 0
+    assert_accounts_balance(dispatcher, accepted=posted[0] + 1)
+
+
+def test_members_of_the_same_name_go_to_their_own_handlers_and_are_counted_apart(make: Make) -> None:
+    work: list[Any] = []
+    other: list[Any] = []
+    dispatcher = make(handler=work.append)
+    dispatcher.register(Other, other.append)
+
+    post_in_one_batch(dispatcher, *(Event(kind) for kind in (Work.DO, Other.DO, Other.DO, Work.DO, Other.DO)))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert ({event.type for event in work}, {event.type for event in other}) == ({Work.DO}, {Other.DO})
+    assert dispatcher.handled_by_type() == {("Work", "DO"): 2, ("Other", "DO"): 3}
+
+
+def test_a_registration_reaches_members_whose_name_is_shared(make: Make) -> None:
+    """The second member of a name is behind the first: a change of its class's registration must reach it there."""
+    other: list[Any] = []
+    dispatcher = make(handler=lambda _: None)
+    post_in_one_batch(dispatcher, Event(Work.DO), Event(Other.DO))
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.failed_by_type() == {("Other", "DO"): 1}
+
+    dispatcher.register(Other, other.append)
+    post_in_one_batch(dispatcher, Event(Work.DO), Event(Other.DO))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert len(other) == 1
+
+
+def test_members_that_are_equal_integers_are_told_apart(make: Make) -> None:
+    levels: list[Any] = []
+    same: list[Any] = []
+    dispatcher = make()
+    dispatcher.register(Level, levels.append)
+    dispatcher.register(Same, same.append)
+
+    post_in_one_batch(dispatcher, Event(Level.LOW), Event(Same.LOW), Event(Level.HIGH))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [event.type for event in levels] == [Level.LOW, Level.HIGH]
+    assert [type(event.type) for event in same] == [Same]
+
+
+def test_flags_are_handled_also_several_at_once(make: Make) -> None:
+    got: list[Any] = []
+    dispatcher = make()
+    dispatcher.register(Right, got.append)
+    types = [Right.READ, Right.READ | Right.WRITE, Right(0)]
+
+    post_in_one_batch(dispatcher, *map(Event, types))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [event.type for event in got] == types
+    assert sum(dispatcher.handled_by_type().values()) == 3
+
+
+@pytest.mark.parametrize("odd", [object(), "a string", None, SimpleNamespace(type=None), SimpleNamespace(type="DO")])
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_is_no_event_fails_alone(make: Make, caplog: pytest.LogCaptureFixture, odd: Any, alone: bool) -> None:
+    got: list[int] = []
+    dispatcher = make(handler=lambda event: got.append(event.number))
+    events = [odd] if alone else [Numbered(1), odd, odd, Numbered(2)]
+
+    post_in_one_batch(dispatcher, *events)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == ([] if alone else [1, 2])
+    assert dispatcher.failed == (1 if alone else 2)
+    assert dispatcher.failed_by_type() == {("(none)", "(no Enum member)"): dispatcher.failed}
+    assert all(
+        isinstance(record.exc_info[1], UnregisteredEventTypeError) for record in caplog.records if record.exc_info
+    )
+    assert_accounts_balance(dispatcher, accepted=len(events))
+
+
+def test_a_users_multi_listener_handler_can_be_taken_back() -> None:
+    dispatcher = AsyncDispatcher()
+    fan_out = MultiListenerHandler(lambda _: None)
+    dispatcher.register(Work, fan_out)
+
+    assert dispatcher.unregister(Work, fan_out)
+
+
+def test_a_users_multi_listener_handler_keeps_growing_beside_another_handler(make: Make) -> None:
+    late: list[Any] = []
+    fan_out = MultiListenerHandler()
+    dispatcher = make(handler=fan_out)
+    dispatcher.register(Work, lambda _: None)
+
+    fan_out.add_handler(late.append)
+    dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert len(late) == 1
+
+
+def test_the_policy_of_a_handler_goes_with_it(make: Make) -> None:
+    def strict(_: Any) -> None: ...
+
+    def fail(_: Any) -> None:
+        raise RuntimeError("broken")
+
+    dispatcher = make()
+    dispatcher.register(Work, strict, on_error="stop")
+    dispatcher.register(Work, fail)
+    dispatcher.unregister(Work, strict)
+
+    dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.failure_cause is None
