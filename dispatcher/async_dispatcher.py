@@ -319,13 +319,15 @@ class AsyncDispatcher(DispatcherView):
         """The last act of the handler thread, or of a stop that found it never started."""
         if self._looking is not None:
             self._looking.cancel()
+        closing = {"the mailbox": self._processor.close}
         if self._journal is not None:
+            closing = {"the journal": self._journal.close, **closing}
+        for what, close in closing.items():
             try:
-                self._journal.close()
-            except Exception as error:
+                close()
+            except BaseException as error:  # e.g. of the cancel of a mail that was left behind
                 self.note_failure(error)
-                log.critical("%s: the journal could not be closed", self.name, exc_info=error)
-        self._processor.close()
+                log.critical("%s: %s could not be closed", self.name, what, exc_info=error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._finished.set()
         self._tell_drained()

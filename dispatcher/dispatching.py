@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.event_queue import DEEP, STOPPED, EventQueue, InQueue, QueuedEvent, event_of
+from dispatcher.event_queue import DEEP, STOPPED, EventQueue, InQueue, QueuedEvent
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -116,9 +116,8 @@ class BatchDispatching:
         # Popped by starmap: no call from Python for each event, and a handler that raises does not end it.
         turns = repeat((), 1)
         batch: Iterator[Any] = starmap(popleft, turns)
-        size = count = (
-            len(entries) if flags.phase < STOPPED else 0
-        )  # from then on they are taken under the queue's lock
+        # Once STOPPED they are taken elsewhere, under the queue's lock.
+        size = count = len(entries) if flags.phase < STOPPED else 0
         waited = not count
         if waited:
             if not self._on_empty(controller):
@@ -220,7 +219,8 @@ class BatchDispatching:
             if frame.f_code is BatchDispatching._dispatch_one.__code__:
                 return frame.f_locals.get("in_hand")
             if frame.f_code is BatchDispatching.__call__.__code__:
-                return event_of(frame.f_locals.get("event"))
+                event = frame.f_locals.get("event")
+                return None if type(event) is QueuedEvent else event  # that one is in the hands of _dispatch_one
             frame = frame.f_back
         return None
 

@@ -441,8 +441,8 @@ class EventQueue:
 
     def _shut(self, phase: int, lingers: bool) -> None:
         """Under _lock."""
+        self._lingers = lingers  # first: who reads the phase without the lock must not take a joint drain for an end
         self.flags.phase = max(self.flags.phase, phase)
-        self._lingers = lingers
         self.flags.gate, self.flags.alert = LOOK, True
 
     @staticmethod

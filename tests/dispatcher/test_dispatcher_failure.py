@@ -218,3 +218,30 @@ def test_a_start_that_fails_leaves_a_stopped_dispatcher_that_refuses() -> None:
     dispatcher.stop()
     assert dispatcher.discarded_by_reason == {"stop": 1}
     assert_accounts_balance(dispatcher, accepted=1)
+
+
+class Uncancellable:
+    """A command that a mailbox which closes cannot get rid of."""
+
+    def __call__(self) -> None: ...
+
+    def cancel(self) -> bool:
+        raise LookupError("no way to cancel")
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_mail_that_cannot_be_cancelled_does_not_keep_a_dispatcher_from_its_end(started: bool) -> None:
+    """Who waited for the end waited for ever."""
+    dispatcher = AsyncDispatcher()
+    dispatcher.mailbox_executor.execute(fail, "ends the handler thread")
+    dispatcher.mailbox_executor.execute(Uncancellable(), "stays behind")
+    dispatcher.init()
+
+    if started:
+        dispatcher.start()
+    else:
+        dispatcher.stop()
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert isinstance(dispatcher.failure_cause, Broken if started else LookupError)
+    assert dispatcher.is_stopped()
