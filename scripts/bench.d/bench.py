@@ -6,6 +6,7 @@ scripts/bench [core|core.PART|replay]...
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import platform
 import sys
@@ -113,6 +114,7 @@ def main() -> None:
         parser.error("--repeats, --scale and --events are more than 0")
     if arguments.one_core and not hasattr(os, "sched_setaffinity"):
         parser.error("--one-core needs a system that lets a process choose its cores, such as Linux")
+    logging.basicConfig(level=logging.ERROR)  # as for Hadoop's: full queues are meant to be full here
     settings = Settings(arguments.repeats, arguments.scale, arguments.events)
     scaled = f", counts scaled by {settings.scale:g}: a quick look, not a measurement" if settings.scale != 1 else ""
     cores = f"{os.cpu_count()} cores"

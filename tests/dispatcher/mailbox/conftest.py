@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
 
-from dispatcher.mailbox import Mail, MailboxController, MailboxProcessor, MailOptions, Suspension, TaskMailbox
+from dispatcher.mailbox import (
+    Mail,
+    MailboxController,
+    MailboxProcessor,
+    MailOptions,
+    Suspension,
+    SystemProcessingTimeService,
+    TaskMailbox,
+)
 
 T = TypeVar("T")
 
@@ -146,3 +154,16 @@ def action() -> Action:
 def processor(action: Action) -> MailboxProcessor:
     """One that runs on the test's thread."""
     return MailboxProcessor(action)
+
+
+@pytest.fixture
+def system() -> Iterator[SystemProcessingTimeService]:
+    service = SystemProcessingTimeService()
+    yield service
+    assert service.shutdown(TIMEOUT_S)
+
+
+@pytest.fixture
+def fired() -> list[int]:
+    """For the times that callbacks get."""
+    return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 
 import pytest
@@ -13,52 +12,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService, TimerFuture
 
 from .conftest import TIMEOUT_S, AnnouncingCondition
-
-FAR_MS = 3_600_000
-"""From now: a timer that no test waits for."""
-
-
-class Hold:
-    """Keeps the timer thread in a callback until the test lets it go, so that what is registered fires in one go."""
-
-    def __init__(self, service: SystemProcessingTimeService) -> None:
-        self.entered = threading.Event()
-        self.let_go = threading.Event()
-        self.future = service.register_timer(0, self)
-        assert self.entered.wait(TIMEOUT_S)
-
-    def __call__(self, due_ms: int) -> None:
-        self.entered.set()
-        assert self.let_go.wait(TIMEOUT_S)
-
-
-class SteppedTime(SystemProcessingTimeService):
-    """The real thread, in a time that is set by the test."""
-
-    def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
-        super().__init__("stepped", on_error)
-        self.now_ms = 1000
-
-    def current_processing_time(self) -> int:
-        return self.now_ms
-
-    def set_time(self, now_ms: int) -> None:
-        with self._tasks.changed:
-            self.now_ms = now_ms
-            self._tasks.changed.notify()
-
-
-class Reporter:
-    """An `on_error` that fails itself if it is told to."""
-
-    def __init__(self, failure: BaseException | None = None) -> None:
-        self.failure = failure
-        self.errors: list[BaseException] = []
-
-    def __call__(self, error: BaseException) -> None:
-        self.errors.append(error)
-        if self.failure is not None:
-            raise self.failure
+from .timer_services import FAR_MS, Hold, Reporter, SteppedTime, fail
 
 
 class TimeOut:
@@ -67,20 +21,9 @@ class TimeOut:
     def __call__(self, due_ms: int) -> None: ...
 
 
-def fail(due_ms: int) -> None:
-    raise LookupError(f"timer of {due_ms} ms")
-
-
 @pytest.fixture
-def service() -> Iterator[SystemProcessingTimeService]:
-    service = SystemProcessingTimeService()
-    yield service
-    assert service.shutdown(TIMEOUT_S)
-
-
-@pytest.fixture
-def fired() -> list[int]:
-    return []
+def service(system: SystemProcessingTimeService) -> SystemProcessingTimeService:
+    return system
 
 
 def test_a_timer_fires_once_its_time_has_passed_and_is_told_that_time(service: SystemProcessingTimeService) -> None:

@@ -6,30 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from typing import Any
 
 import pytest
 
-from dispatcher.mailbox import ManualClock, SystemProcessingTimeService, TimerFuture
+from dispatcher.mailbox import ManualClock, SystemProcessingTimeService
 from dispatcher.mailbox.timer_queue import TimerTask
 
 from .conftest import TIMEOUT_S
-from .test_timers import FAR_MS, Hold
-
-Service = ManualClock | SystemProcessingTimeService
-Register = Callable[[Service, Callable[[int], Any]], TimerFuture]
-
-
-def once(service: Service, callback: Callable[[int], Any]) -> TimerFuture:
-    return service.register_timer(service.current_processing_time() + FAR_MS, callback)
-
-
-def at_fixed_rate(service: Service, callback: Callable[[int], Any]) -> TimerFuture:
-    return service.schedule_at_fixed_rate(callback, FAR_MS, 10)
-
-
-def with_fixed_delay(service: Service, callback: Callable[[int], Any]) -> TimerFuture:
-    return service.schedule_with_fixed_delay(callback, FAR_MS, 10)
+from .timer_services import Hold, Register, Service, at_fixed_rate, once, with_fixed_delay
 
 
 @pytest.fixture(params=[ManualClock, SystemProcessingTimeService])
@@ -37,18 +21,6 @@ def service(request: pytest.FixtureRequest) -> Iterator[Service]:
     service: Service = request.param()
     yield service
     assert service.shutdown(TIMEOUT_S)
-
-
-@pytest.fixture
-def system() -> Iterator[SystemProcessingTimeService]:
-    service = SystemProcessingTimeService()
-    yield service
-    assert service.shutdown(TIMEOUT_S)
-
-
-@pytest.fixture
-def fired() -> list[int]:
-    return []
 
 
 def is_done_for_waiters(future: Future[None]) -> bool:

@@ -13,22 +13,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.mailbox import ManualClock, SystemProcessingTimeService, TimerFuture
 
 from .conftest import TIMEOUT_S, on_another_thread
-from .test_timers import FAR_MS, Hold
-
-Service = ManualClock | SystemProcessingTimeService
-Register = Callable[[Service, Callable[[int], Any]], TimerFuture]
-
-
-def once(service: Service, callback: Callable[[int], Any]) -> TimerFuture:
-    return service.register_timer(service.current_processing_time() + FAR_MS, callback)
-
-
-def at_fixed_rate(service: Service, callback: Callable[[int], Any]) -> TimerFuture:
-    return service.schedule_at_fixed_rate(callback, FAR_MS, 1)
-
-
-def with_fixed_delay(service: Service, callback: Callable[[int], Any]) -> TimerFuture:
-    return service.schedule_with_fixed_delay(callback, FAR_MS, 1)
+from .timer_services import Hold, Register, Service, each_kind, once
 
 
 @pytest.fixture(params=[ManualClock, SystemProcessingTimeService])
@@ -37,20 +22,6 @@ def service(request: pytest.FixtureRequest) -> Iterator[Service]:
     yield service
     assert service.shutdown(TIMEOUT_S)
 
-
-@pytest.fixture
-def system() -> Iterator[SystemProcessingTimeService]:
-    service = SystemProcessingTimeService()
-    yield service
-    assert service.shutdown(TIMEOUT_S)
-
-
-@pytest.fixture
-def fired() -> list[int]:
-    return []
-
-
-each_kind = pytest.mark.parametrize("register", [once, at_fixed_rate, with_fixed_delay])
 
 # -- both services ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any
 
@@ -23,7 +23,7 @@ from dispatcher.mailbox import (
 )
 
 from .conftest import TIMEOUT_S, on_another_thread
-from .test_timers import Hold, fail
+from .timer_services import Hold, fail
 
 
 @pytest.fixture
@@ -39,18 +39,6 @@ def timers(clock: ManualClock) -> OperatorTimeService:
 @pytest.fixture
 def mailed(clock: ManualClock, mailbox: TaskMailbox) -> MailboxTimeService:
     return MailboxTimeService(clock, MailboxExecutor(mailbox, 0))
-
-
-@pytest.fixture
-def system() -> Iterator[SystemProcessingTimeService]:
-    service = SystemProcessingTimeService()
-    yield service
-    assert service.shutdown(TIMEOUT_S)
-
-
-@pytest.fixture
-def fired() -> list[int]:
-    return []
 
 
 Register = Callable[[OperatorTimeService, TimerCallback], TimerFuture]

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.mailbox import ManualClock, SystemProcessingTimeService
 
 from .conftest import TIMEOUT_S
-from .test_timers import Reporter, SteppedTime
+from .timer_services import Reporter, SteppedTime
 
 
 class Runs:
