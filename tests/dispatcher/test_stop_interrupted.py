@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
+from dispatcher.testing import ManualClock
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from .waiting import in_threads, until
@@ -205,3 +207,17 @@ def test_handlers_that_post_on_and_on_end_once_a_stop_has_given_up(gate: Gate, d
     goes_on = False
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert ended
+
+
+def test_an_event_whose_post_was_cut_short_is_found_by_the_next_look(make: Make) -> None:
+    """A KeyboardInterrupt after the append, before the handler thread was woken, left the event waiting for another."""
+    clock = ManualClock()
+    got: list[Any] = []
+    dispatcher = make(handler=got.append, time_service=clock)
+    until(dispatcher._mailbox.is_waiting)
+    dispatcher._queue.entries.append(Numbered(1))
+
+    clock.advance(1000)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [event.number for event in got] == [1]
