@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.event_queue import DEEP, STOPPED, EventQueue, InQueue, QueuedEvent
+from dispatcher.event_queue import STOPPED, EventQueue, InQueue, QueuedEvent
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -29,12 +29,12 @@ _NOTHING: Final = object()
 """No event's type."""
 _FLOOD: Final = 64
 """Events in a batch from which on it can be the sign of a flood."""
-_QUICK_NS: Final = 2_000
+_QUICK_NS: Final = 10_000
 """Handlers that are quicker than this in a flood are not timed singly any more."""
-_SLOW_NS: Final = 5_000
+_SLOW_NS: Final = 20_000
 """Handlers that take longer than this are."""
 _STAMP_EVERY_NS: Final = 1_000_000
-"""In a flood, one post in this time notes when it was."""
+"""Not more than one post in this time notes when it was, unless all have to."""
 
 
 class BatchDispatching:
@@ -80,7 +80,8 @@ class BatchDispatching:
         self._measures = config.measure_times != "none" or journal is not None
         self._samples = config.measure_times == "sampled" and journal is None
         self._all = self._measures and not self._samples
-        self._singly = True  # how the next batch is timed
+        # How the next batch is timed. Where each post notes its time, each event is timed singly in any case.
+        self._singly = not self._all
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
 
         # A batch is counted in `taken` before its first event leaves the queue and in `done` after its last handler has
@@ -111,13 +112,13 @@ class BatchDispatching:
         # A run of events of one type looks its route up once, and keeps the handler that was found until the batch
         # ends: who changes registrations sends a mail, too.
         known: Any = _NOTHING
-        missing = 0
+        before = missing = 0
         parked = self._parked
         # Popped by starmap: no call from Python for each event, and a handler that raises does not end it.
         turns = repeat((), 1)
         batch: Iterator[Any] = starmap(popleft, turns)
         # Once STOPPED they are taken elsewhere, under the queue's lock.
-        size = count = len(entries) if flags.phase < STOPPED else 0
+        count = len(entries) if flags.phase < STOPPED else 0
         waited = not count
         if waited:
             if not self._on_empty(controller):
@@ -134,15 +135,15 @@ class BatchDispatching:
                 parked.clear()
             if flags.alert:
                 self._queue.calm()
-            size = count = len(entries)
+            count = len(entries)
             if not count or mailbox._new_mail or flags.phase >= STOPPED:
                 self._note_wait(perf_counter_ns())
                 return
         if count > 1:
             if count > self._batch_size:
+                if count >= SIZE_STEP:
+                    self._on_size(count, self._queue.remaining())
                 count = self._batch_size
-                if size >= SIZE_STEP:
-                    self._on_size(size, self._queue.remaining())
             turns = repeat((), count)
             batch = starmap(popleft, turns)
         self.taken += 1
@@ -172,6 +173,16 @@ class BatchDispatching:
                         route.handled += 1
                         if mailbox._new_mail:  # a hint, read without a lock: mail does not wait for the whole batch
                             break
+                    else:
+                        # A handler may have posted what comes next, one event at a time: a turn for each would cost
+                        # more than the event.
+                        more = len(entries)
+                        if more and not self._singly and before + count < self._batch_size and flags.phase < STOPPED:
+                            before += count
+                            count = min(more, self._batch_size - before)
+                            turns = repeat((), count)
+                            batch = starmap(popleft, turns)
+                            continue
                     break
                 except BaseException as error:
                     if event is None and type(error) is IndexError:  # somebody else has emptied the queue
@@ -188,7 +199,7 @@ class BatchDispatching:
             self.done += 1
         if waited:
             self._note_wait(started_ns)
-        self._note_times(size, count - length_hint(turns) - missing, started_ns)
+        self._note_times(before + count - length_hint(turns) - missing, started_ns)
 
     def dispatch_last(self) -> None:
         """After STOPPED: what came in before that was visible, and what the handlers post to finish."""
@@ -289,7 +300,7 @@ class BatchDispatching:
         self._on_error(event, error, route)
         return "failed" if route.registered else "unregistered", error
 
-    def _note_times(self, size: int, events: int, started_ns: int) -> None:
+    def _note_times(self, events: int, started_ns: int) -> None:
         """After a batch: time the events that were not timed singly, and choose how the next ones are."""
         finished_ns = perf_counter_ns()
         woken_ns = self._flags.woken_ns
@@ -308,10 +319,10 @@ class BatchDispatching:
                 self.handling_time.observe(pace_ns, bare - 1)
                 self.handling_time.observe(bare_ns - pace_ns * (bare - 1))
             self._singly = mean_ns > _SLOW_NS
-        elif not self._all and events >= _FLOOD and self._timed_ns < _QUICK_NS * events:
+        elif events >= _FLOOD and self._timed_ns < _QUICK_NS * events:
             self._singly = False
         self._timed = self._timed_ns = 0
-        if size < DEEP or finished_ns - self._stamped_ns >= _STAMP_EVERY_NS:
+        if finished_ns - self._stamped_ns >= _STAMP_EVERY_NS:
             self._stamped_ns = finished_ns
             self._queue.stamp_again()
 

@@ -39,9 +39,6 @@ STAMP: Final = 1  # note the time, unless the handler thread waits for it,
 STAMP_ALL: Final = 2  # note the time in any case,
 LOOK: Final = 3  # or look closer
 
-DEEP: Final = 32
-"""Entries in the queue from which on not each post notes its time, unless all have to."""
-
 KeyOf = Callable[[Any], Hashable]
 ClassAndKey = tuple[type, Hashable]
 Stamps = Literal["all", "sampled", "none"]
@@ -117,7 +114,7 @@ class EventQueue:
         self.room = QueueRoom(config, self._lock, lambda: self.flags.phase != RUNNING)
         self._lingers = False  # written under _lock
         self._samples = stamps == "sampled"
-        self._stamping = stamps != "none"  # posts note their time; written under _lock
+        self._stamping = stamps != "none"  # the next post notes its time; written under _lock
         self._keys: dict[type, KeyOf] = {}  # replaced under _lock, never changed
         self._superseding: dict[ClassAndKey, QueuedEvent] = {}  # guarded by _lock: queued, by class and key
         self.flags = _Flags()
@@ -195,7 +192,7 @@ class EventQueue:
 
     def _stamped(self, event: Any) -> QueuedEvent:
         """The event with the time of its post."""
-        if self._samples and len(self.entries) >= DEEP:
+        if self._samples:
             self._set_stamping(False)
         return QueuedEvent(event, perf_counter_ns())
 
@@ -388,7 +385,7 @@ class EventQueue:
             self._superseding.pop(entry.key, None)
 
     def stamp_again(self) -> None:
-        """Posts note their time from now on; while the queue is deep, the next one alone does."""
+        """The next post notes its time. When sampling: else all of them do, or none."""
         if self._samples and not self._stamping:
             self._set_stamping(True)
 

@@ -20,7 +20,7 @@ class ManualClock:
     def __init__(self, start_ms: int = 0) -> None:
         self._now_ms = start_ms  # written by whoever advances: one thread; read by any
         self._tasks = TimerQueue("ManualClock")  # has its own lock
-        self._running = 0  # callbacks that run, one in another if they advance; guarded by _tasks.changed
+        self._running = 0  # callbacks that run, one in another if they advance; guarded by _tasks.lock
         self._terminated: Future[None] = Future()  # thread-safe; completed by quiesce, shutdown, or the last callback
         self._terminated.set_running_or_notify_cancel()  # all callers share it: none may cancel it
 
@@ -99,7 +99,7 @@ class ManualClock:
 
     def _fire_next(self, until_ms: int | None) -> bool:
         """Fire the next timer up to that time (None: whenever it is); says whether there was one."""
-        with self._tasks.changed:
+        with self._tasks.lock:
             task = self._tasks.take_due(until_ms)
             if task is None:
                 return False
@@ -108,18 +108,20 @@ class ManualClock:
         try:
             self._tasks.run(task, self.current_processing_time)
         finally:
-            with self._tasks.changed:
+            with self._tasks.lock:
                 self._running -= 1
-            self._complete_if_over()
+                over = self._running == 0 and self._tasks.status is not ServiceStatus.ALIVE
+            if over:
+                self._complete()
         return True
 
     def _end(self, status: ServiceStatus) -> None:
         self._tasks.end(status)
-        self._complete_if_over()
-
-    def _complete_if_over(self) -> None:
-        with self._tasks.changed:
-            over = self._running == 0 and self._tasks.status is not ServiceStatus.ALIVE
+        with self._tasks.lock:
+            over = self._running == 0
         if over:
-            with suppress(InvalidStateError):  # somebody else saw it at the same time
-                self._terminated.set_result(None)
+            self._complete()
+
+    def _complete(self) -> None:
+        with suppress(InvalidStateError):  # somebody else saw it at the same time
+            self._terminated.set_result(None)

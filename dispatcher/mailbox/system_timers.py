@@ -41,7 +41,7 @@ class SystemProcessingTimeService:
         self._name = name
         self._on_error = on_error  # called by the timer thread only
         self._tasks = TimerQueue(name)  # has its own lock
-        self._thread: threading.Thread | None = None  # guarded by _tasks.changed; set while ALIVE, then never again
+        self._thread: threading.Thread | None = None  # guarded by _tasks.lock; set while ALIVE, then never again
         self._terminated: Future[None] = Future()  # thread-safe; completed by the timer thread, or, unstarted, by _end
         self._terminated.set_running_or_notify_cancel()  # all callers share it: none may cancel it
 
@@ -124,7 +124,7 @@ class SystemProcessingTimeService:
     def _ensure_thread(self) -> None:
         if self._thread is not None:  # without the lock: once the thread has been started, this stays so
             return
-        with self._tasks.changed:
+        with self._tasks.lock:
             if self._thread is not None or self._tasks.status is not ServiceStatus.ALIVE:
                 return
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -161,7 +161,7 @@ class SystemProcessingTimeService:
 
     def _wait_for_task(self) -> TimerTask | None:
         """The next task, once it is due; None when the service is not ALIVE."""
-        with self._tasks.changed:
+        with self._tasks.lock:
             while self._tasks.status is ServiceStatus.ALIVE:
                 now_ms = self.current_processing_time()
                 task = self._tasks.take_due(now_ms)

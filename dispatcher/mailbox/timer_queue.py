@@ -83,19 +83,20 @@ def periodic(callback: TimerCallback, first_ms: int, period_ms: int, *, fixed_de
 
 
 class TimerQueue:
-    """The tasks of one service. Any thread may call; `changed` is held by the caller only where it says so."""
+    """The tasks of one service. Any thread may call; `lock` is held by the caller only where it says so."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.changed = threading.Condition(threading.Lock())  # leaf lock; notified of a new head, and of the end
-        self._waiting: dict[int, TimerTask] = {}  # by order of entry: all that are WAITING; guarded by changed
+        self.lock = threading.Lock()  # leaf lock
+        self.changed = threading.Condition(self.lock)  # notified of a new head, and of the end
+        self._waiting: dict[int, TimerTask] = {}  # by order of entry: all that are WAITING; guarded by lock
         self._heap: list[tuple[int, int]] = []  # due ms, order of entry: of all these, and of some gone; likewise
-        self._status = ServiceStatus.ALIVE  # guarded by changed; ALIVE -> QUIESCED -> SHUTDOWN, never back
-        self._order = itertools.count()  # guarded by changed
+        self._status = ServiceStatus.ALIVE  # guarded by lock; ALIVE -> QUIESCED -> SHUTDOWN, never back
+        self._order = itertools.count()  # guarded by lock
 
     @property
     def status(self) -> ServiceStatus:
-        """Under `changed` it holds until that is released; else it may be out of date, but never goes back."""
+        """Under `lock` it holds until that is released; else it may be out of date, but never goes back."""
         return self._status
 
     def add(self, task: TimerTask, due_ms: int) -> TimerFuture:
@@ -104,7 +105,7 @@ class TimerQueue:
         Raises:
             DispatcherError: the service is shut down.
         """
-        with self.changed:
+        with self.lock:
             if self._status is ServiceStatus.SHUTDOWN:
                 raise DispatcherError(
                     f"{self._name}: the timer service is shut down; register timers before, or make a new service"
@@ -122,13 +123,13 @@ class TimerQueue:
         return len(self._waiting)
 
     def next_due_ms(self) -> int | None:
-        """When the first task is due, if there is one. The caller holds `changed`."""
+        """When the first task is due, if there is one. The caller holds `lock`."""
         while self._heap and self._heap[0][1] not in self._waiting:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now_ms: int | None) -> TimerTask | None:
-        """The first task if it is due (None: in any case), to be given to `run`. The caller holds `changed`."""
+        """The first task if it is due (None: in any case), to be given to `run`. The caller holds `lock`."""
         due_ms = self.next_due_ms()
         if due_ms is None or (now_ms is not None and due_ms > now_ms):
             return None
@@ -160,7 +161,7 @@ class TimerQueue:
     def withdraw(self, task: TimerTask) -> bool:
         """Nobody will take the task from now on; says so, or False if it has been taken for its only run."""
         callback = task.callback  # kept until the lock is released: what goes with it may run code of its own
-        with self.changed:
+        with self.lock:
             if task.status is _TaskStatus.TAKEN and not task.period_ms:
                 return False
             task.status = _TaskStatus.WITHDRAWN
@@ -176,20 +177,20 @@ class TimerQueue:
 
     def end(self, status: ServiceStatus) -> None:
         """Leave ALIVE, and cancel all that waits. Any number of calls, also after one that was interrupted."""
-        with self.changed:
+        with self.lock:
             if self._status is not ServiceStatus.SHUTDOWN:
                 self._status = status
             self.changed.notify_all()
         while True:
             # One by one, so that an interrupt leaves no task that is neither in the queue nor cancelled.
-            with self.changed:
+            with self.lock:
                 if self.next_due_ms() is None:
                     return
                 task = self._waiting[self._heap[0][1]]
             task.cancel()
 
     def _repeat(self, task: TimerTask, now_ms: int) -> None:
-        with self.changed:
+        with self.lock:
             if task.status is _TaskStatus.TAKEN:
                 task.timestamp_ms = (now_ms if task.fixed_delay else task.timestamp_ms) + task.period_ms
                 task.status = _TaskStatus.WAITING

@@ -81,7 +81,7 @@ def test_a_timer_at_the_end_of_all_time_does_not_disturb_the_others(
     service: SystemProcessingTimeService, fired: list[int]
 ) -> None:
     """A wait that long raises OverflowError, which ended the thread."""
-    service._tasks.changed = wake = AnnouncingCondition(threading.Lock())
+    service._tasks.changed = wake = AnnouncingCondition(service._tasks.lock)
     service.register_timer(2**63 - 1, fired.append)
     assert wake.waiting.wait(TIMEOUT_S)
 
