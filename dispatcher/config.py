@@ -51,7 +51,7 @@ class DispatcherConfig(ConfigModel):
     measure_times: Literal["all", "sampled", "none"] = Field(
         "sampled",
         description="which events are timed in the queue and in their handlers: all (always so with a journal), none, "
-        "or sampled: all while handlers are slow, and some of each flood of quick ones",
+        "or sampled: each while handlers are slow, in a flood of quick ones the mean of a batch and one post per ms",
     )
     handler_warn_after_s: float | None = Field(
         10.0, gt=0, description="a handler that runs longer is logged once, with its stack; null: none is"

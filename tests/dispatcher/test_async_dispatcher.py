@@ -308,3 +308,37 @@ def test_an_alias_is_counted_under_its_members_name(make: Make) -> None:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.handled_by_type() == {("Mode", "A"): 1}
+
+
+def test_a_turn_dispatches_what_its_handlers_post_next_up_to_the_batch_size(make: Make) -> None:
+    turns: list[int] = []
+
+    def handle(event: Numbered) -> None:
+        turns.append(dispatcher._dispatching.taken)
+        if event.number < 9:
+            dispatcher.event_handler.handle(Numbered(event.number + 1))
+
+    dispatcher = make(DispatcherConfig(batch_size=4, measure_times="all"), handler=handle)
+
+    dispatcher.event_handler.handle(Numbered(0))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [turns.count(turn) for turn in sorted(set(turns))] == [4, 4, 2]
+
+
+def test_mail_comes_between_events_that_handlers_post_one_after_the_other(make: Make) -> None:
+    log: list[str] = []
+
+    def handle(event: Numbered) -> None:
+        log.append(f"event {event.number}")
+        if event.number == 1:
+            dispatcher.mailbox_executor.execute(lambda: log.append("mail"))
+        if event.number < 3:
+            dispatcher.event_handler.handle(Numbered(event.number + 1))
+
+    dispatcher = make(DispatcherConfig(measure_times="all"), handler=handle)
+
+    dispatcher.event_handler.handle(Numbered(0))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert log == ["event 0", "event 1", "mail", "event 2", "event 3"]
