@@ -89,7 +89,7 @@ class AsyncDispatcher(DispatcherView):
         self._idle_action = idle_action
         self._exit_action = exit_action
         self._time_service = time_service
-        self._measures = config.measure_times != "none" or journal is not None
+        times = "all" if journal is not None else config.measure_times
 
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = TaskMailbox(self._thread)
@@ -98,7 +98,7 @@ class AsyncDispatcher(DispatcherView):
             name,
             self._mailbox,
             config,
-            stamps="all" if journal is not None else config.measure_times,
+            times=times,
             is_inside=self._is_inside,
             on_size=size_log,
         )
@@ -109,6 +109,7 @@ class AsyncDispatcher(DispatcherView):
             self._mailbox,
             self._routes,
             config,
+            times=times,
             journal=journal,
             clock_ns=clock_ns,
             on_empty=self._on_empty,
@@ -132,9 +133,8 @@ class AsyncDispatcher(DispatcherView):
         self._looking: Future[None] | None = None  # set by the start
         self._siblings: tuple[AsyncDispatcher, ...] = (self,)  # set before the start; see _is_inside
         self._drained_lock = threading.Lock()  # leaf lock
-        self._drain_waiters: list[
-            Future[bool]
-        ] = []  # guarded by _drained_lock; looked at without by the handler thread
+        # Guarded by _drained_lock; looked at without by the handler thread.
+        self._drain_waiters: list[Future[bool]] = []
         self._finished = threading.Event()  # set by the handler thread as its last act
 
     # -- handlers ------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class AsyncDispatcher(DispatcherView):
 
     def service_start(self) -> None:
         time_service = self._time_service or shared_time_service()
-        if self._measures:
+        if self.measures_times:
             metrics = self._processor.metrics_controller
             metrics.set_up_latency_measurement(time_service, self._executor)
             self._executor.execute(_do_nothing, "the first mail, which starts the latency measurement")

@@ -27,7 +27,6 @@ class DispatcherView(Service):
     _dispatching: BatchDispatching
     _routes: RoutingTable
     _processor: MailboxProcessor
-    _measures: bool
     _thread: threading.Thread
 
     @property
@@ -38,7 +37,7 @@ class DispatcherView(Service):
     @property
     def measures_times(self) -> bool:
         """Whether any events are timed in the queue and in their handlers."""
-        return self._measures
+        return self._dispatching.measures
 
     @property
     def queue_time(self) -> Histogram:

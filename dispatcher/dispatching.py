@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.event_queue import STOPPED, EventQueue, InQueue, QueuedEvent
+from dispatcher.event_queue import STOPPED, EventQueue, InQueue, QueuedEvent, Times
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -51,6 +51,7 @@ class BatchDispatching:
         routes: RoutingTable,
         config: DispatcherConfig,
         *,
+        times: Times,
         journal: JournalWriter | None,
         clock_ns: Callable[[], int] | None,
         on_empty: Callable[[MailboxController], bool],
@@ -77,11 +78,10 @@ class BatchDispatching:
         capacity = config.queue_capacity
         # A bounded queue is looked at more often, so that a warning of a full one does not come late.
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
-        self._measures = config.measure_times != "none" or journal is not None
-        self._samples = config.measure_times == "sampled" and journal is None
-        self._all = self._measures and not self._samples
+        self.measures = times != "none"
+        self._samples = times == "sampled"
         # How the next batch is timed. Where each post notes its time, each event is timed singly in any case.
-        self._singly = not self._all
+        self._singly = times != "all"
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
 
         # A batch is counted in `taken` before its first event leaves the queue and in `done` after its last handler has
@@ -276,7 +276,7 @@ class BatchDispatching:
         handling_ns = finished_ns - started_ns
         self._timed += 1
         self._timed_ns += handling_ns
-        if not self._measures:
+        if not self.measures:
             return
         queue_ns = max(0, started_ns - enqueued_ns) if enqueued_ns else 0
         if enqueued_ns:
@@ -315,7 +315,7 @@ class BatchDispatching:
                 self._pace_ns = mean_ns
             # What the usual pace does not explain is put on one event: count and sum are exact, the rest is likely.
             pace_ns = min(mean_ns, self._pace_ns)
-            if self._measures:
+            if self.measures:
                 self.handling_time.observe(pace_ns, bare - 1)
                 self.handling_time.observe(bare_ns - pace_ns * (bare - 1))
             self._singly = mean_ns > _SLOW_NS

@@ -41,7 +41,7 @@ LOOK: Final = 3  # or look closer
 
 KeyOf = Callable[[Any], Hashable]
 ClassAndKey = tuple[type, Hashable]
-Stamps = Literal["all", "sampled", "none"]
+Times = Literal["all", "sampled", "none"]
 DropReason = Literal["stop", "drop_oldest", "superseded"]
 
 
@@ -99,7 +99,7 @@ class EventQueue:
         mailbox: TaskMailbox,
         config: DispatcherConfig,
         *,
-        stamps: Stamps,
+        times: Times,
         is_inside: Callable[[], bool],
         on_size: QueueSizeLog,
     ) -> None:
@@ -113,8 +113,8 @@ class EventQueue:
         self._lock = threading.Lock()  # leaf lock
         self.room = QueueRoom(config, self._lock, lambda: self.flags.phase != RUNNING)
         self._lingers = False  # written under _lock
-        self._samples = stamps == "sampled"
-        self._stamping = stamps != "none"  # the next post notes its time; written under _lock
+        self._samples = times == "sampled"
+        self._stamping = times != "none"  # the next post notes its time; written under _lock
         self._keys: dict[type, KeyOf] = {}  # replaced under _lock, never changed
         self._superseding: dict[ClassAndKey, QueuedEvent] = {}  # guarded by _lock: queued, by class and key
         self.flags = _Flags()

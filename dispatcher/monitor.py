@@ -27,6 +27,22 @@ _SIZE_EVERY_NS: Final = 1_000_000_000
 _LOOK_EVERY_MS: Final = 1000
 
 
+class _NotTooOften:
+    """Says whether something that is not to be done more often is due, and counts it as done then."""
+
+    def __init__(self, every_ns: int, clock_ns: Callable[[], int]) -> None:
+        self._every_ns = every_ns
+        self._clock_ns = clock_ns
+        self._last_ns: int | None = None
+
+    def is_due(self) -> bool:
+        now_ns = self._clock_ns()
+        if self._last_ns is not None and now_ns - self._last_ns < self._every_ns:
+            return False
+        self._last_ns = now_ns
+        return True
+
+
 class QueueSizeLog:
     """Logs a queue's size, its low capacity and what is in it, as YARN's dispatcher does. Any thread may call.
 
@@ -44,25 +60,24 @@ class QueueSizeLog:
         self._name = name
         self._contents = contents
         self._in_hand = in_hand
-        self._clock_ns = clock_ns
         self._threshold = config.print_events_info_threshold
         capacity = config.queue_capacity
         self._low = 0 if capacity is None else min(SIZE_STEP, max(1, capacity // 10))
         self._logged_step = 0
-        self._logged_ns: int | None = None
-        self._warned_ns: int | None = None
-        self._printed_ns: int | None = None
+        self._sizes = _NotTooOften(_SIZE_EVERY_NS, clock_ns)
+        self._warnings = _NotTooOften(_WARN_EVERY_NS, clock_ns)
+        self._details = _NotTooOften(_PRINT_EVERY_NS, clock_ns)
 
     def __call__(self, size: int, remaining: int | None) -> None:
         """The queue holds `size` events, and `remaining` more would fit."""
         if size >= SIZE_STEP:
             self._log_size(size)
-        if remaining is not None and remaining < self._low and self._is_due("_warned_ns", _WARN_EVERY_NS):
+        if remaining is not None and remaining < self._low and self._warnings.is_due():
             log.warning("%s: Very low remaining capacity in the event-queue: %d", self._name, remaining)
         if (
             size >= self._threshold
             and log.isEnabledFor(logging.INFO)  # or a long queue would be counted for nobody
-            and self._is_due("_printed_ns", _PRINT_EVERY_NS)
+            and self._details.is_due()
         ):
             threading.Thread(target=self._print_details, name=f"{self._name}-details", daemon=True).start()
 
@@ -71,16 +86,9 @@ class QueueSizeLog:
         if step == self._logged_step:
             return
         # In a flood the size is seen now and then only, and changes faster than anybody reads.
-        if size % SIZE_STEP == 0 or self._is_due("_logged_ns", _SIZE_EVERY_NS):
+        if size % SIZE_STEP == 0 or self._sizes.is_due():
             self._logged_step = step
             log.info("%s: Size of event-queue is %d", self._name, size)
-
-    def _is_due(self, field: str, every_ns: int) -> bool:
-        now_ns, last_ns = self._clock_ns(), getattr(self, field)
-        if last_ns is not None and now_ns - last_ns < every_ns:
-            return False
-        setattr(self, field, now_ns)
-        return True
 
     def _print_details(self) -> None:
         in_hand = self._in_hand()

@@ -311,15 +311,23 @@ class SteppedEvent:
         return self._set
 
 
-class SteppedDeque(deque[Any]):
+class _SteppedEnds:
+    """What a deque and a list have in common."""
+
     def append(self, entry: Any) -> None:
         _step()
-        super().append(entry)
+        super().append(entry)  # type: ignore[misc]
 
     def pop(self) -> Any:
         _step()
-        return super().pop()
+        return super().pop()  # type: ignore[misc]
 
+    def __len__(self) -> int:
+        _step()
+        return super().__len__()  # type: ignore[misc]
+
+
+class SteppedDeque(_SteppedEnds, deque[Any]):
     def popleft(self) -> Any:
         _step()
         return super().popleft()
@@ -328,23 +336,8 @@ class SteppedDeque(deque[Any]):
         _step()
         super().extend(entries)
 
-    def __len__(self) -> int:
-        _step()
-        return super().__len__()
 
-
-class SteppedList(list[Any]):
-    def append(self, entry: Any) -> None:
-        _step()
-        super().append(entry)
-
-    def pop(self) -> Any:
-        _step()
-        return super().pop()
-
-    def __len__(self) -> int:
-        _step()
-        return super().__len__()
+class SteppedList(_SteppedEnds, list[Any]): ...
 
 
 class _SteppedField:
