@@ -6,6 +6,7 @@ in order. See `AsyncDispatcher`.
 
 from dispatcher.async_dispatcher import AsyncDispatcher, DispatcherEventHandler
 from dispatcher.config import DispatcherConfig, JournalConfig, MetricsConfig, load_config
+from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.errors import (
     ConfigError,
     DispatcherError,
@@ -35,6 +36,7 @@ __all__ = [
     "DispatcherConfig",
     "DispatcherError",
     "DispatcherEventHandler",
+    "DispatcherGroup",
     "Event",
     "EventDispatcher",
     "EventHandler",

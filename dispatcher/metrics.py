@@ -18,8 +18,8 @@ from prometheus_client.registry import REGISTRY, Collector
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import MetricsConfig
+from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.errors import ConfigError
-from dispatcher.multi_dispatcher import MultiDispatcher
 from dispatcher.service import Service
 from dispatcher.stats import Histogram
 
@@ -165,20 +165,20 @@ _collectors_lock = threading.Lock()
 
 
 def register_metrics(
-    dispatcher: AsyncDispatcher | MultiDispatcher,
+    dispatcher: AsyncDispatcher | DispatcherGroup,
     registry: CollectorRegistry = REGISTRY,
     sources: Iterable[MetricsSource] = (),
 ) -> None:
     """Show a dispatcher, and `sources` with it, in the scrapes of `registry`. Any thread; repeating it is harmless.
 
-    A MultiDispatcher is shown partition by partition: `dispatcher="name-0"` and so on.
+    Of a group, or a MultiDispatcher, each partition is shown by its own name.
     """
     with _collectors_lock:
         collector = _collectors.get(registry)
         if collector is None:
             collector = _collectors[registry] = DispatcherCollector()
             registry.register(collector)
-    for each in dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else (dispatcher,):
+    for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):
         collector.add(each, sources)
 
 

@@ -1,0 +1,127 @@
+"""Dispatchers of different kinds whose handlers post to each other: stopped together, nothing is refused on the way."""
+
+from __future__ import annotations
+
+import threading
+from enum import Enum, auto
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherGroup, Event, EventDispatcher, ServiceState
+
+
+class Ball(Enum):
+    PING = auto()
+    PONG = auto()
+
+
+def rally(length: int, **config: Any) -> tuple[DispatcherGroup, list[str]]:
+    """A central dispatcher and one behind it: each ball that is played goes back, `length` times in all."""
+    settings = DispatcherConfig(**config)
+    central = AsyncDispatcher(settings, name="central")
+    played: list[str] = []
+
+    def play(event: Event[Ball]) -> None:
+        played.append(threading.current_thread().name)
+        if len(played) < length:
+            other = behind if event.type is Ball.PING else central
+            target = Ball.PONG if event.type is Ball.PING else Ball.PING
+            assert other.event_handler.handle(Event(target))
+
+    behind = EventDispatcher(play, "behind", settings)
+    central.register(Ball, play)
+    return DispatcherGroup("both", [central, behind]), played
+
+
+def test_what_handlers_post_to_each_other_is_handled_before_the_group_has_stopped() -> None:
+    group, played = rally(1000)
+    group.init()
+    group.start()
+
+    group.partitions[0].event_handler.handle(Event(Ball.PING))
+    group.stop()
+
+    assert played == ["central", "behind"] * 500
+    assert all(each.is_stopped() for each in group.partitions)
+
+
+def test_a_stopped_group_takes_nothing() -> None:
+    group, played = rally(10)
+    with group:
+        pass
+
+    assert [each.event_handler.handle(Event(Ball.PING)) for each in group.partitions] == [False, False]
+    assert played == []
+
+
+def test_handlers_of_a_group_post_to_each_other_at_any_bound() -> None:
+    """A post that waited for room in a full queue would wait for a thread that waits for the poster's own queue."""
+    group, played = rally(200, queue_capacity=1)
+    with group:
+        for _ in range(3):
+            group.partitions[0].event_handler.handle(Event(Ball.PING))
+        assert group.await_drained(30)
+
+    assert len(played) >= 200
+
+
+def test_without_drain_a_stop_discards_what_is_queued() -> None:
+    central, gate, seen = AsyncDispatcher(name="central"), threading.Event(), threading.Event()
+
+    def wait(event: Event[Ball]) -> None:
+        seen.set()
+        gate.wait(30)
+
+    central.register(Ball, wait)
+    group = DispatcherGroup("both", [central], drains_on_stop=False)
+    group.set_drain_events_on_stop(False)
+    group.init()
+    group.start()
+    for _ in range(3):
+        central.event_handler.handle(Event(Ball.PING))
+    assert seen.wait(30)
+
+    stopping = threading.Thread(target=group.stop)
+    stopping.start()
+    while central.discarded < 2:
+        stopping.join(0.001)
+    gate.set()
+    stopping.join(30)
+
+    assert (central.handled, central.discarded) == (1, 2)
+
+
+def test_one_that_fails_takes_the_others_along() -> None:
+    central, behind = AsyncDispatcher(name="central"), EventDispatcher(lambda event: None, "behind")
+
+    def fail(event: Event[Ball]) -> None:
+        raise OSError("disk full")
+
+    central.register(Ball, fail, on_error="stop")
+    group = DispatcherGroup("both", [central, behind])
+    group.init()
+    group.start()
+
+    central.event_handler.handle(Event(Ball.PING))
+
+    assert group.wait_for_service_to_stop(30)
+    assert behind.in_state(ServiceState.STOPPED)
+    assert isinstance(group.failure_cause, OSError)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_handler_of_any_member_cannot_wait_until_the_group_is_drained(which: int) -> None:
+    group, _ = rally(1)
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            group.await_drained(1)
+        except RuntimeError as error:
+            errors.append(error)
+
+    with group:
+        group.partitions[which].mailbox_executor.submit(wait, "wait").result(30)
+
+    assert "both: a handler cannot wait" in str(errors[0])
