@@ -202,6 +202,14 @@ class AsyncDispatcher(DispatcherView):
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
+    def has_work(self) -> bool:
+        """Whether an event or a mail waits. For an idle action, which asks whether it is done; cheap."""
+        return bool(self._queue.entries) or self._mailbox._new_mail
+
+    def is_handler_thread(self) -> bool:
+        """Whether the caller is on the handler thread."""
+        return self._mailbox.is_mailbox_thread()
+
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
         """Whether `stop` handles what is queued (True, the default) or discards it. Call it before `stop`."""
         self._drain_on_stop = drain

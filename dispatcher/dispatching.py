@@ -120,9 +120,13 @@ class BatchDispatching:
         # Once STOPPED they are taken elsewhere, under the queue's lock.
         count = len(entries) if flags.phase < STOPPED else 0
         waited = not count
-        if waited:
-            if not self._on_empty(controller):
+        if waited and not self._on_empty(controller):
+            # An idle action may have posted: another turn of the loop would cost as much as some of these events.
+            count = len(entries) if flags.phase < STOPPED else 0
+            if not count or mailbox._new_mail:
                 return
+            waited = False
+        if waited:
             flags.woken_ns = 0
             self._waits = (self._waits[0], perf_counter_ns())
             parked.append(self._unpark)

@@ -72,6 +72,11 @@ class ManualClock:
             pass
         return True
 
+    def next_timer_ms(self) -> int | None:
+        """When the next timer or periodic task is due, which may be in the past; None if there is none."""
+        with self._tasks.lock:
+            return self._tasks.next_due_ms()
+
     def pending_timers(self) -> int:
         """How many timers and periodic tasks wait, without cancelled ones."""
         return self._tasks.size()

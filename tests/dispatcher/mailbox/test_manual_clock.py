@@ -193,3 +193,23 @@ def test_two_runs_of_the_same_timers_are_the_same() -> None:
         return fired
 
     assert run() == run()
+
+
+def test_next_timer_is_the_earliest_that_waits(clock: ManualClock) -> None:
+    assert clock.next_timer_ms() is None
+
+    late, early = clock.register_timer(30, lambda _: None), clock.register_timer(20, lambda _: None)
+    assert clock.next_timer_ms() == 20
+    early.cancel()
+    assert clock.next_timer_ms() == 30
+    late.cancel()
+
+    assert clock.next_timer_ms() is None
+
+
+def test_next_timer_may_be_in_the_past(clock: ManualClock) -> None:
+    clock.advance(100)
+
+    clock.register_timer(20, lambda _: None)
+
+    assert clock.next_timer_ms() == 20

@@ -1,0 +1,24 @@
+"""Garbage collection for a process that handles events all day.
+
+Events, and most of what they carry, are freed by counting references. Python's collector of cycles looks for more with
+every 700 objects, over ever more objects that live long: entities, queues, routes. In a daemon that costs up to a fifth
+of the time and finds next to nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+_COLLECTIONS_OF_THE_YOUNG = 20
+_COLLECTIONS_OF_THE_MIDDLE_AGED = 100
+
+
+def tune_garbage_collection() -> None:
+    """Have cycles looked for less often, and never among what exists now. For the main program, once it is set up.
+
+    It concerns the whole process: a library does not call it. Cycles are still found, after 50,000 new objects.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, _COLLECTIONS_OF_THE_YOUNG, _COLLECTIONS_OF_THE_MIDDLE_AGED)

@@ -1,0 +1,67 @@
+"""An idle action makes work for a dispatcher that has none, as a simulation does that jumps to what comes next."""
+
+from __future__ import annotations
+
+import threading
+from enum import Enum, auto
+
+from dispatcher import AsyncDispatcher, Event
+
+
+class Step(Enum):
+    NEXT = auto()
+
+
+class Simulation:
+    """Posts `length` events, each when the one before has been handled, and does nothing in some turns between."""
+
+    def __init__(self, length: int) -> None:
+        self.left = length
+        self.handled: list[int] = []
+        self.had_work: list[bool] = []
+        self.on_handler_thread: list[bool] = []
+        self.done = threading.Event()
+        self.dispatcher = AsyncDispatcher(name="simulation", idle_action=self.go_on)
+        self.dispatcher.register(Step, lambda event: self.handled.append(self.left))
+
+    def go_on(self) -> bool:
+        self.had_work.append(self.dispatcher.has_work())
+        self.on_handler_thread.append(self.dispatcher.is_handler_thread())
+        if not self.left:
+            self.done.set()
+            return False
+        self.left -= 1
+        if self.left % 3:
+            self.dispatcher.event_handler.handle(Event(Step.NEXT))
+            assert self.dispatcher.has_work()
+        return True
+
+
+def test_what_the_idle_action_posts_is_handled_before_it_is_called_again() -> None:
+    simulation = Simulation(30)
+    with simulation.dispatcher:
+        assert simulation.done.wait(30)
+
+    assert simulation.handled == [left for left in reversed(range(30)) if left % 3]
+    assert not any(simulation.had_work)
+
+
+def test_it_runs_on_the_handler_thread() -> None:
+    simulation = Simulation(3)
+    with simulation.dispatcher:
+        assert simulation.done.wait(30)
+        assert not simulation.dispatcher.is_handler_thread()
+
+    assert all(simulation.on_handler_thread)
+
+
+def test_a_mail_is_work() -> None:
+    dispatcher = AsyncDispatcher()
+
+    dispatcher.mailbox_executor.execute(lambda: None, "mail")
+
+    assert dispatcher.has_work()
+
+
+def test_a_dispatcher_without_events_and_mails_has_no_work() -> None:
+    assert not AsyncDispatcher().has_work()
