@@ -9,25 +9,25 @@ string that has been hashed before does not. An identity check then makes sure t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from dispatcher.errors import DispatcherError
+from statemachines.listener import StateTransitionListener
 
 S = TypeVar("S", bound=Enum)
 OPERAND = TypeVar("OPERAND")
 
 Hook = Callable[[Any, Any], Any]
 ArcKind = Literal["single", "multiple"]
-_NOTHING: Any = object()
-_NOTHING_CHOSEN = object()
+_NOTHING_CHOSEN: Any = object()
 
 
 class InvalidStateTransitionError(DispatcherError):
     """A state does not take an event, or a hook returned a state that its arc does not declare.
 
-    The machine's state is unchanged.
+    The machine's state is unchanged. `machine` is the factory's name, `entity` says whose machine it is.
     """
 
     def __init__(
@@ -36,10 +36,13 @@ class InvalidStateTransitionError(DispatcherError):
         event: Any,
         event_type: Enum | None = None,
         *,
-        about: str = "state machine",
+        machine: str = "",
+        entity: str = "",
         accepted: Iterable[str] | None = None,
         chosen: Any = _NOTHING_CHOSEN,
     ) -> None:
+        self.machine = machine
+        self.entity = entity
         self.state = state
         self.event = event
         self.event_type: Any = getattr(event, "type", event) if event_type is None else event_type
@@ -51,15 +54,8 @@ class InvalidStateTransitionError(DispatcherError):
             problem = f"no transition from {state.name} on {name}"
             problem += f"; {state.name} accepts {', '.join(accepted) or 'nothing'}." if accepted is not None else "."
             advice = "Add the pair to the factory, or drop the event before sending it."
+        about = f"{machine} {entity}".strip() or "state machine"
         super().__init__(f"{about}: {problem} {advice}")
-
-
-class StateTransitionListener(Protocol):
-    """Is told before and after each transition, on the thread that makes it."""
-
-    def pre_transition(self, operand: Any, before: Any, event: Any) -> None: ...
-
-    def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None: ...
 
 
 class Transition(NamedTuple):
@@ -71,6 +67,22 @@ class Transition(NamedTuple):
     arc: ArcKind
 
 
+class _Declaration(NamedTuple):
+    """What one `add_transition` said, and the ones before it: adding copies nothing, so a table costs its length."""
+
+    before: _Declaration | None
+    pre: Enum
+    posts: tuple[Enum, ...]
+    event_types: tuple[Enum, ...]
+    hook: Hook | None
+    arc: ArcKind
+
+
+class _Row(NamedTuple):
+    transition: Transition
+    hook: Hook | None
+
+
 class _Arc:
     """What a state does on an event. Shared by all machines of a factory; never changed."""
 
@@ -80,25 +92,18 @@ class _Arc:
         self.event_type = event_type
         self.hook = hook
         self.target: _Node | None = None  # of a single arc
-        self.targets: dict[str, _Node] = {}  # of a multiple one, by the state's name
+        self.targets: dict[int, _Node] = {}  # of a multiple one, by the state's id(): nothing else will do as a choice
 
 
 class _Node:
-    """A state and its arcs, by the event type's name."""
+    """A state and its arcs, by the event type's name. It knows the factory's name so that machines need not."""
 
-    __slots__ = ("arcs", "state")
+    __slots__ = ("arcs", "machine", "state")
 
-    def __init__(self, state: Enum) -> None:
+    def __init__(self, state: Enum, machine: str) -> None:
         self.state = state
+        self.machine = machine
         self.arcs: dict[str, _Arc] = {}
-
-
-class _Row(NamedTuple):
-    pre: Enum
-    post: tuple[Enum, ...]
-    event_type: Enum
-    hook: Hook | None
-    arc: ArcKind
 
 
 class StateMachineFactory(Generic[S, OPERAND]):
@@ -108,17 +113,21 @@ class StateMachineFactory(Generic[S, OPERAND]):
     declared with a set of states, and its hook returns the one taken.
     """
 
-    __slots__ = ("_default_initial_state", "_nodes", "_rows", "name")
+    __slots__ = ("_declared", "_initial_state", "_name", "_nodes")
 
     def __init__(self, initial_state: S, name: str = "") -> None:
-        self._default_initial_state = initial_state
-        self._rows: tuple[_Row, ...] = ()
-        self._nodes: dict[str, _Node] | None = None
-        self.name = name
+        self._initial_state = initial_state
+        self._name = name
+        self._declared: _Declaration | None = None  # the last one
+        self._nodes: dict[str, _Node] | None = None  # built when first needed; two threads that both build it agree
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     @property
     def initial_state(self) -> S:
-        return self._default_initial_state
+        return self._initial_state
 
     def add_transition(
         self,
@@ -146,14 +155,15 @@ class StateMachineFactory(Generic[S, OPERAND]):
         if arc == "multiple" and hook is None:
             names = ", ".join(state.name for state in posts)
             raise ValueError(f"from {pre.name} to {{{names}}}: an arc to a set of states needs a hook that chooses")
-        rows = {(row.pre, row.event_type): row for row in self._rows}
-        for event_type in types:
-            rows[pre, event_type] = _Row(pre, posts, event_type, hook, arc)
-        return self._with(tuple(rows.values()), None)
+        return self._with(_Declaration(self._declared, pre, posts, types, hook, arc), None)
 
     def install_topology(self) -> StateMachineFactory[S, OPERAND]:
-        """A factory whose table is built, ready to make machines without delay."""
-        return self._with(self._rows, _build(self._default_initial_state, self._rows))
+        """A factory whose table is built, ready to make machines without delay.
+
+        Raises:
+            ValueError: states, or event types, of two Enums share a name.
+        """
+        return self._with(self._declared, self._table())
 
     def make(
         self, operand: OPERAND, initial_state: S | None = None, listener: StateTransitionListener | None = None
@@ -163,22 +173,37 @@ class StateMachineFactory(Generic[S, OPERAND]):
         Raises:
             ValueError: the table has no such state.
         """
-        if self._nodes is None:
-            self._nodes = _build(self._default_initial_state, self._rows)
-        state = self._default_initial_state if initial_state is None else initial_state
-        node = self._nodes.get(state._name_)
+        state = self._initial_state if initial_state is None else initial_state
+        node = (self._nodes or self._table()).get(state._name_)
         if node is None or node.state is not state:
-            raise ValueError(f"{self.name or 'state machine'}: {state!r} is not one of its states")
-        return StateMachine(node, operand, listener, self.name)
+            raise ValueError(f"{self._name or 'state machine'}: {state!r} is not one of its states")
+        return StateMachine(node, operand, listener)
 
     def transitions(self) -> Iterator[Transition]:
-        """The table's rows in the order of declaration."""
-        for row in self._rows:
-            yield Transition(row.pre, row.event_type, row.post, row.arc)
+        """The table's rows in the order of declaration; a replaced arc has the place of the first."""
+        return (row.transition for row in self._rows())
 
-    def _with(self, rows: tuple[_Row, ...], nodes: dict[str, _Node] | None) -> StateMachineFactory[S, OPERAND]:
-        factory: StateMachineFactory[S, OPERAND] = StateMachineFactory(self._default_initial_state, self.name)
-        factory._rows = rows
+    def _rows(self) -> Iterable[_Row]:
+        declarations: list[_Declaration] = []
+        declared = self._declared
+        while declared is not None:
+            declarations.append(declared)
+            declared = declared.before
+        # By identity, here and below: members of two Enums that mix in int or str can be equal.
+        rows: dict[tuple[int, int], _Row] = {}
+        for _, pre, posts, event_types, hook, arc in reversed(declarations):
+            for event_type in event_types:
+                rows[id(pre), id(event_type)] = _Row(Transition(pre, event_type, posts, arc), hook)
+        return rows.values()
+
+    def _table(self) -> dict[str, _Node]:
+        if self._nodes is None:
+            self._nodes = _build(self._initial_state, self._name, list(self._rows()))
+        return self._nodes
+
+    def _with(self, declared: _Declaration | None, nodes: dict[str, _Node] | None) -> StateMachineFactory[S, OPERAND]:
+        factory: StateMachineFactory[S, OPERAND] = StateMachineFactory(self._initial_state, self._name)
+        factory._declared = declared
         factory._nodes = nodes
         return factory
 
@@ -186,14 +211,14 @@ class StateMachineFactory(Generic[S, OPERAND]):
 class StateMachine(Generic[S, OPERAND]):
     """One machine. It belongs to the thread that handles its operand's events; nothing here takes a lock."""
 
-    __slots__ = ("_listener", "_name", "_node", "_operand", "_previous")
+    # A daemon has one for each of its entities: what all of a kind have in common is in their nodes.
+    __slots__ = ("_listener", "_node", "_operand", "_previous")
 
-    def __init__(self, node: _Node, operand: OPERAND, listener: StateTransitionListener | None, name: str) -> None:
+    def __init__(self, node: _Node, operand: OPERAND, listener: StateTransitionListener | None) -> None:
         self._node = node
         self._previous: Enum | None = None
         self._operand = operand
         self._listener = listener
-        self._name = name
 
     @property
     def current_state(self) -> S:
@@ -214,39 +239,41 @@ class StateMachine(Generic[S, OPERAND]):
             InvalidStateTransitionError: the state does not take the event, or the hook chose an undeclared state.
         """
         node = self._node
-        arc = node.arcs.get(event_type._name_)
-        if arc is None or arc.event_type is not event_type:
-            if self._listener is not None:
-                self._listener.pre_transition(self._operand, node.state, event)
-            raise InvalidStateTransitionError(node.state, event, event_type, about=self._about(), accepted=node.arcs)
+        operand = self._operand
         listener = self._listener
         if listener is not None:
-            listener.pre_transition(self._operand, node.state, event)
+            listener.pre_transition(operand, node.state, event)
+        arc = node.arcs.get(event_type._name_)
+        if arc is None or arc.event_type is not event_type:
+            raise self._refusal(node, event_type, event, accepted=node.arcs)
+        hook = arc.hook
         target = arc.target
         if target is not None:
-            if arc.hook is not None:
-                arc.hook(self._operand, event)
+            if hook is not None:
+                hook(operand, event)
         else:
-            assert arc.hook is not None
-            chosen = arc.hook(self._operand, event)
-            target = arc.targets.get(getattr(chosen, "_name_", ""))
-            if target is None or target.state is not chosen:
-                raise InvalidStateTransitionError(node.state, event, event_type, about=self._about(), chosen=chosen)
+            assert hook is not None  # a multiple arc is not declared without
+            chosen = hook(operand, event)
+            target = arc.targets.get(id(chosen))
+            if target is None:
+                raise self._refusal(node, event_type, event, chosen=chosen)
         self._previous = node.state
         self._node = target
         if listener is not None:
-            listener.post_transition(self._operand, node.state, target.state, event)
+            listener.post_transition(operand, node.state, target.state, event)
         return target.state  # type: ignore[return-value]
 
-    def _about(self) -> str:
+    def _refusal(self, node: _Node, event_type: Enum, event: Any, **why: Any) -> InvalidStateTransitionError:
         entity = getattr(self._operand, "entity", None) or type(self._operand).__name__
-        return f"{self._name} {entity}" if self._name else str(entity)
+        return InvalidStateTransitionError(
+            node.state, event, event_type, machine=node.machine, entity=str(entity), **why
+        )
 
 
 def _in_order(members: Iterable[Enum]) -> tuple[Enum, ...]:
-    """As given, but a set in the order of its Enum, so that a table is the same in each run."""
+    """As given and each once, but a set in the order of its Enum, so that a table is the same in each run."""
     if not isinstance(members, (set, frozenset)):
-        return tuple(members)
+        return tuple({id(member): member for member in members}.values())
     return tuple(sorted(members, key=_place))
 
 
@@ -255,22 +282,20 @@ def _place(member: Any) -> tuple[str, int]:
     return (type(member).__qualname__, list(type(member)).index(member)) if isinstance(member, Enum) else ("", -1)
 
 
-def _build(initial: Enum, rows: Iterable[_Row]) -> dict[str, _Node]:
-    nodes: dict[str, _Node] = {initial._name_: _Node(initial)}
-    for row in rows:
-        for state in (row.pre, *row.post):
-            node = nodes.setdefault(state._name_, _Node(state))
+def _build(initial: Enum, machine: str, rows: Sequence[_Row]) -> dict[str, _Node]:
+    nodes: dict[str, _Node] = {initial._name_: _Node(initial, machine)}
+    for (pre, _, posts, _), _ in rows:
+        for state in (pre, *posts):
+            node = nodes.setdefault(state._name_, _Node(state, machine))
             if node.state is not state:
                 raise ValueError(f"states {node.state!r} and {state!r} are of different Enums; use one for a machine")
-    for row in rows:
-        arc = _Arc(row.event_type, row.hook)
-        if row.arc == "single":
-            arc.target = nodes[row.post[0]._name_]
+    for (pre, event_type, posts, kind), hook in rows:
+        arc = _Arc(event_type, hook)
+        if kind == "single":
+            arc.target = nodes[posts[0]._name_]
         else:
-            arc.targets = {state._name_: nodes[state._name_] for state in row.post}
-        present = nodes[row.pre._name_].arcs.setdefault(row.event_type._name_, arc)
+            arc.targets = {id(state): nodes[state._name_] for state in posts}
+        present = nodes[pre._name_].arcs.setdefault(event_type._name_, arc)
         if present is not arc:
-            raise ValueError(
-                f"{row.pre.name} has arcs for {present.event_type!r} and {row.event_type!r}: two Enums, one name"
-            )
+            raise ValueError(f"{pre.name} has arcs for {present.event_type!r} and {event_type!r}: two Enums, one name")
     return nodes

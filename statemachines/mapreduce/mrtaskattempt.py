@@ -1,0 +1,157 @@
+"""MRTaskAttempt: one attempt at a task, in a container of its own, after Hadoop's TaskAttemptImpl."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+from statemachines.factory import StateMachineFactory
+from statemachines.mapreduce.observation import as_observed
+
+
+class TaskAttemptStateInternal(Enum):
+    NEW = auto()
+    UNASSIGNED = auto()
+    ASSIGNED = auto()
+    RUNNING = auto()
+    COMMIT_PENDING = auto()
+    SUCCESS_FINISHING_CONTAINER = auto()
+    FAIL_FINISHING_CONTAINER = auto()
+    SUCCESS_CONTAINER_CLEANUP = auto()
+    FAIL_CONTAINER_CLEANUP = auto()
+    KILL_CONTAINER_CLEANUP = auto()
+    FAIL_TASK_CLEANUP = auto()
+    KILL_TASK_CLEANUP = auto()
+    SUCCEEDED = auto()
+    FAILED = auto()
+    KILLED = auto()
+
+
+class TaskAttemptEventType(Enum):
+    TA_SCHEDULE = auto()
+    TA_RESCHEDULE = auto()
+    TA_RECOVER = auto()
+    TA_KILL = auto()
+    TA_FAILMSG_BY_CLIENT = auto()
+    TA_ASSIGNED = auto()
+    TA_CONTAINER_LAUNCHED = auto()
+    TA_DIAGNOSTICS_UPDATE = auto()
+    TA_COMMIT_PENDING = auto()
+    TA_DONE = auto()
+    TA_FAILMSG = auto()
+    TA_UPDATE = auto()
+    TA_TIMED_OUT = auto()
+    TA_PREEMPTED = auto()
+    TA_CONTAINER_CLEANED = auto()
+    TA_CONTAINER_LAUNCH_FAILED = auto()
+    TA_CONTAINER_COMPLETED = auto()
+    TA_CLEANUP_DONE = auto()
+    TA_TOO_MANY_FETCH_FAILURE = auto()
+
+
+S, E = TaskAttemptStateInternal, TaskAttemptEventType
+
+# Events that come too late to matter, by who sends them.
+_FAILURES = {E.TA_FAILMSG, E.TA_FAILMSG_BY_CLIENT}
+_REPORTS = {E.TA_UPDATE, E.TA_DONE, E.TA_COMMIT_PENDING, *_FAILURES}  # the task itself, and the client
+_LAUNCHES = {E.TA_CONTAINER_LAUNCHED, E.TA_CONTAINER_LAUNCH_FAILED}
+_CLEANING_CONTAINER = {
+    *_REPORTS,
+    *_LAUNCHES,
+    E.TA_DIAGNOSTICS_UPDATE,
+    E.TA_KILL,
+    E.TA_CONTAINER_COMPLETED,
+    E.TA_TIMED_OUT,
+}
+_CLEANING_TASK = (_CLEANING_CONTAINER | {E.TA_CONTAINER_CLEANED}) - {E.TA_TIMED_OUT}
+_AFTER_THE_END = _CLEANING_CONTAINER | {E.TA_CONTAINER_CLEANED, E.TA_ASSIGNED, E.TA_TOO_MANY_FETCH_FAILURE}
+
+_UNTIL_IT_RUNS = (
+    StateMachineFactory[TaskAttemptStateInternal, Any](S.NEW, "MRTaskAttempt")
+    .add_transition(S.NEW, S.UNASSIGNED, {E.TA_SCHEDULE, E.TA_RESCHEDULE})
+    .add_transition(S.NEW, S.KILLED, E.TA_KILL)
+    .add_transition(S.NEW, S.FAILED, E.TA_FAILMSG_BY_CLIENT)
+    .add_transition(S.NEW, {S.FAILED, S.KILLED, S.SUCCEEDED}, E.TA_RECOVER, as_observed)
+    .add_transition(S.NEW, S.NEW, E.TA_DIAGNOSTICS_UPDATE)
+    .add_transition(S.UNASSIGNED, S.ASSIGNED, E.TA_ASSIGNED)
+    .add_transition(S.UNASSIGNED, S.KILLED, E.TA_KILL)
+    .add_transition(S.UNASSIGNED, S.FAILED, E.TA_FAILMSG_BY_CLIENT)
+    .add_transition(S.UNASSIGNED, S.UNASSIGNED, E.TA_DIAGNOSTICS_UPDATE)
+    .add_transition(S.ASSIGNED, S.RUNNING, E.TA_CONTAINER_LAUNCHED)
+    .add_transition(S.ASSIGNED, S.ASSIGNED, E.TA_DIAGNOSTICS_UPDATE)
+    .add_transition(S.ASSIGNED, S.FAILED, {E.TA_CONTAINER_LAUNCH_FAILED, E.TA_CONTAINER_COMPLETED})
+    .add_transition(S.ASSIGNED, S.KILL_CONTAINER_CLEANUP, E.TA_KILL)
+    .add_transition(S.ASSIGNED, S.FAIL_FINISHING_CONTAINER, E.TA_FAILMSG)
+    .add_transition(S.ASSIGNED, S.FAIL_CONTAINER_CLEANUP, E.TA_FAILMSG_BY_CLIENT)
+)
+
+_AT_WORK = (
+    _UNTIL_IT_RUNS.add_transition(S.RUNNING, S.RUNNING, {E.TA_UPDATE, E.TA_DIAGNOSTICS_UPDATE})
+    .add_transition(S.RUNNING, S.SUCCESS_FINISHING_CONTAINER, E.TA_DONE)
+    .add_transition(S.RUNNING, S.COMMIT_PENDING, E.TA_COMMIT_PENDING)
+    .add_transition(S.RUNNING, S.FAIL_FINISHING_CONTAINER, E.TA_FAILMSG)
+    .add_transition(S.RUNNING, S.FAIL_CONTAINER_CLEANUP, {E.TA_FAILMSG_BY_CLIENT, E.TA_TIMED_OUT})
+    .add_transition(S.RUNNING, S.FAILED, E.TA_CONTAINER_COMPLETED)
+    .add_transition(S.RUNNING, S.KILLED, {E.TA_CONTAINER_CLEANED, E.TA_PREEMPTED})
+    .add_transition(S.RUNNING, S.KILL_CONTAINER_CLEANUP, E.TA_KILL)
+    .add_transition(S.COMMIT_PENDING, S.COMMIT_PENDING, {E.TA_UPDATE, E.TA_DIAGNOSTICS_UPDATE, E.TA_COMMIT_PENDING})
+    .add_transition(S.COMMIT_PENDING, S.SUCCESS_FINISHING_CONTAINER, E.TA_DONE)
+    .add_transition(S.COMMIT_PENDING, S.FAIL_FINISHING_CONTAINER, E.TA_FAILMSG)
+    .add_transition(S.COMMIT_PENDING, S.FAIL_CONTAINER_CLEANUP, {E.TA_FAILMSG_BY_CLIENT, E.TA_TIMED_OUT})
+    .add_transition(S.COMMIT_PENDING, S.FAILED, E.TA_CONTAINER_COMPLETED)
+    .add_transition(S.COMMIT_PENDING, S.KILLED, E.TA_CONTAINER_CLEANED)
+    .add_transition(S.COMMIT_PENDING, S.KILL_CONTAINER_CLEANUP, E.TA_KILL)
+)
+
+# The task is done, and its container is given time to end by itself.
+_FINISHING = (
+    _AT_WORK.add_transition(
+        S.SUCCESS_FINISHING_CONTAINER, S.SUCCESS_FINISHING_CONTAINER, {*_REPORTS, E.TA_DIAGNOSTICS_UPDATE}
+    )
+    .add_transition(S.SUCCESS_FINISHING_CONTAINER, S.SUCCEEDED, {E.TA_CONTAINER_COMPLETED, E.TA_CONTAINER_CLEANED})
+    .add_transition(
+        S.SUCCESS_FINISHING_CONTAINER,
+        {S.SUCCESS_CONTAINER_CLEANUP, S.KILL_CONTAINER_CLEANUP},
+        E.TA_KILL,
+        as_observed,
+    )
+    .add_transition(S.SUCCESS_FINISHING_CONTAINER, S.SUCCESS_CONTAINER_CLEANUP, E.TA_TIMED_OUT)
+    .add_transition(S.SUCCESS_FINISHING_CONTAINER, S.FAILED, E.TA_TOO_MANY_FETCH_FAILURE)
+    .add_transition(
+        S.FAIL_FINISHING_CONTAINER, S.FAIL_FINISHING_CONTAINER, {*_REPORTS, E.TA_DIAGNOSTICS_UPDATE, E.TA_KILL}
+    )
+    .add_transition(S.FAIL_FINISHING_CONTAINER, S.FAILED, {E.TA_CONTAINER_COMPLETED, E.TA_CONTAINER_CLEANED})
+    .add_transition(S.FAIL_FINISHING_CONTAINER, S.FAIL_CONTAINER_CLEANUP, E.TA_TIMED_OUT)
+)
+
+_CLEANING_UP = (
+    _FINISHING.add_transition(
+        S.SUCCESS_CONTAINER_CLEANUP,
+        S.SUCCESS_CONTAINER_CLEANUP,
+        {*_FAILURES, E.TA_DIAGNOSTICS_UPDATE, E.TA_KILL, E.TA_TIMED_OUT, E.TA_CONTAINER_COMPLETED},
+    )
+    .add_transition(S.SUCCESS_CONTAINER_CLEANUP, S.SUCCEEDED, E.TA_CONTAINER_CLEANED)
+    .add_transition(S.SUCCESS_CONTAINER_CLEANUP, S.FAILED, E.TA_TOO_MANY_FETCH_FAILURE)
+    .add_transition(S.FAIL_CONTAINER_CLEANUP, S.FAIL_CONTAINER_CLEANUP, _CLEANING_CONTAINER)
+    .add_transition(S.FAIL_CONTAINER_CLEANUP, S.FAIL_TASK_CLEANUP, E.TA_CONTAINER_CLEANED)
+    .add_transition(S.KILL_CONTAINER_CLEANUP, S.KILL_CONTAINER_CLEANUP, _CLEANING_CONTAINER)
+    .add_transition(S.KILL_CONTAINER_CLEANUP, S.KILL_TASK_CLEANUP, E.TA_CONTAINER_CLEANED)
+    .add_transition(S.FAIL_TASK_CLEANUP, S.FAIL_TASK_CLEANUP, _CLEANING_TASK)
+    .add_transition(S.FAIL_TASK_CLEANUP, S.FAILED, E.TA_CLEANUP_DONE)
+    .add_transition(S.KILL_TASK_CLEANUP, S.KILL_TASK_CLEANUP, {*_CLEANING_TASK, E.TA_PREEMPTED})
+    .add_transition(S.KILL_TASK_CLEANUP, S.KILLED, E.TA_CLEANUP_DONE)
+)
+
+FACTORY = (
+    _CLEANING_UP.add_transition(
+        S.SUCCEEDED,
+        S.SUCCEEDED,
+        {*_FAILURES, E.TA_DIAGNOSTICS_UPDATE, E.TA_TIMED_OUT, E.TA_CONTAINER_CLEANED, E.TA_CONTAINER_COMPLETED},
+    )
+    # The output of a map can be lost, or fail to be fetched, after its success.
+    .add_transition(S.SUCCEEDED, S.FAILED, E.TA_TOO_MANY_FETCH_FAILURE)
+    .add_transition(S.SUCCEEDED, {S.SUCCEEDED, S.KILLED}, E.TA_KILL, as_observed)
+    .add_transition(S.FAILED, S.FAILED, _AFTER_THE_END)
+    .add_transition(S.KILLED, S.KILLED, _AFTER_THE_END)
+    .install_topology()
+)

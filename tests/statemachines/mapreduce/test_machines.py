@@ -1,0 +1,68 @@
+"""The tables of a MapReduce application master, followed by machines."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from statemachines import InvalidStateTransitionError
+from statemachines.mapreduce import (
+    FACTORIES,
+    JobEventType,
+    Observation,
+    TaskAttemptEventType,
+    TaskEventType,
+    TaskStateInternal,
+)
+
+EVENT_TYPES: dict[str, type[Enum]] = {
+    "MRJob": JobEventType,
+    "MRTask": TaskEventType,
+    "MRTaskAttempt": TaskAttemptEventType,
+}
+PAIRS = [
+    pytest.param(machine, state, event_type, id=f"{machine}-{state.name}-{event_type.name}")
+    for machine, factory in FACTORIES.items()
+    for state in type(factory.initial_state)
+    for event_type in EVENT_TYPES[machine]
+]
+
+
+@pytest.mark.parametrize(("machine", "state", "event_type"), PAIRS)
+def test_each_event_in_each_state_is_followed_to_what_the_table_declares_and_else_refused(
+    machine: str, state: Any, event_type: Enum
+) -> None:
+    factory = FACTORIES[machine]
+    declared = {(row.from_state, row.event): (row.arc, row.to_states) for row in factory.transitions()}
+    arc, targets = declared.get((state, event_type), ("none", ()))
+
+    for seen in type(state):
+        follower = factory.make("entity", state)
+        if arc == "single" or seen in targets:  # a single arc has one way to go, whatever is said of it
+            assert follower.do_transition(event_type, Observation(event_type, seen)) in targets
+        else:
+            with pytest.raises(InvalidStateTransitionError):
+                follower.do_transition(event_type, Observation(event_type, seen))
+            assert follower.current_state is state
+
+
+def test_machine_follows_a_task_whose_map_output_was_lost() -> None:
+    S, E = TaskStateInternal, TaskEventType
+    seen = [
+        Observation(E.T_SCHEDULE, S.SCHEDULED),
+        Observation(E.T_ATTEMPT_LAUNCHED, S.RUNNING),
+        Observation(E.T_ATTEMPT_SUCCEEDED, S.SUCCEEDED),
+        Observation(E.T_ATTEMPT_KILLED, S.SCHEDULED),
+    ]
+    task = FACTORIES["MRTask"].make("task_1")
+
+    states = [task.do_transition(observation.type, observation) for observation in seen]
+
+    assert states == [observation.to_state for observation in seen]
+
+
+@pytest.mark.parametrize("machine", FACTORIES)
+def test_each_event_type_is_taken_somewhere(machine: str) -> None:
+    assert {row.event for row in FACTORIES[machine].transitions()} == set(EVENT_TYPES[machine])

@@ -1,0 +1,153 @@
+"""Several listeners of one machine, and what their errors do."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any
+
+import pytest
+
+from statemachines import InvalidStateTransitionError, MultiStateTransitionListener, StateMachine, StateMachineFactory
+
+
+class S(Enum):
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class E(Enum):
+    CLOSE = auto()
+
+
+Notes = list[tuple[str, ...]]
+
+
+class Listener:
+    """Notes what it is told, then raises if it is to."""
+
+    def __init__(self, name: str, notes: Notes, *, before: str = "", after: str = "") -> None:
+        self.name = name
+        self.notes = notes
+        self.before = before
+        self.after = after
+
+    def pre_transition(self, operand: Any, before: Enum, event: Any) -> None:
+        self.notes.append((self.name, "pre", operand, before.name, event))
+        if self.before:
+            raise OSError(self.before)
+
+    def post_transition(self, operand: Any, before: Enum, after: Enum, event: Any) -> None:
+        self.notes.append((self.name, "post", operand, before.name, after.name, event))
+        if self.after:
+            raise OSError(self.after)
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return []
+
+
+def machine(notes: Notes, *listeners: Listener) -> StateMachine[S, str]:
+    """A door with a hook that makes a note too."""
+    factory: StateMachineFactory[S, str] = StateMachineFactory(S.OPEN, "Door")
+    factory = factory.add_transition(S.OPEN, S.CLOSED, E.CLOSE, lambda *_: notes.append(("hook",)))
+    return factory.make("door", listener=MultiStateTransitionListener(*listeners))
+
+
+def said(notes: Notes) -> list[tuple[str, ...]]:
+    """Who was told, and when."""
+    return [note[:2] for note in notes]
+
+
+def test_all_are_told_in_the_order_in_which_they_were_added(notes: Notes) -> None:
+    door = machine(notes, Listener("one", notes), Listener("two", notes))
+
+    assert door.do_transition(E.CLOSE, "event") is S.CLOSED
+
+    assert notes == [
+        ("one", "pre", "door", "OPEN", "event"),
+        ("two", "pre", "door", "OPEN", "event"),
+        ("hook",),
+        ("one", "post", "door", "OPEN", "CLOSED", "event"),
+        ("two", "post", "door", "OPEN", "CLOSED", "event"),
+    ]
+
+
+def test_machine_with_no_listener_in_the_group_goes_its_way(notes: Notes) -> None:
+    door = machine(notes)
+
+    assert door.do_transition(E.CLOSE, "event") is S.CLOSED
+
+
+def test_listener_that_is_added_later_hears_of_later_transitions(notes: Notes) -> None:
+    group = MultiStateTransitionListener(Listener("one", notes))
+    group.pre_transition("door", S.OPEN, "event")
+
+    group.add_listener(Listener("two", notes))
+    group.pre_transition("door", S.OPEN, "event")
+
+    assert said(notes) == [("one", "pre"), ("one", "pre"), ("two", "pre")]
+
+
+def test_listener_that_is_added_by_another_hears_of_the_next_step_first(notes: Notes) -> None:
+    group = MultiStateTransitionListener()
+
+    class Adding(Listener):
+        def pre_transition(self, operand: Any, before: Enum, event: Any) -> None:
+            group.add_listener(Listener("late", notes))
+
+    group.add_listener(Adding("adding", notes))
+
+    group.pre_transition("door", S.OPEN, "event")
+    assert notes == []
+    group.post_transition("door", S.OPEN, S.CLOSED, "event")
+
+    assert said(notes) == [("adding", "post"), ("late", "post")]
+
+
+def test_error_before_a_transition_prevents_it_and_those_after_hear_nothing(notes: Notes) -> None:
+    door = machine(notes, Listener("one", notes), Listener("two", notes, before="no"), Listener("three", notes))
+
+    with pytest.raises(OSError, match="no"):
+        door.do_transition(E.CLOSE, "event")
+
+    assert said(notes) == [("one", "pre"), ("two", "pre")]
+    assert (door.current_state, door.previous_state) == (S.OPEN, None)
+
+
+def test_error_after_a_transition_comes_through_once_all_have_been_told(notes: Notes) -> None:
+    door = machine(notes, Listener("one", notes, after="disk full"), Listener("two", notes))
+
+    with pytest.raises(OSError, match="disk full"):
+        door.do_transition(E.CLOSE, "event")
+
+    assert said(notes)[-2:] == [("one", "post"), ("two", "post")]
+    assert (door.current_state, door.previous_state) == (S.CLOSED, S.OPEN)
+
+
+def test_errors_of_several_after_a_transition_come_as_a_group(notes: Notes) -> None:
+    door = machine(notes, *(Listener(name, notes, after=f"{name} failed") for name in ("one", "two", "three")))
+
+    with pytest.raises(ExceptionGroup, match="3 listeners failed after OPEN -> CLOSED") as raised:
+        door.do_transition(E.CLOSE, "event")
+
+    assert [str(error) for error in raised.value.exceptions] == ["one failed", "two failed", "three failed"]
+
+
+def test_refused_event_is_announced_to_all_and_not_followed(notes: Notes) -> None:
+    door = machine(notes, Listener("one", notes), Listener("two", notes))
+    door.do_transition(E.CLOSE, "event")
+    notes.clear()
+
+    with pytest.raises(InvalidStateTransitionError):
+        door.do_transition(E.CLOSE, "again")
+
+    assert said(notes) == [("one", "pre"), ("two", "pre")]
+
+
+def test_groups_can_be_in_groups(notes: Notes) -> None:
+    inner = MultiStateTransitionListener(Listener("one", notes), Listener("two", notes))
+
+    MultiStateTransitionListener(inner, Listener("three", notes)).pre_transition("door", S.OPEN, "event")
+
+    assert said(notes) == [("one", "pre"), ("two", "pre"), ("three", "pre")]

@@ -1,0 +1,32 @@
+"""The registry of all machines."""
+
+from __future__ import annotations
+
+import pytest
+
+from statemachines.machines import FACTORIES, HADOOP_CLASSES, UnknownMachineError, factory_of
+
+
+def test_all_machines_are_there_by_the_name_that_their_factory_has() -> None:
+    assert list(FACTORIES) == ["RMApp", "RMAppAttempt", "RMContainer", "RMNode", "MRJob", "MRTask", "MRTaskAttempt"]
+    assert [factory.name for factory in FACTORIES.values()] == list(FACTORIES)
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_name_is_found_in_upper_and_lower_case(name: str) -> None:
+    assert factory_of(name) is factory_of(name.lower()) is factory_of(name.upper()) is FACTORIES[name]
+
+
+@pytest.mark.parametrize("name", ["", "rmap", "rmapp ", "JobImpl"])
+def test_unknown_name_is_refused_in_one_line_with_those_there_are(name: str) -> None:
+    with pytest.raises(UnknownMachineError) as refused:
+        factory_of(name)
+
+    assert refused.value.name == name
+    assert str(refused.value) == (
+        f"no state machine '{name}'; there are rmapp, rmappattempt, rmcontainer, rmnode, mrjob, mrtask, mrtaskattempt"
+    )
+
+
+def test_each_machine_has_the_class_of_hadoop_that_logs_its_transitions() -> None:
+    assert sorted(HADOOP_CLASSES.values()) == sorted(FACTORIES)
