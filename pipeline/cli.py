@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dispatcher.config import configure_logging, load_config
+from dispatcher.garbage import tune_garbage_collection
 from dispatcher.journal import check_journal
 from dispatcher.signals import StopSignals
 from pipeline.progress import ReplayReporter, virtual_time
@@ -45,6 +46,7 @@ def replay(
     with StopSignals() as signals:
         run = Replay(recorded, settings, journal_path=journal, on_done=signals.notify)
         run.manager.dispatcher.register_service_listener(lambda _: signals.notify())
+        tune_garbage_collection()
         run.start()
         try:
             _say(
@@ -130,11 +132,26 @@ def _print_replay(run: Replay, console: Console) -> None:
     if dispatcher.failed:
         summary.add_row("Failed events", f"{dispatcher.failed:,}", style="red")
     console.print(summary)
+    _print_recorded_waits(run, console)
     waiting = run.waiting()
     for line in waiting[:10]:
         _say(console, line)
     if len(waiting) > 10:
         _say(console, f"and {len(waiting) - 10:,} more wait for room")
+
+
+def _print_recorded_waits(run: Replay, console: Console) -> None:
+    """How far this cluster is from the recorded one, if the workload tells."""
+    waits = run.waits
+    if not waits.at_once:
+        return
+    _say(
+        console,
+        f"Of {waits.at_once:,} applications that were placed at once where they were recorded, "
+        f"{waits.waiting:,} ({waits.share:.1%}) wait here" + ("" if waits.waiting else ": there was room for each"),
+    )
+    for reason, count in waits.reasons.most_common(10):
+        _say(console, f"  {count:,}: {reason}")
 
 
 def _print_bad_rows(workload: Workload, console: Console) -> None:

@@ -12,14 +12,17 @@ import typer
 
 from dispatcher import JournalWriter, load_config
 from dispatcher.config import configure_logging
+from dispatcher.garbage import tune_garbage_collection
 from dispatcher.signals import StopSignals
 from statemachines.graph import FORMATS
-from statemachines.resourcemanager import FACTORIES, Resource, ResourceManager, ResourceManagerConfig
+from statemachines.machines import FACTORIES, factory_of
+from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
+from statemachines.resourcemanager.config import NodeConfig
+from statemachines.resourcemanager.resource import named
 from statemachines.resourcemanager.workload import NodeSpec, Workload, read_workload
 
 log = logging.getLogger(__name__)
 
-Machine = Enum("Machine", {name.lower(): name.lower() for name in FACTORIES})  # type: ignore[misc]
 GraphFormat = Enum("GraphFormat", {name: name for name in FORMATS})  # type: ignore[misc]
 
 
@@ -39,6 +42,7 @@ def run(
         journal = JournalWriter(folder, settings.journal)
     manager = ResourceManager(settings, journal=journal)
     manager.bring(workload)
+    tune_garbage_collection()
     with StopSignals() as signals:
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
         with manager:
@@ -61,21 +65,22 @@ def run(
 
 
 def graph(
-    machine: Annotated[Machine, typer.Argument(help="which state machine", case_sensitive=False)],
+    machine: Annotated[str, typer.Argument(help=f"which state machine: {', '.join(FACTORIES).lower()}")],
     format: Annotated[GraphFormat, typer.Option("--format", "-f", help="how to print it")] = GraphFormat.mermaid,  # type: ignore[attr-defined]
 ) -> None:
     """Print the table of a state machine."""
-    factories = {name.lower(): factory for name, factory in FACTORIES.items()}
-    typer.echo(FORMATS[format.value](factories[machine.value]), nl=False)
+    typer.echo(FORMATS[format.value](factory_of(machine)), nl=False)
 
 
 def _workload(settings: ResourceManagerConfig) -> Workload:
     """The daemon's nodes and the workload that it is to run, if any; configured nodes replace the workload's own."""
-    nodes = tuple(
-        NodeSpec(node.host, Resource(node.memory_mb, node.vcores * 1000, node.gpus), node.rack, node.gpu_model)
-        for node in settings.nodes
-    )
+    nodes = tuple(map(_node_spec, settings.nodes))
     if settings.workload is None:
         return Workload("none", nodes, ())
     workload = read_workload(settings.workload, settings.simulation.workload_defaults)
     return Workload(workload.name, nodes or workload.nodes, workload.applications)
+
+
+def _node_spec(node: NodeConfig) -> NodeSpec:
+    capacity = Resource(node.memory_mb, node.vcores * 1000, node.gpus, others=named(node.resources))
+    return NodeSpec(node.host, capacity, node.rack, node.gpu_model, node.partition)

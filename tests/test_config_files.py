@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from dispatcher.config import configure_logging, load_config
 from statemachines.resourcemanager import ResourceManagerConfig
+from statemachines.resourcemanager.config import QueueConfig
 
 CONFIG = Path(__file__).parents[1] / "config"
 
@@ -39,9 +40,11 @@ def test_the_daemons_file_describes_every_key_and_shows_its_default() -> None:
 
     expected = keys_of(ResourceManagerConfig)
     nodes = expected.pop("nodes")
+    (queue,) = expected["scheduler.queues"]
+    expected["scheduler.queues"] = [{**keys_of(QueueConfig), "name": queue.name, "queues": []}]
     assert {key: at(key) for key in expected} == expected
     assert nodes == ()
-    for key in {part for path in expected for part in path.split(".")}:
+    for key in {part for path in expected for part in path.split(".")} | QueueConfig.model_fields.keys() - {"name"}:
         lines = text.splitlines()
         index = next(i for i, line in enumerate(lines) if line.strip().startswith(f"{key}:"))
         described = [line for line in lines[max(0, index - 4) : index] if line.strip().startswith("#")]

@@ -6,8 +6,20 @@ from typing import Any
 from statemachines.factory import StateMachineFactory
 from statemachines.resourcemanager import rmapp, rmappattempt, rmcontainer, rmnode
 from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.errors import (
+    ApplicationMasterNotRegisteredError,
+    ApplicationNotFoundError,
+    ApplicationRejectedError,
+    InvalidApplicationMasterRequestError,
+    UnknownAttemptError,
+)
 from statemachines.resourcemanager.events import (
     AMLauncherEventType,
+    ContainerRequest,
+    ContainerStatus,
+    FinalApplicationStatus,
+    NMContainerStatus,
+    NodesListManagerEventType,
     RMAppAttemptEventType,
     RMAppEventType,
     RMAppManagerEventType,
@@ -19,11 +31,19 @@ from statemachines.resourcemanager.events import (
 from statemachines.resourcemanager.replay import Replay, ReplayProgress
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.resource_manager import ResourceManager
-from statemachines.resourcemanager.rmapp import ApplicationSubmission, RMApp, RMAppState
+from statemachines.resourcemanager.rmapp import RMApp, RMAppState
 from statemachines.resourcemanager.rmappattempt import RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.rmnode import RMNode, RMNodeState
-from statemachines.resourcemanager.scheduler import FifoScheduler
+from statemachines.resourcemanager.scheduler import CapacityScheduler, FifoScheduler, QueueInfo, ResourceScheduler
+from statemachines.resourcemanager.statestore import (
+    MemoryRMStateStore,
+    RMStateStore,
+    SqliteRMStateStore,
+    StateStoreError,
+    StateStoreVersionError,
+)
+from statemachines.resourcemanager.submission import ApplicationSubmission
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
     "RMApp": rmapp.FACTORY,
@@ -36,8 +56,20 @@ FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
 __all__ = [
     "FACTORIES",
     "AMLauncherEventType",
+    "ApplicationMasterNotRegisteredError",
+    "ApplicationNotFoundError",
+    "ApplicationRejectedError",
     "ApplicationSubmission",
+    "CapacityScheduler",
+    "ContainerRequest",
+    "ContainerStatus",
     "FifoScheduler",
+    "FinalApplicationStatus",
+    "InvalidApplicationMasterRequestError",
+    "MemoryRMStateStore",
+    "NMContainerStatus",
+    "NodesListManagerEventType",
+    "QueueInfo",
     "RMApp",
     "RMAppAttempt",
     "RMAppAttemptEventType",
@@ -51,11 +83,17 @@ __all__ = [
     "RMNode",
     "RMNodeEventType",
     "RMNodeState",
+    "RMStateStore",
     "RMStateStoreEventType",
     "Replay",
     "ReplayProgress",
     "Resource",
     "ResourceManager",
     "ResourceManagerConfig",
+    "ResourceScheduler",
     "SchedulerEventType",
+    "SqliteRMStateStore",
+    "StateStoreError",
+    "StateStoreVersionError",
+    "UnknownAttemptError",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dispatcher.config import ConfigModel, DispatcherConfig, JournalConfig, MetricsConfig
 from statemachines.resourcemanager.workload.defaults import WorkloadDefaults
@@ -19,6 +20,8 @@ class NodeConfig(ConfigModel):
     vcores: int = Field(ge=0, description="virtual cores for containers")
     gpus: int = Field(0, ge=0, description="GPUs for containers")
     gpu_model: str | None = Field(None, description="model of its GPUs")
+    resources: dict[str, int] = Field(default_factory=dict, description="amounts of further resource types, by name")
+    partition: str = Field("", description="its node label; empty: the default partition")
 
 
 class SimulationConfig(ConfigModel):
@@ -27,9 +30,88 @@ class SimulationConfig(ConfigModel):
     am_register_delay_ms: int = Field(
         1000, ge=0, description="from the start of a master's container until the master registers"
     )
+    heartbeat_interval_ms: int = Field(
+        0,
+        ge=0,
+        description="in virtual time, from one heartbeat of a node or master to its next; 0: they report news at once",
+    )
     workload_defaults: WorkloadDefaults = Field(
         default_factory=WorkloadDefaults, description="resources of what a workload names without them"
     )
+
+
+class PartitionCapacityConfig(ConfigModel):
+    """What a queue has of one partition, in percent of what its parent has of it."""
+
+    capacity: float = Field(ge=0, le=100, description="guaranteed share, percent of the parent's")
+    maximum_capacity: float = Field(100, ge=0, le=100, description="most it may use, percent of the parent's")
+
+
+class QueueConfig(ConfigModel):
+    """One queue of the capacity scheduler; its children, if any, have all of its applications."""
+
+    name: str = Field(min_length=1, pattern=r"^[^.\s]+$", description="the queue's name, without its parents'")
+    capacity: float = Field(100, ge=0, le=100, description="guaranteed share, percent of the parent's")
+    maximum_capacity: float = Field(100, ge=0, le=100, description="most it may use, percent of the parent's")
+    state: Literal["RUNNING", "STOPPED"] = Field("RUNNING", description="a stopped queue takes no new applications")
+    priority: int = Field(0, description="greater comes first among siblings that are below their capacity")
+    minimum_user_limit_percent: int = Field(
+        100, ge=1, le=100, description="share of the queue that each user gets at least, when several want it"
+    )
+    user_limit_factor: float = Field(1, gt=0, description="times the queue's capacity that one user may use")
+    maximum_am_resource_percent: float | None = Field(
+        None, ge=0, le=100, description="share of its maximum that masters may use, percent; null: the scheduler's"
+    )
+    maximum_applications: int = Field(10_000, ge=1, description="applications, running and pending, that it takes")
+    maximum_lifetime_s: int | None = Field(
+        None, ge=1, description="longest lifetime of an application; null: the parent's, at the top no end"
+    )
+    default_lifetime_s: int | None = Field(
+        None, ge=1, description="lifetime of an application that names none; null: the parent's, at the top the longest"
+    )
+    ordering_policy: Literal["fifo", "fair"] = Field(
+        "fifo", description="which application comes first: the oldest, or the one that has least"
+    )
+    accessible_node_labels: dict[str, PartitionCapacityConfig] = Field(
+        default_factory=dict, description="partitions that it may use, with its share of each"
+    )
+    default_node_label: str | None = Field(None, description="partition of asks that name none; null: the default one")
+    queues: tuple[QueueConfig, ...] = Field((), description="its children; their capacities make 100")
+
+
+class SchedulerConfig(ConfigModel):
+    """Who gets which room."""
+
+    kind: Literal["fifo", "capacity"] = Field("fifo", description="fifo: one queue; capacity: a tree of queues")
+    queues: tuple[QueueConfig, ...] = Field(
+        (QueueConfig(name="default"),), description="capacity: the children of the root queue"
+    )
+    maximum_am_resource_percent: float = Field(
+        10, ge=0, le=100, description="capacity: share of a queue's maximum that masters may use, where it names none"
+    )
+    node_locality_delay: int = Field(
+        40, ge=-1, description="opportunities that an ask lets pass before it takes another node of its rack; -1: none"
+    )
+    rack_locality_additional_delay: int = Field(
+        -1, ge=-1, description="further ones before it takes any node; -1: as many as there are nodes, at most"
+    )
+    containers_per_heartbeat: int = Field(
+        100, ge=-1, description="most containers that a node gets with one heartbeat; -1: no limit"
+    )
+
+
+class StateStoreConfig(ConfigModel):
+    """Where applications survive the resource manager."""
+
+    kind: Literal["memory", "sqlite"] = Field("memory", description="memory: they do not; sqlite: in a file")
+    path: Path | None = Field(None, description="the SQLite file; created where there is none")
+    batch_size: int = Field(1000, ge=1, description="most writes in one commit")
+
+    @model_validator(mode="after")
+    def _path_for_sqlite(self) -> Self:
+        if (self.kind == "sqlite") != (self.path is not None):
+            raise ValueError("path: give the file for kind sqlite, and none for kind memory")
+        return self
 
 
 class ResourceManagerConfig(ConfigModel):
@@ -42,7 +124,25 @@ class ResourceManagerConfig(ConfigModel):
         None, description="folder for the event journal of the daemon, new or empty; null: no journal"
     )
     journal: JournalConfig = Field(default_factory=JournalConfig, description="how the journal is written")
-    max_attempts: int = Field(2, ge=1, description="attempts of an application that does not say how many it may have")
+    scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig, description="who gets which room")
+    state_store: StateStoreConfig = Field(
+        default_factory=StateStoreConfig, description="where applications survive the resource manager"
+    )
+    max_attempts: int = Field(2, ge=1, description="most attempts of an application, and those of one that names none")
+    work_preserving_recovery: bool = Field(
+        True, description="after a restart, running containers go on; false: running applications get a new attempt"
+    )
+    nm_heartbeat_interval_ms: int = Field(1000, ge=1, description="from one report of a node to the next")
+    nm_expiry_interval_s: float = Field(600, gt=0, description="a node that is silent for so long is lost")
+    am_expiry_interval_s: float = Field(600, gt=0, description="a master that is silent for so long has failed")
+    container_allocation_expiry_s: float = Field(
+        600, gt=0, description="a container that is fetched and not started for so long is taken back"
+    )
+    decommission_timeout_s: int | None = Field(
+        3600,
+        ge=0,
+        description="longest wait of a graceful decommissioning for applications; null: as long as it takes",
+    )
     max_completed_applications: int = Field(
         10_000, ge=0, description="ended applications that are kept; the oldest beyond that are forgotten"
     )

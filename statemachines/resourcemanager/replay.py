@@ -61,7 +61,7 @@ class Replay:
         journal = JournalWriter(journal_path, self._config.journal) if journal_path is not None else None
         self.manager = ResourceManager(self._config, clock=self._clock, journal=journal, on_idle=self._idle)
         # Before the thread starts, so that the first idle moment comes after it.
-        self.manager.bring(workload)
+        self.waits = self.manager.bring(workload)
         self._started_s = 0.0
         self._stopped_s: float | None = None
 
@@ -126,13 +126,11 @@ class Replay:
 
     def waiting(self) -> list[str]:
         """After the end: applications that wait for room, and what they wait for, in the order of service."""
-        nodes = list(self.manager.context.scheduler.nodes())
-        lines = []
-        for attempt_id, request in self.manager.context.scheduler.waiting():
-            can_ever = any(node.could_fit(request.resource, request.gpu_models) for node in nodes)
-            why = "all that could take it are busy" if can_ever else "no node could ever take it"
-            lines.append(f"{attempt_id} waits for {request.resource}: {why}")
-        return lines
+        scheduler = self.manager.context.scheduler
+        return [
+            f"{attempt_id} waits for {request.resource}: {scheduler.why_waiting(attempt_id, request)}"
+            for attempt_id, request in scheduler.waiting()
+        ]
 
     def _idle(self) -> None:
         self._done.set()

@@ -1,4 +1,4 @@
-"""Resources of nodes and containers: memory, virtual cores and GPUs, with shares of one GPU."""
+"""Resources of nodes and containers: memory, virtual cores, GPUs with shares of one, and any others by name."""
 
 from __future__ import annotations
 
@@ -14,16 +14,51 @@ class Resource(NamedTuple):
     `gpus` counts devices, and `gpu_milli` says how much of *each* of them (1..1000): a container that asks for
     `gpus=1, gpu_milli=460` takes 0.46 of one device, and two halves of different devices do not serve it.
     A node's capacity has `gpu_milli=1000`.
+
+    `others` are further resource types, (name, amount) sorted by name, amounts > 0: make them with `named`.
     """
 
     memory_mb: int
     vcores_milli: int
     gpus: int = 0
     gpu_milli: int = GPU_MILLI
+    others: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def gpu_milli_total(self) -> int:
+        """Thousandths of a GPU over all devices."""
+        return self.gpus * self.gpu_milli
+
+    def other(self, name: str) -> int:
+        """Amount of a further resource type; 0 where there is none of it."""
+        for type_, amount in self.others:
+            if type_ == name:
+                return amount
+        return 0
+
+    def smaller_of(self, other: Resource) -> Resource:
+        """Of each type the lesser amount of the two; the GPUs are those of this one."""
+        others = {name: min(amount, other.other(name)) for name, amount in self.others}
+        return self._replace(
+            memory_mb=min(self.memory_mb, other.memory_mb),
+            vcores_milli=min(self.vcores_milli, other.vcores_milli),
+            others=named(others),
+        )
 
     def __str__(self) -> str:
         text = f"<memory:{self.memory_mb} MB, vCores:{self.vcores_milli / 1000:g}"
         if self.gpus:
             share = "" if self.gpu_milli == GPU_MILLI else f" x {self.gpu_milli / GPU_MILLI:g}"
             text += f", GPUs:{self.gpus}{share}"
+        for name, amount in self.others:
+            text += f", {name}:{amount}"
         return text + ">"
+
+
+def named(amounts: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """`Resource.others` of amounts by name; zeros are left out.
+
+    >>> named({"fpga": 2, "disk": 0})
+    (('fpga', 2),)
+    """
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))

@@ -2,47 +2,71 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from dispatcher import AsyncDispatcher, CompositeService, JournalWriter, MetricsServer, register_metrics
+from dispatcher import (
+    AsyncDispatcher,
+    CompositeService,
+    DispatcherGroup,
+    EventDispatcher,
+    JournalWriter,
+    MetricsServer,
+    register_metrics,
+)
 from dispatcher.mailbox import MailboxTimeService, ManualClock, ProcessingTimeService, SystemProcessingTimeService
 from dispatcher.service import Service
 from statemachines.recorder import TransitionRecorder
+from statemachines.resourcemanager.admin_service import AdminService
+from statemachines.resourcemanager.agenda import VirtualTime
+from statemachines.resourcemanager.application_master_launcher import ApplicationMasterLauncher
+from statemachines.resourcemanager.application_master_service import ApplicationMasterService
+from statemachines.resourcemanager.client_rm_service import ClientRMService
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.context import EntityEventHandler, RMContext
 from statemachines.resourcemanager.events import (
     AMLauncherEventType,
+    NodesListManagerEventType,
     RMAppAttemptEventType,
     RMAppEventType,
     RMAppManagerEventType,
     RMContainerEventType,
+    RMFatalEvent,
+    RMFatalEventType,
     RMNodeEventType,
     RMStateStoreEventType,
     SchedulerEventType,
 )
-from statemachines.resourcemanager.scheduler import FifoScheduler
-from statemachines.resourcemanager.services import (
-    ApplicationMasterLauncher,
-    ApplicationMasterService,
-    ClientRMService,
-    ResourceTrackerService,
-    RMAppManager,
-)
-from statemachines.resourcemanager.simulation import SimulatedCluster, WorkloadRunner
-from statemachines.resourcemanager.statestore import MemoryRMStateStore
+from statemachines.resourcemanager.nodes_list_manager import NodeEventDispatcher, NodesListManager
+from statemachines.resourcemanager.recorded_waits import RecordedWaits
+from statemachines.resourcemanager.recovery import recover
+from statemachines.resourcemanager.resource_tracker_service import ResourceTrackerService
+from statemachines.resourcemanager.rm_app_manager import RMAppManager
+from statemachines.resourcemanager.scheduler import make_scheduler
+from statemachines.resourcemanager.simulation import SimulatedCluster
+from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMState, RMStateStore, SqliteRMStateStore
 from statemachines.resourcemanager.workload.model import Workload
+from statemachines.resourcemanager.workload_runner import WorkloadRunner
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_MS = 20
 
 
 class ResourceManager(CompositeService):
     """Applications, attempts, containers and nodes as state machines on one dispatcher; the nodes are simulated.
 
-    Given a ManualClock it runs in virtual time: whenever nothing is queued, the handler thread jumps to the next timer,
-    and calls `on_idle` when there is none. Without one it runs in real time.
+    Given a ManualClock it runs in virtual time: whenever nothing is queued, the handler thread jumps to what comes
+    next, and calls `on_idle` when there is nothing. Room is then given away as soon as there is some, and the scheduler
+    runs on the handler thread. Without a clock it runs in real time: room is given away on the heartbeats of nodes, the
+    scheduler has a thread of its own, and nodes and masters that fall silent are given up.
 
-    Any thread may start, stop and look at the counters. The services (`clients`, `masters`, `tracker`) and all entities
-    belong to the handler thread: reach them by `dispatcher.mailbox_executor`.
+    Any thread may start, stop, look at the counters and call `clients`. The other services (`masters`, `tracker`) and
+    all entities belong to the handler thread: reach them by `context.call`.
     """
 
     def __init__(
@@ -51,16 +75,18 @@ class ResourceManager(CompositeService):
         *,
         clock: ManualClock | None = None,
         journal: JournalWriter | None = None,
+        store: RMStateStore | None = None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        self.settings = config or ResourceManagerConfig()
-        super().__init__(self.settings.name)
+        """`store`: what to recover from, and to write to; None: as configured, in virtual time one in memory."""
+        self.settings = settings = config or ResourceManagerConfig()
+        super().__init__(settings.name)
         self.recorder = TransitionRecorder(journal)
         self._clock = clock
         self._on_idle = on_idle
         self.dispatcher = AsyncDispatcher(
-            self.settings.dispatcher,
-            name=self.settings.name,
+            settings.dispatcher,
+            name=settings.name,
             journal=journal,
             idle_action=self._jump if clock is not None else None,
             clock_ns=clock.current_time_ns if clock is not None else None,
@@ -69,59 +95,151 @@ class ResourceManager(CompositeService):
         if clock is not None:
             time_service = clock
         else:
-            time_service = system = SystemProcessingTimeService(f"{self.settings.name}-timers")
+            time_service = system = SystemProcessingTimeService(f"{settings.name}-timers")
             self.add_service(_TimerThread(system))
         self.registry = CollectorRegistry()
         self.metrics_server: MetricsServer | None = None
-        if self.settings.metrics.enabled:
-            self.metrics_server = MetricsServer(self.settings.metrics, self.registry)
+        if settings.metrics.enabled:
+            self.metrics_server = MetricsServer(settings.metrics, self.registry)
             self.add_service(self.metrics_server)
-        self.add_service(self.dispatcher)
 
-        timers = MailboxTimeService(time_service, self.dispatcher.mailbox_executor)
-        self.context = RMContext(
-            self.settings, self.dispatcher, timers, self.recorder, time_service.current_processing_time()
+        self._executor = self.dispatcher.mailbox_executor
+        timers = MailboxTimeService(time_service, self._executor)
+        self.context = context = RMContext(
+            settings,
+            self.dispatcher,
+            timers,
+            self.recorder,
+            time_service.current_processing_time(),
+            now_ms=time_service.current_processing_time,
+            steady_ms=_steady_ms if clock is None else None,
+            expires=clock is None,
         )
-        self.context.scheduler = FifoScheduler(self.context)
-        self.context.master_service = ApplicationMasterService(self.context)
-        self.clients = ClientRMService(self.context)
-        self.masters = self.context.master_service
-        self.tracker = ResourceTrackerService(self.context)
-        self.cluster = SimulatedCluster(self.context, self.tracker)
+        context.call = self._call
+        context.execute = self._execute
+        context.on_handler_thread = self.dispatcher.is_handler_thread
+        # A store with a thread of its own does not fit virtual time, which would pass while it writes.
+        self.store = store or (MemoryRMStateStore() if clock is not None else _configured_store(settings))
+        self.store.attach(context)
+        self._recovered = RMState()  # loaded by the start, before the handler thread runs
+        # The first mail of all: recovered applications are known before any node or client comes.
+        self._executor.execute(lambda: recover(context, self._recovered), "recovery")
+        context.scheduler = make_scheduler(context, on_heartbeat=clock is None)
+        context.master_service = ApplicationMasterService(context)
+        self.clients = ClientRMService(context)
+        self.masters = context.master_service
+        self.nodes_list_manager = NodesListManager(context)
+        self.admin = AdminService(context, self.nodes_list_manager)
+        self.tracker = ResourceTrackerService(context, self.nodes_list_manager)
+        self.cluster = SimulatedCluster(context, self.tracker, regular=clock is None)
+        self._monitors = (*context.monitors, *self.nodes_list_manager.monitors)
+        self._virtual_time: VirtualTime | None = None
+        if clock is not None:
+            self._virtual_time = VirtualTime(clock, self.cluster.agenda, self._monitors, self.dispatcher.has_work)
+        if isinstance(self.store, Service):
+            self.add_service(self.store)
+        self._add_dispatchers()
         self._register_handlers()
-        register_metrics(self.dispatcher, self.registry, [self.recorder])
 
-    def bring(self, workload: Workload) -> None:
+    def bring(self, workload: Workload) -> RecordedWaits:
         """Have the handler thread register a workload's nodes, and run its applications when their time comes.
 
-        Any thread; the workload's time 0 is when the handler thread gets to it.
+        Any thread; the workload's time 0 is when the handler thread gets to it. Returns what is found out about its
+        applications' waits, to be read once all is over.
         """
-        runner = WorkloadRunner(self.context, self.clients, self.tracker, self.cluster, workload)
-        self.dispatcher.mailbox_executor.execute(runner.start, "start of workload %s", workload.name)
+        runner = WorkloadRunner(self.context, self.clients, self.cluster, workload)
+        self._executor.execute(runner.start, "start of workload %s", workload.name)
+        return runner.waits
+
+    def service_start(self) -> None:
+        self.context.epoch = self.store.get_and_increment_epoch()
+        self._recovered = self.store.load_state()
+        super().service_start()
+        if self._virtual_time is None:
+            # Deadlines are looked at this often; what simulated daemons do is on time to the same degree.
+            self.context.timers.schedule_with_fixed_delay(lambda _: self._look(), _LOOK_EVERY_MS, _LOOK_EVERY_MS)
+
+    def service_stop(self) -> None:
+        try:
+            super().service_stop()
+        finally:
+            self.clients.close()
+
+    def _add_dispatchers(self) -> None:
+        register, scheduler, members = self.dispatcher.register, self.context.scheduler, [self.dispatcher]
+        if self._virtual_time is not None:
+            register(SchedulerEventType, scheduler)
+        else:
+            behind = EventDispatcher(scheduler, f"{self.name}-scheduler", self.settings.dispatcher)
+            register(SchedulerEventType, behind)
+            members.append(behind)
+        self.add_service(
+            DispatcherGroup(
+                f"{self.name}-dispatchers", members, drain_timeout_s=self.settings.dispatcher.drain_timeout_s
+            )
+        )
+        register_metrics(self.dispatcher, self.registry, [self.recorder])
+        if isinstance(self.store, SqliteRMStateStore):
+            members.append(self.store.dispatcher)
+        for member in members[1:]:
+            register_metrics(member, self.registry)
 
     def _register_handlers(self) -> None:
         context, register = self.context, self.dispatcher.register
-        store = MemoryRMStateStore(context)
         register(RMAppEventType, EntityEventHandler(context.apps))
         register(RMAppAttemptEventType, EntityEventHandler(context.attempts))
         register(RMContainerEventType, EntityEventHandler(context.containers))
-        register(RMNodeEventType, EntityEventHandler(context.nodes))
-        register(SchedulerEventType, context.scheduler)
+        register(RMNodeEventType, NodeEventDispatcher(context))
+        register(NodesListManagerEventType, self.nodes_list_manager)
         register(AMLauncherEventType, ApplicationMasterLauncher(context, self.cluster))
-        register(RMStateStoreEventType, store)
-        register(RMAppManagerEventType, RMAppManager(context, store))
+        register(RMStateStoreEventType, self.store)
+        register(RMAppManagerEventType, RMAppManager(context))
+        register(RMFatalEventType, self._end)
         # The simulated daemons hear the same events, after the entities: that is their heartbeat's answer.
         register(RMAppAttemptEventType, self.cluster.on_attempt_event)
         register(RMNodeEventType, self.cluster.on_node_event)
         register(RMAppManagerEventType, self.cluster.on_app_completed)
 
+    def _call(self, function: Callable[[], Any]) -> Any:
+        """`RMContext.call`: on the handler thread, whoever asks."""
+        if self.dispatcher.is_handler_thread():
+            return function()
+        return self._executor.submit(function, "call of %r", function).result()
+
+    def _execute(self, function: Callable[[], Any]) -> None:
+        """`RMContext.execute`."""
+        self._executor.execute(function, "call of %r", function)
+
+    def _end(self, event: RMFatalEvent) -> None:
+        """It cannot go on: better no resource manager than one that forgets what it acknowledges."""
+        log.critical("%s: %s of %s: stopping", self.name, event.type.name, event.entity, exc_info=event.cause)
+        self.dispatcher.note_failure(event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
+        self.dispatcher.stop()
+
+    def _look(self) -> None:
+        self.cluster.agenda.expire_due()
+        for each in self._monitors:
+            each.expire_due()
+
     def _jump(self) -> bool:
-        """Idle action in virtual time: go to the next timer."""
-        assert self._clock is not None
-        if self._clock.advance_to_next_timer():
+        """Idle action in virtual time: go to what comes next."""
+        assert self._virtual_time is not None
+        if self._virtual_time.jump():
             return True
         self._on_idle()
         return False
+
+
+def _steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _configured_store(settings: ResourceManagerConfig) -> RMStateStore:
+    config = settings.state_store
+    if config.kind == "memory":
+        return MemoryRMStateStore()
+    assert config.path is not None  # checked by the configuration
+    return SqliteRMStateStore(config.path, batch_size=config.batch_size, name=f"{settings.name}-store")
 
 
 class _TimerThread(Service):

@@ -3,11 +3,15 @@ from __future__ import annotations
 import signal
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dispatcher.journal import verify
+from statemachines.cli import GraphFormat, graph
+from statemachines.graph import to_csv
+from statemachines.machines import FACTORIES
 
 from ..commands import TIMEOUT_S, read_until, run_command, start_command
 
@@ -67,6 +71,26 @@ def test_a_wrong_key_is_named_with_what_is_allowed(tmp_path: Path) -> None:
 def test_a_graph_is_printed_in_each_format() -> None:
     printed = {name: run_command("graph", "rmapp", "--format", name).stdout for name in ("csv", "dot", "mermaid")}
 
-    assert printed["csv"].startswith("from_state,event,to_states,arc\nNEW,START,NEW_SAVING,single\n")
+    assert printed["csv"].startswith("from_state,event,to_states,arc\nNEW,")
     assert printed["dot"].startswith('digraph "RMApp" {')
     assert printed["mermaid"].startswith("stateDiagram-v2\n  [*] --> NEW\n")
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize("case", [str.lower, str.upper])
+def test_each_machine_has_a_graph_by_its_name_in_any_case(
+    name: str, case: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph(case(name), GraphFormat("csv"))
+
+    assert capsys.readouterr().out == to_csv(FACTORIES[name])
+
+
+def test_an_unknown_machine_is_answered_with_those_there_are() -> None:
+    done = run_command("graph", "rmap")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "dispatcher: no state machine 'rmap'; there are rmapp, rmappattempt, rmcontainer, rmnode, mrjob, mrtask, "
+        "mrtaskattempt\n"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -41,6 +42,11 @@ class NodeSpec:
     capacity: Resource
     rack: str = "/default-rack"
     gpu_model: str | None = None
+    partition: str = ""
+    """Its label; empty: the default partition."""
+    port: int = 45454
+    """Of its node manager; part of its id. 45454 as in YARN's examples."""
+    http_port: int = 8042
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +84,20 @@ class ApplicationSpec:
     """None: as configured."""
     gpu_models: frozenset[str] = frozenset()
     """Node models that the containers may run on; empty: any."""
+    recorded_wait_ms: int | None = None
+    """How long it waited for its master's room where it was recorded; None: unknown, or it never got any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Nodes, and applications in the order of their submission."""
+    """Nodes, and applications in the order of their submission.
+
+    `applications` may make them as they are gone through, once: it need not hold them.
+    """
 
     name: str
     nodes: tuple[NodeSpec, ...]
-    applications: tuple[ApplicationSpec, ...]
+    applications: Collection[ApplicationSpec]
     bad_rows: tuple[WorkloadError, ...] = field(default=())
     """What --skip-bad-rows left out."""
 

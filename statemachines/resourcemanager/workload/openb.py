@@ -208,28 +208,30 @@ class _Reader:
         if pending and row.cells["scheduled_time"]:
             found = shown(row.cells["scheduled_time"])
             raise row.error("scheduled_time", f"found {found}, expected nothing: a Pending pod never ran")
+        scheduled_ms = submit_ms if pending else _scheduled_ms(row, submit_ms, deletion_ms)
         self._applications[name] = ApplicationSpec(
             name=name,
             submit_ms=submit_ms,
             am_resource=_pod_resource(row),
             user=_USER,
             queue=row.text("qos"),
-            am_duration_ms=None if pending else _run_ms(row, submit_ms, deletion_ms),
+            am_duration_ms=None if pending else deletion_ms - scheduled_ms,
             outcome=Outcome.FAILED if phase == "Failed" else Outcome.FINISHED,
             kill_ms=max(deletion_ms, submit_ms) if pending else None,
             max_attempts=1,
             gpu_models=_gpu_models(row),
+            recorded_wait_ms=None if pending else scheduled_ms - submit_ms,
         )
 
 
-def _run_ms(row: _Row, submit_ms: int, deletion_ms: int) -> int:
-    """How long a pod ran that was scheduled."""
+def _scheduled_ms(row: _Row, submit_ms: int, deletion_ms: int) -> int:
+    """When a pod was scheduled, which then ran until it was deleted."""
     scheduled_ms = row.seconds_as_ms("scheduled_time")
     if scheduled_ms < submit_ms:
         raise row.error("scheduled_time", before(scheduled_ms // 1000, "creation_time", submit_ms // 1000))
     if deletion_ms < scheduled_ms:
         raise row.error("deletion_time", before(deletion_ms // 1000, "scheduled_time", scheduled_ms // 1000))
-    return deletion_ms - scheduled_ms
+    return scheduled_ms
 
 
 def _pod_resource(row: _Row) -> Resource:

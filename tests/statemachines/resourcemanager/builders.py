@@ -19,21 +19,39 @@ from statemachines.resourcemanager import (
     RMContainer,
     RMNode,
 )
+from statemachines.resourcemanager.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.context import Entity, RMContext
 from statemachines.resourcemanager.events import (
     ContainerRequest,
     ContainerStatus,
+    NMContainerStatus,
+    NodesListManagerEventType,
     RMAppAttemptEvent,
     RMAppAttemptEventType,
+    RMAppAttemptRecoverEvent,
+    RMAppAttemptRegistrationEvent,
+    RMAppAttemptStatusUpdateEvent,
+    RMAppAttemptUnregistrationEvent,
     RMAppEvent,
     RMAppEventType,
+    RMAppFailedAttemptEvent,
+    RMAppNodeUpdateEvent,
+    RMAppRecoverEvent,
+    RMAppStartAttemptEvent,
     RMContainerEvent,
     RMContainerEventType,
+    RMContainerRecoverEvent,
+    RMContainerReservedEvent,
+    RMContainerResourceEvent,
     RMNodeEvent,
     RMNodeEventType,
+    RMNodeReconnectEvent,
+    RMNodeStartedEvent,
     RMNodeStatusEvent,
+    SchedulerEvent,
 )
-from statemachines.resourcemanager.services import ApplicationMasterService
+from statemachines.resourcemanager.ids import application_id
+from statemachines.resourcemanager.statestore.records import RecoveredApplication
 from statemachines.resourcemanager.workload import NodeSpec
 
 ENTITY = TypeVar("ENTITY", bound=Entity)
@@ -56,8 +74,11 @@ _ENTITY_PREFIXES = {  # of whom an event is for; the first key that its name beg
     "Scheduler APP_ATTEMPT": "appattempt_",
     "Scheduler APP": "application_",
     "Scheduler NODE": "node",
+    "Scheduler CONTAINER": "container_",
+    "NodesListManager": "node",
     "RMStateStore STORE_APP_ATTEMPT": "appattempt_",
     "RMStateStore UPDATE_APP_ATTEMPT": "appattempt_",
+    "RMStateStore REMOVE_APP_ATTEMPT": "appattempt_",
     "RMStateStore": "application_",
 }
 
@@ -85,22 +106,48 @@ class Recording:
 
 
 class FakeScheduler:
-    """Keeps what it is asked for, and hands out what it was given."""
+    """Keeps what it is asked for and told, and hands out what it was given."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ContainerRequest]] = []
         self.released: list[tuple[str, str]] = []
+        self.blacklisted: list[tuple[str, list[str], list[str]]] = []  # (attempt, additions, removals)
         self.allocated: list[RMContainer] = []
+        self.told: list[SchedulerEvent] = []  # by direct call
+        self.queue: str | None = "root.default"  # of every application
+        self.longest_lifetime_s: int | None = None
+        self.nodes_with_masters: set[str] = set()
+
+    def handle(self, event: SchedulerEvent) -> None:
+        self.told.append(event)
 
     def allocate(
-        self, attempt_id: str, requests: Iterable[ContainerRequest] = (), releases: Iterable[str] = ()
+        self,
+        attempt_id: str,
+        requests: Iterable[ContainerRequest] = (),
+        releases: Iterable[str] = (),
+        blacklist_additions: Iterable[str] = (),
+        blacklist_removals: Iterable[str] = (),
     ) -> None:
         self.asked += [(attempt_id, request) for request in requests]
         self.released += [(attempt_id, container) for container in releases]
+        additions, removals = list(blacklist_additions), list(blacklist_removals)
+        if additions or removals:
+            self.blacklisted.append((attempt_id, additions, removals))
 
     def pull_newly_allocated(self, attempt_id: str) -> list[RMContainer]:
         new, self.allocated = self.allocated, []
         return new
+
+    def has_master_container(self, node_id: str) -> bool:
+        return node_id in self.nodes_with_masters
+
+    def queue_of(self, application: str) -> str | None:
+        return self.queue
+
+    def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
+        limits = [limit for limit in (submission.lifetime_s, self.longest_lifetime_s) if limit is not None]
+        return min(limits, default=None)
 
 
 class Workshop:
@@ -116,19 +163,24 @@ class Workshop:
         self.context.scheduler = self.scheduler  # type: ignore[assignment]
         self.context.master_service = ApplicationMasterService(self.context)
 
-    def app(self, state: str = "NEW", *, attempts: int = 1, max_attempts: int = 2) -> RMApp:
-        submission = ApplicationSubmission("wordcount", Resource(1024, 1000), max_attempts=max_attempts)
-        app = RMApp(self.context, len(self.context.apps) + 1, submission)
+    def app(
+        self, state: str = "NEW", *, attempts: int | None = None, max_attempts: int | None = 2, **more: Any
+    ) -> RMApp:
+        """With so many attempts; None: with one, from the state on in which there is one. `more` is submitted."""
+        if attempts is None:
+            attempts = 0 if state in ("NEW", "NEW_SAVING", "SUBMITTED") else 1
+        submission = ApplicationSubmission("wordcount", Resource(1024, 1000), max_attempts=max_attempts, **more)
+        app = RMApp(self.context, application_id(0, len(self.context.apps) + 1), submission)
         self.context.apps[app.entity] = app
         for _ in range(attempts):
             app.start_attempt()
         return self._put(app, state)
 
-    def attempt(self, state: str = "NEW") -> RMAppAttempt:
+    def attempt(self, state: str = "NEW", **more: Any) -> RMAppAttempt:
         """The first attempt of an application; from ALLOCATED_SAVING on it has its master's container."""
-        attempt = self.app().attempts[0]
-        if state not in ("NEW", "SUBMITTED", "SCHEDULED"):
-            attempt.master_container = MASTER
+        attempt = self.app("ACCEPTED", **more).attempts[0]
+        if state not in ("NEW", "SUBMITTED", "SCHEDULED", "LAUNCHED_UNMANAGED_SAVING"):
+            attempt.master_container, attempt.master_node = MASTER, NODE
         return self._put(attempt, state)
 
     def container(self, state: str = "NEW", container_id: str = TASK) -> RMContainer:
@@ -140,9 +192,12 @@ class Workshop:
         self.context.containers[container_id] = container
         return self._put(container, state)
 
-    def node(self, state: str = "NEW") -> RMNode:
-        node = RMNode(self.context, SPEC)
-        self.context.nodes[node.entity] = node
+    def node(self, state: str = "NEW", spec: NodeSpec = SPEC) -> RMNode:
+        """In service, or, if it has left, among the inactive ones."""
+        node = RMNode(self.context, spec)
+        has_left = state in ("DECOMMISSIONED", "LOST", "REBOOTED", "SHUTDOWN")
+        (self.context.inactive_nodes if has_left else self.context.nodes)[node.entity] = node
+        node.in_scheduler = state in ("RUNNING", "DECOMMISSIONING")
         return self._put(node, state)
 
     def make(self, machine: str, state: str) -> Any:
@@ -155,12 +210,13 @@ class Workshop:
         return makers[machine](state)
 
     def _put(self, entity: ENTITY, state: str) -> ENTITY:
+        """Into that state; what was posted on the way there is forgotten."""
         factory = FACTORIES[entity.machine]
         members = type(factory.initial_state)
         entity.state_machine = factory.make(entity, members[state], self.recorder)
         if state == "FINAL_SAVING":
             assert isinstance(entity, (RMApp, RMAppAttempt))
-            entity.save_final(members["KILLED"], None, event_for(entity, "KILL"))
+            entity.save_final(members["KILLED"], lambda entity, event: None, event_for(entity, "KILL"))
         self.posted.events.clear()
         return entity
 
@@ -169,16 +225,83 @@ def event_for(entity: Any, type_name: str, **more: Any) -> Any:
     """An event of that type as its sender would make it; of a container, it is the master's."""
     type_: Any = EVENT_TYPES[entity.machine][type_name]
     if entity.machine == "RMApp":
-        return RMAppEvent(type_, entity.entity, node=NODE, **more)
+        return _app_event(entity, type_, more)
     if entity.machine == "RMAppAttempt":
-        if type_name == "CONTAINER_FINISHED":
-            more = {"status": ContainerStatus(MASTER, 1, "it crashed"), "node": NODE} | more
-        return RMAppAttemptEvent(type_, entity.entity, **more)
+        return _attempt_event(entity, type_, more)
     if entity.machine == "RMContainer":
-        return RMContainerEvent(type_, entity.entity, ContainerStatus(entity.entity, 0), **more)
-    if type_name == "STATUS_UPDATE":
-        return RMNodeStatusEvent(entity.entity, **more)
-    return RMNodeEvent(type_, entity.entity, **({"about": TASK} | more))
+        return _container_event(entity, type_, more)
+    return _node_event(entity, type_, more)
+
+
+def send(entity: Any, type_name: str, **more: Any) -> None:
+    """Have it handle such an event."""
+    entity.handle(event_for(entity, type_name, **more))
+
+
+def _app_event(app: RMApp, type_: RMAppEventType, more: dict[str, Any]) -> RMAppEvent:
+    match type_:
+        case RMAppEventType.RECOVER:
+            return RMAppRecoverEvent(app.entity, **({"state": RecoveredApplication(app.record())} | more))
+        case RMAppEventType.NODE_UPDATE:
+            update = more.get("update", NodesListManagerEventType.NODE_UNUSABLE)
+            return RMAppNodeUpdateEvent(app.entity, NODE, update)
+        case RMAppEventType.ATTEMPT_FAILED | RMAppEventType.ATTEMPT_KILLED:
+            return RMAppFailedAttemptEvent(type_, app.entity, **({"diagnostics": "", "keep_containers": False} | more))
+    return RMAppEvent(type_, app.entity, node=NODE, **more)
+
+
+def _attempt_event(attempt: RMAppAttempt, type_: RMAppAttemptEventType, more: dict[str, Any]) -> RMAppAttemptEvent:
+    match type_:
+        case RMAppAttemptEventType.START:
+            return RMAppStartAttemptEvent(attempt.entity, **({"transfer_state": False} | more))
+        case RMAppAttemptEventType.RECOVER:
+            return RMAppAttemptRecoverEvent(attempt.entity, **({"state": attempt.record()} | more))
+        case RMAppAttemptEventType.REGISTERED:
+            return RMAppAttemptRegistrationEvent(attempt.entity, **more)
+        case RMAppAttemptEventType.STATUS_UPDATE:
+            return RMAppAttemptStatusUpdateEvent(attempt.entity, **more)
+        case RMAppAttemptEventType.UNREGISTERED:
+            return RMAppAttemptUnregistrationEvent(attempt.entity, **more)
+        case RMAppAttemptEventType.CONTAINER_FINISHED:
+            more = {"status": ContainerStatus(MASTER, 1, "it crashed"), "node": NODE} | more
+    return RMAppAttemptEvent(type_, attempt.entity, **more)
+
+
+def _container_event(container: RMContainer, type_: RMContainerEventType, more: dict[str, Any]) -> RMContainerEvent:
+    resource = container.request.resource
+    match type_:
+        case RMContainerEventType.RECOVER:
+            report = NMContainerStatus(container.entity, resource, status=more.pop("status", None))
+            return RMContainerRecoverEvent(container.entity, **({"report": report} | more))
+        case RMContainerEventType.RESERVED:
+            return RMContainerReservedEvent(container.entity, **({"node": NODE, "resource": resource} | more))
+        case RMContainerEventType.ACQUIRE_UPDATED_CONTAINER | RMContainerEventType.NM_DONE_CHANGE_RESOURCE:
+            return RMContainerResourceEvent(type_, container.entity, **({"resource": resource} | more))
+    return RMContainerEvent(type_, container.entity, **({"status": ContainerStatus(container.entity, 0)} | more))
+
+
+def _node_event(node: RMNode, type_: RMNodeEventType, more: dict[str, Any]) -> Any:
+    about: Any = None
+    match type_:
+        case RMNodeEventType.STATUS_UPDATE:
+            return RMNodeStatusEvent(node.entity, **more)
+        case RMNodeEventType.STARTED:
+            return RMNodeStartedEvent(node.entity, **more)
+        case RMNodeEventType.RECONNECTED:
+            return RMNodeReconnectEvent(node.entity, **({"spec": SPEC} | more))
+        case RMNodeEventType.RESOURCE_UPDATE:
+            about = Resource(4096, 4000)
+        case RMNodeEventType.CLEANUP_APP:
+            about = application_id(0, 1)
+        case RMNodeEventType.CLEANUP_CONTAINER:
+            about = TASK
+        case RMNodeEventType.FINISHED_CONTAINERS_PULLED_BY_AM:
+            about = (TASK,)
+        case RMNodeEventType.UPDATE_CONTAINER:
+            about = (TASK, Resource(2048, 2000))
+        case RMNodeEventType.SIGNAL_CONTAINER:
+            about = (TASK, "OUTPUT_THREAD_DUMP")
+    return RMNodeEvent(type_, node.entity, **({"about": about} | more))
 
 
 class Case(NamedTuple):

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from dispatcher.testing import InlineDispatcher, ManualClock
 from statemachines import TransitionRecorder
-from statemachines.resourcemanager import FifoScheduler, Resource, ResourceManagerConfig, RMContainer
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    FifoScheduler,
+    Resource,
+    ResourceManagerConfig,
+    RMContainer,
+)
 from statemachines.resourcemanager.context import EntityEventHandler, RMContext
 from statemachines.resourcemanager.events import (
     AMLauncherEvent,
     AMLauncherEventType,
+    AppAddedSchedulerEvent,
+    AppAttemptAddedSchedulerEvent,
+    AppAttemptRemovedSchedulerEvent,
     ContainerRequest,
     ContainerStatus,
+    NodeLabelsUpdateSchedulerEvent,
+    NodesListManagerEventType,
     RMAppAttemptEventType,
     RMAppEventType,
     RMContainerEventType,
@@ -24,59 +36,115 @@ from statemachines.resourcemanager.events import (
     SchedulerEvent,
     SchedulerEventType,
 )
-from statemachines.resourcemanager.services import ResourceTrackerService
+from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.resource import named
+from statemachines.resourcemanager.resource_tracker_service import ResourceTrackerService
+from statemachines.resourcemanager.scheduler.base import AbstractScheduler
+from statemachines.resourcemanager.scheduler.node import SchedulerNode
 from statemachines.resourcemanager.workload import NodeSpec
 
 
 class Cluster:
     """Add nodes, applications and attempts, ask for containers, end them; `check` says what must hold at any time."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[RMContext], AbstractScheduler] = FifoScheduler, **config: Any) -> None:
+        """`make` makes the scheduler; `config` is the resource manager's."""
         self.dispatcher = InlineDispatcher()
         self.recorder = TransitionRecorder()
-        self.context = RMContext(ResourceManagerConfig(), self.dispatcher, ManualClock(), self.recorder, 0)  # type: ignore[arg-type]
-        self.scheduler = self.context.scheduler = FifoScheduler(self.context)
+        settings = ResourceManagerConfig.model_validate(config)
+        self.context = RMContext(settings, self.dispatcher, ManualClock(), self.recorder, 0)  # type: ignore[arg-type]
+        self.scheduler = self.context.scheduler = make(self.context)
+        self.on_heartbeat = self.scheduler._on_heartbeat
         self.tracker = ResourceTrackerService(self.context)
         self.told: list[Any] = []  # events for applications and attempts
         self.tags = itertools.count(1)
-        self._numbers = itertools.count(1)
+        self.short: set[str] = set()  # nodes that may have less than what their containers have
+        self.blacklists: dict[str, set[str]] = {}  # by attempt
+        self.apps = itertools.count(1)  # numbers of applications to come
         register = self.dispatcher.register
         register(RMContainerEventType, EntityEventHandler(self.context.containers))
         register(RMNodeEventType, EntityEventHandler(self.context.nodes))
         register(SchedulerEventType, self.scheduler)
         register(RMAppEventType, self.told.append)
         register(RMAppAttemptEventType, self.told.append)
+        register(NodesListManagerEventType, lambda event: None)
         register(AMLauncherEventType, lambda event: event.entity())
 
     # -- what others do to the scheduler ------------------------------------------------------------------------------
 
-    def add_node(self, host: str, memory_mb: int = 10, vcores_milli: int = 10, gpus: int = 0, model: str = "") -> str:
-        return self.tracker.register_node(
-            NodeSpec(host, Resource(memory_mb, vcores_milli, gpus), gpu_model=model or None)
-        )
+    def add_node(
+        self, host: str, memory_mb: int = 10, vcores_milli: int = 10, gpus: int = 0, model: str = "", **more: Any
+    ) -> str:
+        """`more` is of the NodeSpec; `others` of its capacity; `containers` are those that it has."""
+        capacity = Resource(memory_mb, vcores_milli, gpus, others=named(more.pop("others", {})))
+        containers = more.pop("containers", ())
+        return self.tracker.register_node(NodeSpec(host, capacity, gpu_model=model or None, **more), containers)
 
     def lose_node(self, node: str) -> None:
-        self._post(RMNodeEvent(RMNodeEventType.EXPIRE, node))
+        self.post(RMNodeEvent(RMNodeEventType.EXPIRE, node))
 
-    def add_app(self) -> str:
-        app = f"application_0_{next(self._numbers):04d}"
-        self._post(SchedulerEvent(SchedulerEventType.APP_ADDED, app))
+    def add_app(self, app: str | None = None, *, is_recovering: bool = False, **submission: Any) -> str:
+        app = app or f"application_0_{next(self.apps):04d}"
+        submitted = ApplicationSubmission(**{"name": "job", "am_resource": Resource(1, 1), **submission})
+        self.context.apps[app] = SimpleNamespace(entity=app, submission=submitted)  # type: ignore[assignment]
+        self.post(AppAddedSchedulerEvent(app, is_recovering))
         return app
 
     def remove_app(self, app: str) -> None:
-        self._post(SchedulerEvent(SchedulerEventType.APP_REMOVED, app))
+        self.post(SchedulerEvent(SchedulerEventType.APP_REMOVED, app))
+        del self.context.apps[app]
 
-    def add_attempt(self, app: str, number: int = 1) -> str:
+    def add_attempt(self, app: str, number: int = 1, *, transfer_state: bool = False) -> str:
         attempt = f"{app.replace('application', 'appattempt')}_{number:06d}"
-        self.context.attempts[attempt] = SimpleNamespace(app=SimpleNamespace(entity=app))  # type: ignore[assignment]
-        self._post(SchedulerEvent(SchedulerEventType.APP_ATTEMPT_ADDED, attempt))
+        self.context.attempts[attempt] = SimpleNamespace(  # type: ignore[assignment]
+            app=self.context.apps[app], master_container=None, add_usage=lambda *usage: None
+        )
+        self.post(AppAttemptAddedSchedulerEvent(attempt, transfer_state))
         return attempt
 
-    def remove_attempt(self, attempt: str) -> None:
-        self._post(SchedulerEvent(SchedulerEventType.APP_ATTEMPT_REMOVED, attempt))
+    def remove_attempt(self, attempt: str, *, keep_containers: bool = False) -> None:
+        self.post(AppAttemptRemovedSchedulerEvent(attempt, keep_containers))
 
-    def new_attempt(self) -> str:
-        return self.add_attempt(self.add_app())
+    def new_attempt(self, **submission: Any) -> str:
+        return self.add_attempt(self.add_app(**submission))
+
+    def recover_attempt(self, attempt: str, master: str | None = None) -> None:
+        """As after a restart; its application has to be there."""
+        app = self.context.apps[application_of(attempt)]
+        self.context.attempts[attempt] = SimpleNamespace(  # type: ignore[assignment]
+            app=app, master_container=master, add_usage=lambda *usage: None
+        )
+        self.in_handler(lambda: self.scheduler.handle(AppAttemptAddedSchedulerEvent(attempt, is_recovering=True)))
+
+    def blacklist(self, attempt: str, additions: tuple[str, ...] = (), removals: tuple[str, ...] = ()) -> None:
+        self.blacklists[attempt] = self.blacklists.get(attempt, set()).union(additions).difference(removals)
+        self.in_handler(
+            lambda: self.scheduler.allocate(attempt, blacklist_additions=additions, blacklist_removals=removals)
+        )
+
+    def change_capacity(self, node: str, memory_mb: int, vcores_milli: int = 10, gpus: int = 0, **others: int) -> None:
+        self.short.add(node)
+        capacity = Resource(memory_mb, vcores_milli, gpus, others=named(others))
+        self.post(RMNodeEvent(RMNodeEventType.RESOURCE_UPDATE, node, capacity))
+
+    def change_label(self, node: str, partition: str) -> None:
+        self.post(NodeLabelsUpdateSchedulerEvent(node, partition))
+
+    def decommission(self, node: str) -> None:
+        """Gracefully; the scheduler sees it with the node's next heartbeat."""
+        self.post(RMNodeEvent(RMNodeEventType.GRACEFUL_DECOMMISSION, node))
+        self.tracker.heartbeat(node)
+
+    def recommission(self, node: str) -> None:
+        self.post(RMNodeEvent(RMNodeEventType.RECOMMISSION, node))
+
+    def expire(self, container: RMContainer) -> None:
+        self.post(SchedulerEvent(SchedulerEventType.CONTAINER_EXPIRED, container.entity))
+
+    def resize(self, container: RMContainer, resource: Resource) -> bool:
+        done: list[bool] = []
+        self.in_handler(lambda: done.append(self.scheduler.request_resize(container.entity, resource)))
+        return done[0]
 
     def ask(self, attempt: str, *requests: ContainerRequest | Resource, releases: tuple[str, ...] = ()) -> None:
         asks = [request if isinstance(request, ContainerRequest) else self.request(request) for request in requests]
@@ -104,9 +172,9 @@ class Cluster:
 
     def in_handler(self, call: Callable[[], Any]) -> None:
         """As all direct calls: from the handling of an event, so that what is posted comes after it."""
-        self._post(AMLauncherEvent(AMLauncherEventType.LAUNCH, call))  # type: ignore[arg-type]
+        self.post(AMLauncherEvent(AMLauncherEventType.LAUNCH, call))  # type: ignore[arg-type]
 
-    def _post(self, event: Any) -> None:
+    def post(self, event: Any) -> None:
         self.dispatcher.event_handler.handle(event)
 
     # -- what is to be seen -------------------------------------------------------------------------------------------
@@ -121,29 +189,59 @@ class Cluster:
         return [request.tag for _, request in self.scheduler.waiting()]
 
     def check(self) -> None:
-        """Nothing is oversubscribed, the books are right, and no waiting ask fits on any node."""
+        """Nothing is oversubscribed, the books are right, and nobody waits who need not."""
         nodes = {node.node_id: node for node in self.scheduler.nodes()}
-        assert set(nodes) == {node.entity for node in self.context.nodes.values() if node.state.name == "RUNNING"}
+        usable = ("RUNNING", "DECOMMISSIONING")
+        assert set(nodes) == {node.entity for node in self.context.nodes.values() if node.state.name in usable}
         on_node: dict[str, list[RMContainer]] = {node: [] for node in nodes}
         for container in self.context.containers.values():
-            on_node[container.node].append(container)  # KeyError: a container on a node that is lost
+            if container.state.name != "RESERVED":
+                on_node[container.node].append(container)  # KeyError: a container on a node that is lost
         for node_id, containers in on_node.items():
-            node = nodes[node_id]
-            used_gpu_milli = [0] * node.capacity.gpus
-            for container in containers:
-                resource = container.request.resource
-                assert len(set(container.gpu_devices)) == resource.gpus
-                for device in container.gpu_devices:
-                    used_gpu_milli[device] += resource.gpu_milli
-                assert not container.request.gpu_models or node.gpu_model in container.request.gpu_models
-            resources = [container.request.resource for container in containers]
-            assert set(node.containers) == {container.entity for container in containers}
-            assert node.free_memory_mb == node.capacity.memory_mb - sum(r.memory_mb for r in resources) >= 0
-            assert node.free_vcores_milli == node.capacity.vcores_milli - sum(r.vcores_milli for r in resources) >= 0
-            assert node.free_gpu_milli == [1000 - milli for milli in used_gpu_milli]
-            assert all(milli <= 1000 for milli in used_gpu_milli)
-        for attempt, request in self.scheduler.waiting():
-            fitting = [node for node in nodes.values() if node.fits(request.resource, request.gpu_models)]
-            assert not fitting, f"{request} of {attempt} waits, and fits on {fitting[0].node_id}"
+            self._check_node(nodes[node_id], containers)
+        live = [c for attempt in self.context.attempts for c in self.scheduler.live_containers(attempt)]
+        assert {c.entity for c in live} == {c.entity for containers in on_node.values() for c in containers}
+        self.check_waiting(nodes)
         for machine, stats in self.recorder.machines.items():
             assert stats.invalid == 0, f"{machine} made invalid transitions"
+
+    def _check_node(self, node: SchedulerNode, containers: list[RMContainer]) -> None:
+        used: Counter[str] = Counter()
+        used_gpu_milli: Counter[int] = Counter()
+        for container in containers:
+            resource = container.request.resource
+            assert len(set(container.gpu_devices)) == resource.gpus
+            used_gpu_milli.update(dict.fromkeys(container.gpu_devices, resource.gpu_milli))
+            used.update({"memory": resource.memory_mb, "vcores": resource.vcores_milli, **dict(resource.others)})
+            assert not container.request.gpu_models or node.gpu_model in container.request.gpu_models
+        capacity = node.capacity
+        total = Counter({"memory": capacity.memory_mb, "vcores": capacity.vcores_milli, **dict(capacity.others)})
+        free = {"memory": node.free_memory_mb, "vcores": node.free_vcores_milli, **node.free_others}
+        assert set(node.containers) == {container.entity for container in containers}
+        assert free == {name: total[name] - used[name] for name in free}
+        assert set(total) | set(used) <= set(free)
+        whole = [1000 * (device < capacity.gpus) for device in range(len(node.free_gpu_milli))]
+        assert node.free_gpu_milli == [milli - used_gpu_milli[device] for device, milli in enumerate(whole)]
+        assert node.node_id in self.short or min(*free.values(), *node.free_gpu_milli) >= 0
+
+    def check_waiting(self, nodes: dict[str, SchedulerNode]) -> None:
+        """No waiting ask fits on any node that it may use: a search that looks at all of them finds none either."""
+        if self.on_heartbeat:  # they wait for a node to report
+            return
+        for attempt, request in self.scheduler.waiting():
+            fitting = [node for node in nodes.values() if self.may_use(attempt, request, node)]
+            fitting = [node for node in fitting if node.fits(request.resource, request.gpu_models)]
+            assert not fitting, f"{request} of {attempt} waits, and fits on {fitting[0].node_id}"
+
+    def may_use(self, attempt: str, request: ContainerRequest, node: SchedulerNode) -> bool:
+        """Whether an ask may be placed on a node that has room."""
+        label = request.node_label
+        if label is None:
+            label = self.context.attempts[attempt].app.submission.node_label or ""
+        if node.partition != label or node.host in self.blacklists.get(attempt, ()):
+            return False
+        if self.context.nodes[node.node_id].state.name == "DECOMMISSIONING":
+            return False
+        if request.relax_locality or (request.host is None and request.rack is None):
+            return True
+        return request.host == node.host if request.host is not None else request.rack == node.rack

@@ -13,8 +13,8 @@ from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMAppManagerEventType
 from statemachines.resourcemanager.events import ContainerRequest, RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.rmnode import node_id
-from statemachines.resourcemanager.simulation import WorkloadRunner
 from statemachines.resourcemanager.workload import Workload
+from statemachines.resourcemanager.workload_runner import WorkloadRunner
 
 from .replays import TIMEOUT_S, app, config, node, task, workload
 
@@ -30,7 +30,7 @@ class Run:
         self.manager = ResourceManager(config(**settings), clock=self.clock, on_idle=self.is_idle.set)
         self.context = self.manager.context
         manager = self.manager
-        runner = WorkloadRunner(self.context, manager.clients, manager.tracker, manager.cluster, work)
+        runner = WorkloadRunner(self.context, manager.clients, manager.cluster, work)
         manager.dispatcher.mailbox_executor.execute(runner.start, "start of the workload")
 
     def at(self, time_ms: int, action: Callable[[], Any]) -> None:
@@ -203,12 +203,12 @@ def test_metrics_tell_the_states_of_all_machines() -> None:
 
 
 def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
-    settings = config(simulation={"am_register_delay_ms": 0}, metrics={"enabled": True, "port": 0})
+    settings = config(
+        simulation={"am_register_delay_ms": 0}, metrics={"enabled": True, "port": 0}, nm_heartbeat_interval_ms=20
+    )
     manager, completed = ResourceManager(settings), threading.Event()
     manager.dispatcher.register(RMAppManagerEventType, lambda event: completed.set())
-    runner = WorkloadRunner(
-        manager.context, manager.clients, manager.tracker, manager.cluster, workload(node(), app(tasks=(task(1),)))
-    )
+    runner = WorkloadRunner(manager.context, manager.clients, manager.cluster, workload(node(), app(tasks=(task(1),))))
     threads = set(threading.enumerate())
 
     with manager:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.ids import application_of
 
 from .cluster import Cluster
 
@@ -239,6 +240,34 @@ def test_order_outlives_the_removal_of_some_who_wait(cluster: Cluster) -> None:
     assert served == [index for index in range(1, 16) if index not in gone]
 
 
+def test_more_urgent_application_comes_first_then_the_earlier(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    attempts = [cluster.new_attempt(priority=priority) for priority in (0, 0, 5)]
+    (blocker,) = cluster.get(attempts[0], ALL)
+    for attempt in attempts[1], attempts[0], attempts[2]:
+        cluster.ask(attempt, HALF)
+
+    cluster.finish(blocker)
+
+    assert [len(cluster.pull(attempt)) for attempt in attempts] == [1, 0, 1]
+
+
+def test_changed_priority_counts_for_those_who_wait_already(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    first, second = cluster.new_attempt(), cluster.new_attempt()
+    (blocker,) = cluster.get(first, ALL)
+    cluster.ask(first, ALL, SMALL)
+    cluster.ask(second, ALL)
+
+    cluster.in_handler(lambda: cluster.scheduler.update_priority(application_of(second), 1))
+    cluster.in_handler(lambda: cluster.scheduler.update_priority("application_0_0099", 1))
+    order = [attempt for attempt, _ in cluster.scheduler.waiting()]
+    cluster.finish(blocker)
+
+    assert order == [second, first, first]
+    assert len(cluster.pull(second)) == 1
+
+
 # -- where room comes from --------------------------------------------------------------------------------------------
 
 
@@ -305,3 +334,31 @@ def test_container_that_was_not_fetched_cannot_be_released(cluster: Cluster) -> 
 
     assert cluster.pull(attempt) == [container]
     cluster.check()
+
+
+# -- the queue --------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_queue_and_it_takes_all(cluster: Cluster) -> None:
+    cluster.add_node("n1", gpus=1)
+    app = cluster.add_app(queue="research", lifetime_s=7)
+    submission = cluster.context.apps[app].submission
+    cluster.get(cluster.add_attempt(app), Resource(5, 2, 1, 300))
+
+    root, default = cluster.scheduler.queues()
+
+    assert (root.path, root.children, default.path, default.children) == ("root", ("root.default",), "root.default", ())
+    assert default[1:9] == ("RUNNING", 1.0, 1.0, 0.5, Resource(5, 2, 1, 300), 1, 0, 1)
+    assert cluster.scheduler.check_submission(submission) is None
+    assert cluster.scheduler.lifetime_s(submission) == 7
+    assert [cluster.scheduler.queue_of(one) for one in (app, "application_0_0099")] == ["root.default", None]
+
+
+def test_applications_can_be_moved_to_where_they_are_only(cluster: Cluster) -> None:
+    app = cluster.add_app()
+
+    cluster.scheduler.move_application(app, "default")
+
+    assert cluster.scheduler.check_move(app, "root.default") is None
+    with pytest.raises(ValueError, match="no queue 'research'"):
+        cluster.scheduler.move_application(app, "research")

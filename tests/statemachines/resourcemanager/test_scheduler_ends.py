@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 
 import pytest
 
 from statemachines.resourcemanager import Resource, RMContainer
 from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
+    ContainerRequest,
     ContainerStatus,
     RMNodeEvent,
     RMNodeEventType,
     SchedulerEvent,
     SchedulerEventType,
 )
+from statemachines.resourcemanager.scheduler.base import AbstractScheduler
 
 from .cluster import Cluster
 
@@ -84,11 +86,10 @@ def test_late_news_of_a_container_that_has_ended_changes_nothing(cluster: Cluste
     cluster.check()
 
 
-def test_node_that_registers_or_is_announced_twice_keeps_its_books(cluster: Cluster) -> None:
+def test_node_that_is_announced_twice_keeps_its_books(cluster: Cluster) -> None:
     node = cluster.add_node("n1")
     cluster.get(cluster.new_attempt(), HALF)
 
-    cluster.add_node("n1")
     cluster.dispatcher.event_handler.handle(SchedulerEvent(SchedulerEventType.NODE_ADDED, node))
 
     assert [node.free_memory_mb for node in cluster.scheduler.nodes()] == [5]
@@ -152,3 +153,57 @@ def test_nothing_is_kept_of_applications_and_nodes_that_are_gone(cluster: Cluste
     cluster.lose_node(node)
 
     assert sizes() == before
+
+
+class CountedLock:
+    """Stands in for the scheduler's lock."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.held = 0
+
+    def __enter__(self) -> None:
+        self.taken += 1
+        self.held += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.held -= 1
+
+
+CALLS: dict[str, Callable[[AbstractScheduler, str], object]] = {
+    "handle": lambda scheduler, attempt: scheduler.handle(SchedulerEvent(SchedulerEventType.NODE_UPDATE, "n1:45454")),
+    "allocate": lambda scheduler, attempt: scheduler.allocate(attempt, [ContainerRequest(SMALL)]),
+    "pull_newly_allocated": lambda scheduler, attempt: scheduler.pull_newly_allocated(attempt),
+    "request_resize": lambda scheduler, attempt: scheduler.request_resize("container", SMALL),
+    "queue_of": lambda scheduler, attempt: scheduler.queue_of("application"),
+    "update_priority": lambda scheduler, attempt: scheduler.update_priority("application", 1),
+    "live_containers": lambda scheduler, attempt: scheduler.live_containers(attempt),
+    "has_master_container": lambda scheduler, attempt: scheduler.has_master_container("n1:45454"),
+    "nodes": lambda scheduler, attempt: scheduler.nodes(),
+    "waiting": lambda scheduler, attempt: scheduler.waiting(),
+    "why_waiting": lambda scheduler, attempt: scheduler.why_waiting(attempt, ContainerRequest(SMALL)),
+    "queues": lambda scheduler, attempt: scheduler.queues(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_call_takes_the_lock_and_gives_it_back(cluster: Cluster, call: str) -> None:
+    """Events come on another thread than direct calls."""
+    cluster.add_node("n1")
+    attempt = cluster.new_attempt()
+    lock = CountedLock()
+    cluster.scheduler._lock = lock  # type: ignore[assignment]
+
+    cluster.in_handler(lambda: CALLS[call](cluster.scheduler, attempt))
+
+    assert lock.taken >= 1
+    assert lock.held == 0
+
+
+def test_nodes_may_come_while_somebody_goes_through_them(cluster: Cluster) -> None:
+    cluster.add_node("n1")
+    nodes = cluster.scheduler.nodes()
+
+    cluster.add_node("n2")
+
+    assert [node.host for node in nodes] == ["n1"]

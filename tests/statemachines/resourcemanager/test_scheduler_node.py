@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler_node import SchedulerNode
+from statemachines.resourcemanager.resource import named
+from statemachines.resourcemanager.scheduler.node import SchedulerNode
 from statemachines.resourcemanager.workload import NodeSpec
 
 
-def node(memory_mb: int = 8192, vcores_milli: int = 8000, gpus: int = 0, model: str | None = None) -> SchedulerNode:
-    return SchedulerNode("node1:45454", NodeSpec("node1", Resource(memory_mb, vcores_milli, gpus), gpu_model=model))
+def node(
+    memory_mb: int = 8192,
+    vcores_milli: int = 8000,
+    gpus: int = 0,
+    model: str | None = None,
+    others: dict[str, int] | None = None,
+) -> SchedulerNode:
+    capacity = Resource(memory_mb, vcores_milli, gpus, others=named(others or {}))
+    return SchedulerNode("node1:45454", NodeSpec("node1", capacity, gpu_model=model))
 
 
 def gpu(gpus: int, milli: int = 1000) -> Resource:
@@ -22,7 +30,7 @@ def gpu(gpus: int, milli: int = 1000) -> Resource:
 
 
 def books(node: SchedulerNode) -> tuple[Any, ...]:
-    return (node.free_memory_mb, node.free_vcores_milli, list(node.free_gpu_milli), dict(node.containers))
+    return (node.free(), dict(node.containers), set(node.launched))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +167,110 @@ def test_node_says_whether_it_has_gpus_even_if_they_are_taken(gpus: int, has_gpu
     one.take("c1", gpu(gpus))
 
     assert one.has_gpus is has_gpus
+
+
+# -- further resource types, sizes and capacities that change ---------------------------------------------------------
+
+
+def test_further_resource_types_are_kept_by_name() -> None:
+    one = node(others={"fpga": 3, "disk": 10})
+
+    one.take("c1", Resource(1, 1, others=named({"fpga": 2, "disk": 10})))
+
+    assert one.free_others == {"fpga": 1, "disk": 0}
+    assert one.fits(Resource(1, 1, others=named({"fpga": 1})))
+    assert not one.fits(Resource(1, 1, others=named({"fpga": 2})))
+    assert not one.fits(Resource(1, 1, others=named({"other": 1})))
+    assert one.could_fit(Resource(1, 1, others=named({"fpga": 3})))
+    assert not one.could_fit(Resource(1, 1, others=named({"fpga": 4})))
+
+
+def test_size_changes_where_there_is_room_and_the_gpus_stay() -> None:
+    one = node(gpus=1, others={"fpga": 1})
+    one.take("c1", Resource(100, 100, 1, 400))
+
+    assert one.resize("c1", Resource(8192, 50, 1, 400, named({"fpga": 1})))
+
+    assert one.containers["c1"] == (Resource(8192, 50, 1, 400, named({"fpga": 1})), (0,))
+    assert one.free() == (0, 7950, (600,), {"fpga": 0})
+
+
+@pytest.mark.parametrize(
+    "size",
+    [Resource(8193, 1, 1), Resource(1, 8001, 1), Resource(1, 1, 1, others=named({"fpga": 1})), Resource(1, 1, 2)],
+)
+def test_size_without_room_is_refused_and_the_books_stay(size: Resource) -> None:
+    one = node(gpus=2)
+    one.take("c1", Resource(100, 100, 1))
+    before = books(one)
+
+    assert not one.resize("c1", size)
+
+    assert books(one) == before
+
+
+def test_less_is_always_possible_even_if_the_node_has_too_little() -> None:
+    one = node()
+    one.take("c1", Resource(8000, 8000))
+    one.set_capacity(Resource(100, 100))
+
+    assert one.resize("c1", Resource(7000, 8000))
+
+    assert (one.free_memory_mb, one.free_vcores_milli) == (-6900, -7900)
+
+
+def test_capacity_may_become_less_than_what_is_used() -> None:
+    one = node(gpus=2, others={"fpga": 2})
+    one.take("c1", Resource(8000, 8000, 2, 600, named({"fpga": 2})))
+
+    one.set_capacity(Resource(1000, 9000, 1))
+
+    assert one.free() == (-7000, 1000, (400, -600), {"fpga": -2})
+    assert not one.fits(Resource(0, 0))
+    assert one.capacity == Resource(1000, 9000, 1)
+
+
+def test_what_is_given_back_of_a_capacity_that_is_gone_is_not_free() -> None:
+    one = node(gpus=2)
+    one.take("c1", Resource(8192, 8000, 2))
+    one.set_capacity(Resource(8000, 8000))
+
+    one.give_back("c1")
+
+    assert (one.free_memory_mb, one.free_vcores_milli) == (8000, 8000)
+    assert not one.fits(gpu(1, 1))
+
+
+def test_container_that_was_there_is_noted_whether_there_is_room_or_not() -> None:
+    one = node(memory_mb=100, gpus=1)
+
+    one.recover("c1", Resource(200, 1, 2, 300, named({"fpga": 1})), (0, 3))
+
+    assert one.free() == (-100, 7999, (700, 0, 0, -300), {"fpga": -1})
+    assert one.launched == {"c1"}
+    one.give_back("c1")
+    assert (one.free_memory_mb, one.free_gpu_milli, one.launched) == (100, [1000, 0, 0, 0], set())
+
+
+@pytest.mark.parametrize(
+    ("capacity", "has_more"),
+    [
+        (Resource(8192, 8000, 1, others=named({"fpga": 1})), False),
+        (Resource(1, 1), False),
+        (Resource(8193, 1), True),
+        (Resource(1, 8001), True),
+        (Resource(1, 1, 2), True),
+        (Resource(1, 1, others=named({"fpga": 2})), True),
+        (Resource(1, 1, others=named({"disk": 1})), True),
+    ],
+)
+def test_node_tells_whether_more_is_free_of_any_type(capacity: Resource, has_more: bool) -> None:
+    one = node(gpus=1, others={"fpga": 1})
+    before = one.free()
+
+    one.set_capacity(capacity)
+
+    assert one.has_more_than(before) is has_more
 
 
 resources = st.builds(Resource, st.integers(0, 50), st.integers(0, 50), st.integers(0, 4), st.integers(1, 1000))

@@ -1,0 +1,58 @@
+"""The ids of applications, attempts and containers, in YARN's form, and how one is told from another.
+
+    application_<cluster timestamp>_<number>
+    appattempt_<cluster timestamp>_<number>_<attempt>
+    container_[e<epoch>_]<cluster timestamp>_<number>_<attempt>_<container>
+
+The epoch counts the restarts of the resource manager: an attempt that lives through one gets no container id twice.
+"""
+
+from __future__ import annotations
+
+import re
+
+_APPLICATION = re.compile(r"application_(\d+)_(\d+)")
+_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+)_(\d+)_(\d+)_\d+")
+
+
+def application_id(cluster_timestamp: int, number: int) -> str:
+    return f"application_{cluster_timestamp}_{number:04d}"
+
+
+def cluster_timestamp_of(application: str) -> int:
+    """When the resource manager that gave out this id was started; 0 if it is none."""
+    match = _APPLICATION.fullmatch(application)
+    return int(match.group(1)) if match is not None else 0
+
+
+def attempt_id(application: str, number: int) -> str:
+    return f"appattempt{application.removeprefix('application')}_{number:06d}"
+
+
+def container_prefix(attempt: str, epoch: int = 0) -> str:
+    """What the ids of an attempt's containers begin with; a number of six digits follows."""
+    cluster_timestamp, number, attempt_number = attempt.removeprefix("appattempt_").split("_")
+    era = f"e{epoch:02d}_" if epoch else ""
+    return f"container_{era}{cluster_timestamp}_{number}_{int(attempt_number):02d}_"
+
+
+def is_application_id(text: str) -> bool:
+    return _APPLICATION.fullmatch(text) is not None
+
+
+def application_of(attempt: str) -> str:
+    """The application of an attempt."""
+    return "application" + attempt.removeprefix("appattempt").rpartition("_")[0]
+
+
+def attempt_of(container: str) -> str:
+    """The attempt of a container.
+
+    Raises:
+        ValueError: that is no container id.
+    """
+    match = _CONTAINER.fullmatch(container)
+    if match is None:
+        raise ValueError(f"{container!r} is not the id of a container")
+    cluster_timestamp, number, attempt = match.groups()
+    return f"appattempt_{cluster_timestamp}_{number}_{int(attempt):06d}"

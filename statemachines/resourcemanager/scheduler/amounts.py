@@ -1,0 +1,68 @@
+"""Resources as amounts by type: what limits compare, each type by itself, and shares, by the dominant one.
+
+The types are `memory_mb`, `vcores_milli`, `gpu_milli` (thousandths of a device, over all devices), and each further
+type under its own name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from statemachines.resourcemanager.resource import GPU_MILLI, Resource, named
+
+Amounts = tuple[tuple[str, int], ...]
+"""(type, amount) pairs; amounts > 0."""
+
+
+@lru_cache(maxsize=4096)
+def amounts_of(resource: Resource) -> Amounts:
+    """
+    >>> amounts_of(Resource(2048, 1000, gpus=2, gpu_milli=500))
+    (('memory_mb', 2048), ('vcores_milli', 1000), ('gpu_milli', 1000))
+    """
+    amounts = (
+        ("memory_mb", resource.memory_mb),
+        ("vcores_milli", resource.vcores_milli),
+        ("gpu_milli", resource.gpu_milli_total),
+        *resource.others,
+    )
+    return tuple((type_, amount) for type_, amount in amounts if amount)
+
+
+def resource_of(amounts: Mapping[str, int]) -> Resource:
+    """As a Resource, for reports: GPUs as one of so many thousandths.
+
+    >>> resource_of({"memory_mb": 5, "gpu_milli": 1500})
+    Resource(memory_mb=5, vcores_milli=0, gpus=1, gpu_milli=1500, others=())
+    """
+    others = dict(amounts)
+    memory_mb, vcores_milli = others.pop("memory_mb", 0), others.pop("vcores_milli", 0)
+    gpu_milli = others.pop("gpu_milli", 0)
+    return Resource(memory_mb, vcores_milli, 1 if gpu_milli else 0, gpu_milli or GPU_MILLI, named(others))
+
+
+def add(to: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
+    """Add, or with `sign` -1 take away, in place. What comes to nothing is left out."""
+    for type_, amount in amounts:
+        sum_ = to.get(type_, 0) + sign * amount
+        if sum_:
+            to[type_] = sum_
+        else:
+            to.pop(type_, None)
+
+
+def dominant_share(amounts: Iterable[tuple[str, int]], total: Mapping[str, int]) -> float:
+    """The largest of the shares of `total` by type; infinite for something of which there is none.
+
+    >>> dominant_share([("memory_mb", 2), ("vcores_milli", 3)], {"memory_mb": 10, "vcores_milli": 10})
+    0.3
+    """
+    largest = 0.0
+    for type_, amount in amounts:
+        whole = total.get(type_, 0)
+        share = amount / whole if whole else math.inf
+        if share > largest:
+            largest = share
+    return largest

@@ -1,0 +1,75 @@
+"""The limits of the capacity scheduler: of queues, of their users, and of what masters may have.
+
+Threading: under the scheduler's lock.
+"""
+
+from __future__ import annotations
+
+from statemachines.resourcemanager.scheduler.amounts import Amounts, dominant_share
+from statemachines.resourcemanager.scheduler.queues import LeafQueue, Queue, Share
+
+
+def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | None:
+    """The first queue, from the root down, that `amounts` more would bring beyond its maximum; None: they may come."""
+    for level, share in enumerate(leaf.shares_of_line(partition)):
+        if not share.has_room(amounts):
+            return leaf.line[level]
+    return None
+
+
+def user_limit(leaf: LeafQueue, partition: str, required: Amounts, *, newly_active: int = 0) -> float:
+    """How much of the partition a user may have who wants `required` more: a dominant share.
+
+    As YARN computes it. What there is to share is the queue's guarantee, or what it uses and `required`, once it has
+    grown beyond. Each active user gets an equal part of that, the configured minimum at least, and never more than so
+    many times the guarantee as configured. A queue whose guarantee is less than `required` counts as if it were that
+    much: otherwise nobody would ever get anything there.
+
+    `newly_active`: so many users count as active beside those that are.
+    """
+    share, config = leaf.share(partition), leaf.config
+    guaranteed = max(share.guarantee, dominant_share(required, share.total))
+    to_share = guaranteed if share.used_share < guaranteed else _with(share, required)
+    return min(to_share * _part(leaf, newly_active), guaranteed * config.user_limit_factor)
+
+
+def _least_user_limit(leaf: LeafQueue, partition: str, newly_active: int) -> float:
+    """What a user's limit is at least, whatever is required and used: most are below, and need not know the rest."""
+    return leaf.share(partition).guarantee * min(_part(leaf, newly_active), leaf.config.user_limit_factor)
+
+
+def _part(leaf: LeafQueue, newly_active: int) -> float:
+    """Of what there is for its users."""
+    active = leaf.active_users + newly_active
+    return max(1 / active if active else 1, leaf.config.minimum_user_limit_percent / 100)
+
+
+def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, *, newly_active: int = 0) -> bool:
+    """Whether the user has its limit; `newly_active` as for `user_limit`.
+
+    Who is below gets one more container whatever its size, as in YARN: a user limit is no hard bound, or a container
+    that is greater than a user's part would wait for ever.
+    """
+    has = leaf.user_share(user, partition)
+    return has >= _least_user_limit(leaf, partition, newly_active) and has >= user_limit(
+        leaf, partition, required, newly_active=newly_active
+    )
+
+
+def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bool:
+    """Whether the masters may have `amounts` more. One application may always run, however big its master."""
+    if not leaf.active:
+        return True
+    share = leaf.am_share
+    limit, used = leaf.share(partition).limit, leaf.masters_used.get(partition, {})
+    return all(
+        used.get(type_, 0) + amount <= limit.get(type_, 0) * share.numerator // share.denominator
+        for type_, amount in amounts
+    )
+
+
+def _with(share: Share, required: Amounts) -> float:
+    """The dominant share of what is used and `required`."""
+    used = share.used
+    more = [(type_, used.get(type_, 0) + amount) for type_, amount in required]
+    return max(share.used_share, dominant_share(more, share.total))

@@ -1,0 +1,95 @@
+"""What is wrong with a tree of queues, said when it is built, with the path of the key that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dispatcher.errors import ConfigError
+from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig
+
+ROOT = "root"
+_TOLERANCE_PERCENT = 0.05
+"""Three times 33.33 make 100, as in YARN."""
+
+
+def check_queues(queues: Sequence[QueueConfig], path: str = "scheduler.queues") -> None:
+    """
+    Raises:
+        ConfigError: the tree is no tree of queues; names the key.
+    """
+    if not queues:
+        raise ConfigError(f"{path}: there must be a queue; leave the key out for one named default")
+    seen: dict[str, str] = {}
+    for queue, where in _all(queues, path):
+        if queue.name == ROOT:
+            raise ConfigError(f"{where}.name: root is the parent of all queues; choose another name")
+        if not queue.queues:
+            first = seen.setdefault(queue.name, where)
+            if first != where:
+                raise ConfigError(
+                    f"{where}.name: {queue.name} is the name of {first} too; queues without children are found by "
+                    "their name, so each needs its own"
+                )
+        _check_one(queue, where)
+    _check_children(queues, path, None)
+
+
+def _all(queues: Sequence[QueueConfig], path: str) -> Iterator[tuple[QueueConfig, str]]:
+    for index, queue in enumerate(queues):
+        where = f"{path}[{index}]"
+        yield queue, where
+        yield from _all(queue.queues, f"{where}.queues")
+
+
+def _check_one(queue: QueueConfig, where: str) -> None:
+    if queue.capacity > queue.maximum_capacity:
+        raise ConfigError(
+            f"{where}.capacity: {queue.capacity:g} is more than its maximum_capacity, {queue.maximum_capacity:g}"
+        )
+    for label, share in queue.accessible_node_labels.items():
+        at = f"{where}.accessible_node_labels.{label}"
+        if not label:
+            raise ConfigError(
+                f"{where}.accessible_node_labels: the default partition has no label; give its share by capacity and "
+                "maximum_capacity"
+            )
+        if share.capacity > share.maximum_capacity:
+            raise ConfigError(
+                f"{at}.capacity: {share.capacity:g} is more than its maximum_capacity, {share.maximum_capacity:g}"
+            )
+    default = queue.default_node_label
+    if default and default not in queue.accessible_node_labels:
+        raise ConfigError(f"{where}.default_node_label: {default} is not one of its accessible_node_labels")
+    default_s, maximum_s = queue.default_lifetime_s, queue.maximum_lifetime_s
+    if default_s is not None and maximum_s is not None and default_s > maximum_s:
+        raise ConfigError(f"{where}.default_lifetime_s: {default_s} is more than its maximum_lifetime_s, {maximum_s}")
+
+
+def _check_children(
+    queues: Sequence[QueueConfig], path: str, parent_labels: Mapping[str, PartitionCapacityConfig] | None
+) -> None:
+    """`parent_labels` None: the root's, that is all of them."""
+    names = [queue.name for queue in queues]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ConfigError(f"{path}[{index}].name: {name} is the name of {path}[{names.index(name)}] too")
+    _check_sum([queue.capacity for queue in queues], path, "the capacities")
+    for index, queue in enumerate(queues):
+        for label in queue.accessible_node_labels:
+            if parent_labels is not None and label not in parent_labels:
+                raise ConfigError(
+                    f"{path}[{index}].accessible_node_labels.{label}: the parent queue may not use this label"
+                )
+    labels = dict.fromkeys([*(parent_labels or ()), *(label for q in queues for label in q.accessible_node_labels)])
+    for label in labels:
+        shares = [queue.accessible_node_labels.get(label) for queue in queues]
+        _check_sum([share.capacity for share in shares if share is not None], path, f"the capacities of label {label}")
+    for index, queue in enumerate(queues):
+        if queue.queues:
+            _check_children(queue.queues, f"{path}[{index}].queues", queue.accessible_node_labels)
+
+
+def _check_sum(percents: Sequence[float], path: str, what: str) -> None:
+    total = sum(percents)
+    if abs(total - 100) > _TOLERANCE_PERCENT:
+        raise ConfigError(f"{path}: {what} make {total:g}, and must make 100")

@@ -1,0 +1,39 @@
+"""The states of applications and of their attempts, under YARN's names."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class RMAppState(Enum):
+    NEW = auto()
+    NEW_SAVING = auto()
+    SUBMITTED = auto()
+    ACCEPTED = auto()
+    RUNNING = auto()
+    FINAL_SAVING = auto()
+    FINISHING = auto()
+    FINISHED = auto()
+    FAILED = auto()
+    KILLING = auto()
+    KILLED = auto()
+
+
+class RMAppAttemptState(Enum):
+    NEW = auto()
+    SUBMITTED = auto()
+    SCHEDULED = auto()
+    ALLOCATED_SAVING = auto()
+    LAUNCHED_UNMANAGED_SAVING = auto()
+    ALLOCATED = auto()
+    LAUNCHED = auto()
+    RUNNING = auto()
+    FINAL_SAVING = auto()
+    FINISHING = auto()
+    FINISHED = auto()
+    FAILED = auto()
+    KILLED = auto()
+
+
+END_IS_STORED = frozenset({RMAppState.FINISHING, RMAppState.FINISHED, RMAppState.FAILED, RMAppState.KILLED})
+"""States of an application whose end cannot get lost any more."""

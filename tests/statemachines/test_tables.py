@@ -1,0 +1,89 @@
+"""The machines' tables against those of Hadoop."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from statemachines import StateMachineFactory
+from statemachines.graph import to_csv
+from statemachines.machines import FACTORIES
+
+REFERENCE = Path(__file__).resolve().parents[2].parent / "shared" / "reference" / "transitions"
+ABSORBING = {
+    "RMApp": {"FINISHED", "FAILED", "KILLED"},
+    "RMAppAttempt": {"FINISHED", "FAILED", "KILLED"},
+    "RMContainer": {"COMPLETED", "EXPIRED", "RELEASED", "KILLED"},
+    "RMNode": {"DECOMMISSIONED", "LOST", "REBOOTED", "SHUTDOWN"},
+    "MRJob": {"ERROR", "REBOOT"},
+    "MRTask": {"FAILED", "KILLED"},
+    "MRTaskAttempt": {"FAILED", "KILLED"},
+}
+
+
+class Row(NamedTuple):
+    from_state: str
+    event: str
+    to_states: str
+    """Sorted, joined by `|`."""
+    arc: str
+
+
+def rows(text: str) -> list[Row]:
+    read = csv.DictReader(io.StringIO(text))
+    assert read.fieldnames == list(Row._fields)
+    return [Row(**row)._replace(to_states="|".join(sorted(row["to_states"].split("|")))) for row in read]
+
+
+def differences(ours: list[Row], theirs: list[Row]) -> str:
+    """A line for each pair of state and event that is not the same in both."""
+    one, other = ({row[:2]: row for row in table} for table in (ours, theirs))
+    lines = []
+    for pair in sorted(one.keys() | other.keys()):
+        if one.get(pair) != other.get(pair):
+            has, wanted = (f"{t[pair].to_states} ({t[pair].arc})" if pair in t else "no row" for t in (one, other))
+            lines.append(f"{pair[0]} on {pair[1]}: {has}, Hadoop: {wanted}")
+    return "\n".join(lines)
+
+
+def absorbing(factory: StateMachineFactory[Any, Any]) -> set[str]:
+    """The states that no row leads out of."""
+    leaving = {row.from_state for row in factory.transitions() if set(row.to_states) != {row.from_state}}
+    return {state.name for state in set(type(factory.initial_state)) - leaving}
+
+
+@pytest.mark.parametrize("machine", FACTORIES)
+def test_exported_table_is_hadoops_row_for_row(machine: str) -> None:
+    path = REFERENCE / f"{machine.lower()}.csv"
+    if not path.is_file():
+        pytest.skip("no reference tables of Hadoop beside this checkout")
+
+    ours, theirs = rows(to_csv(FACTORIES[machine])), rows(path.read_text(encoding="utf-8"))
+
+    assert differences(ours, theirs) == ""
+    assert len(ours) == len(theirs)
+
+
+@pytest.mark.parametrize("machine", FACTORIES)
+def test_machine_starts_in_new(machine: str) -> None:
+    assert FACTORIES[machine].initial_state.name == "NEW"
+
+
+@pytest.mark.parametrize("machine", FACTORIES)
+def test_all_states_are_reachable(machine: str) -> None:
+    factory = FACTORIES[machine]
+    reached: set[Any] = {factory.initial_state}
+
+    while more := {to for row in factory.transitions() if row.from_state in reached for to in row.to_states} - reached:
+        reached |= more
+
+    assert reached == set(type(factory.initial_state))
+
+
+@pytest.mark.parametrize("machine", FACTORIES)
+def test_no_row_leads_out_of_a_state_that_is_the_end(machine: str) -> None:
+    assert absorbing(FACTORIES[machine]) == ABSORBING[machine]
