@@ -1,6 +1,6 @@
 """Measurements behind every speed claim: each beside its peers, in one run, as medians.
 
-scripts/bench [core|core.PART|replay]...
+scripts/bench [core|core.PART|replay|rm|rm.PART]...
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from mailboxes import mailboxes
 from measure import Figures, Part, Settings
 from memory import Memory
 from replay import replay
+from resource_manager import PARTS as RM_PARTS
+from resource_manager import resource_manager
 from stopping import Stopping
-from targets import print_targets
+from targets import CORE_TARGETS, RM_TARGETS, print_targets
 from throughput import throughput
 
 _STAT = Path("/proc/stat")
@@ -54,7 +56,8 @@ def core(chosen: list[str], settings: Settings) -> None:
         print(f"Other processes kept {max(0.0, others):.2f} cores busy meanwhile; figures count when that is near 0.")
     for part in parts:
         figures |= part.report()
-    print_targets(figures, everything=len(chosen) == len(PARTS))
+    print_targets(figures, CORE_TARGETS, everything=len(chosen) == len(PARTS))
+    print("queue.Queue, pykka and Hadoop's differ much between --one-core and several; look at both.")
 
 
 def _measure(chosen: list[str], settings: Settings, hadoop: Hadoop | None) -> list[Part]:
@@ -92,13 +95,17 @@ def _machine() -> str:
 
 
 def main() -> None:
-    choices = ["core", *(f"core.{part}" for part in PARTS), "replay"]
+    rm_parts = [f"rm.{part}" for part in RM_PARTS]
+    choices = ["core", *(f"core.{part}" for part in PARTS), "replay", "rm", *rm_parts]
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure, each beside its peers in one run.")
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of {', '.join(choices)}; default: core replay")
     parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")
     parser.add_argument("--scale", type=float, default=Settings.scale, help="factor on all counts, for a quick look")
     parser.add_argument(
         "--events", type=int, default=Settings.endurance_events, help="events of core.endurance (%(default)s)"
+    )
+    parser.add_argument(
+        "--containers", type=int, default=Settings.containers, help="containers of rm.endurance (%(default)s)"
     )
     parser.add_argument(
         "--one-core",
@@ -110,12 +117,12 @@ def main() -> None:
     unknown = [name for name in chosen if name not in choices]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(choices)}")
-    if arguments.repeats < 1 or arguments.scale <= 0 or arguments.events < 1:
-        parser.error("--repeats, --scale and --events are more than 0")
+    if arguments.repeats < 1 or arguments.scale <= 0 or arguments.events < 1 or arguments.containers < 1:
+        parser.error("--repeats, --scale, --events and --containers are more than 0")
     if arguments.one_core and not hasattr(os, "sched_setaffinity"):
         parser.error("--one-core needs a system that lets a process choose its cores, such as Linux")
     logging.basicConfig(level=logging.ERROR)  # as for Hadoop's: full queues are meant to be full here
-    settings = Settings(arguments.repeats, arguments.scale, arguments.events)
+    settings = Settings(arguments.repeats, arguments.scale, arguments.events, arguments.containers)
     scaled = f", counts scaled by {settings.scale:g}: a quick look, not a measurement" if settings.scale != 1 else ""
     cores = f"{os.cpu_count()} cores"
     if arguments.one_core:
@@ -128,6 +135,9 @@ def main() -> None:
         core(parts, settings)
     if "replay" in chosen:
         replay(settings)
+    rm_chosen = [part for part in RM_PARTS if "rm" in chosen or f"rm.{part}" in chosen]
+    if rm_chosen:
+        print_targets(resource_manager(rm_chosen, settings), RM_TARGETS, everything=len(rm_chosen) == len(RM_PARTS))
 
 
 if __name__ == "__main__":

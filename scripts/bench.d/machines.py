@@ -1,4 +1,4 @@
-"""State machine transitions per second: a door that is opened and closed, with a hook that counts.
+"""State machine transitions per second, and bytes per machine: a door that opens and closes, with a hook that counts.
 
 The machine written by hand is what a careful person writes: a table in a dict, looked up by state and event type, and
 an error that says what was wrong.
@@ -7,13 +7,14 @@ an error that says what was wrong.
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
 from jvm import Hadoop
 from load import Counting
-from measure import RatePart, RateTable, Row, Settings
+from measure import Figures, RatePart, RateTable, Row, Settings, Spread, print_table
 from statemachine import State
 from statemachine import StateMachine as PythonStateMachine
 from transitions import Machine
@@ -93,12 +94,17 @@ def _move(do_transition: Callable[[DoorEvent, Any], Any], hinge: Counting, trans
     return took
 
 
-def transitions_machine(transitions: int) -> float:
-    """By its trigger methods, which are faster than `trigger` with a name."""
-    hinge = Counting()
+def transitions_door(hinge: Counting) -> Machine:
     machine = Machine(states=["open", "closed"], initial="open", auto_transitions=False)
     machine.add_transition("shut", "open", "closed", before=lambda event: count(hinge, event))
     machine.add_transition("unshut", "closed", "open", before=lambda event: count(hinge, event))
+    return machine
+
+
+def transitions_machine(transitions: int) -> float:
+    """By its trigger methods, which are faster than `trigger` with a name."""
+    hinge = Counting()
+    machine = transitions_door(hinge)
     return _alternate(machine.shut, machine.unshut, hinge, transitions)
 
 
@@ -133,7 +139,64 @@ def _alternate(shut: Fire, unshut: Fire, hinge: Counting, transitions: int) -> f
     return took
 
 
-def machines(settings: Settings, hadoop: Hadoop | None) -> RatePart:
+def bytes_each(make: Callable[[Counting], Any], machines: int) -> float:
+    """What that many live machines of a kind take beyond their operands, by tracemalloc; each has made a transition."""
+    hinges = [Counting() for _ in range(machines)]
+    kept: list[Any] = [None] * machines
+    tracemalloc.start()
+    try:
+        kept[:] = map(make, hinges)
+        return tracemalloc.get_traced_memory()[0] / len(kept)
+    finally:
+        tracemalloc.stop()
+
+
+def _closed(hinge: Counting) -> Any:
+    machine = FACTORY.make(hinge)
+    machine.do_transition(DoorEvent.CLOSE, None)
+    return machine
+
+
+def _closed_by_hand(hinge: Counting) -> Any:
+    machine = HandWritten(hinge)
+    machine.do_transition(DoorEvent.CLOSE, None)
+    return machine
+
+
+def _closed_of_transitions(hinge: Counting) -> Any:
+    machine = transitions_door(hinge)
+    machine.shut(None)
+    return machine
+
+
+def _closed_of_python_statemachine(hinge: Counting) -> Any:
+    door = _PythonDoor(hinge)
+    door.shut(None)
+    return door
+
+
+class Machines(RatePart):
+    """The rates, and the memory: that is the same in each run, so it is measured once, in the report."""
+
+    def __init__(self, settings: Settings, rates: RateTable) -> None:
+        super().__init__(rates)
+        self._settings = settings
+
+    def report(self) -> Figures:
+        figures = super().report()
+        million, thousand = self._settings.count(1_000_000), self._settings.count(1_000)
+        each = {
+            f"StateMachine, {million:,} of them": bytes_each(_closed, million),
+            f"written by hand over a dict, {million:,}": bytes_each(_closed_by_hand, million),
+            f"transitions, {thousand:,}": bytes_each(_closed_of_transitions, thousand),
+            f"python-statemachine, {thousand:,}": bytes_each(_closed_of_python_statemachine, thousand),
+        }
+        title = "Bytes per live machine beyond its operand, by tracemalloc, lower is better"
+        print_table(title, {name: Spread.of([size]) for name, size in each.items()}, digits=1)
+        return figures | {"machine.bytes": next(iter(each.values()))}
+
+
+def machines(settings: Settings, hadoop: Hadoop | None) -> Machines:
     rows = [
         Row("ours", "StateMachine", settings.count(1_000_000), ours),
         Row("hand", "written by hand over a dict", settings.count(1_000_000), hand_written),
@@ -143,4 +206,4 @@ def machines(settings: Settings, hadoop: Hadoop | None) -> RatePart:
     if hadoop is not None:
         million = settings.count(1_000_000)
         rows.append(hadoop.row("hadoop", "Hadoop's StateMachineFactory (JVM)", "machine", million))
-    return RatePart(RateTable("machine", "Transitions per second: two states, a hook that counts", rows))
+    return Machines(settings, RateTable("machine", "Transitions per second: two states, a hook that counts", rows))

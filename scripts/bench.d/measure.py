@@ -23,6 +23,8 @@ class Settings:
     scale: float = 1.0
     """Factor on all counts: below 1 for a quick look while developing."""
     endurance_events: int = 100_000_000
+    containers: int = 10_000_000
+    """Of the long replay."""
 
     def count(self, count: int) -> int:
         """`count` scaled, even and at least 20."""

@@ -1,0 +1,142 @@
+"""The resource manager: container life cycles, scheduling decisions, memory, and ten million containers in one run.
+
+Each measurement is a process of its own on one core, so that none finds the memory or the garbage of another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from measure import Figures, Settings
+
+WORKER = Path(__file__).with_name("resource_manager_worker.py")
+NODES = (200, 2_000, 20_000)
+CONTAINERS = {200: 100_000, 2_000: 150_000, 20_000: 800_000}
+"""Enough to fill the cluster, and go on."""
+REPEATS = 3
+HYDRA_DECISIONS_PER_S = 40_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the life cycles."""
+
+    name: str
+    scheduler: str
+    journaled: bool
+    heartbeat_interval_ms: int
+
+
+CASES = (
+    Case("FIFO", "fifo", False, 1000),
+    Case("FIFO, news at once", "fifo", False, 0),
+    Case("FIFO, with journal", "fifo", True, 1000),
+    Case("capacity, 3 queues", "capacity", False, 1000),
+)
+
+
+def life_cycles(settings: Settings) -> Figures:
+    """Whole lives of containers, with all four machines, in a cluster that is kept 85 % busy."""
+    repeats = min(settings.repeats, REPEATS)
+    print(f"\nContainer life cycles/s on one core, medians of {repeats} (lowest-highest); cluster 85 % busy")
+    print(f"{'':24} " + " ".join(f"{f'{nodes:,} nodes':>26}" for nodes in NODES) + f" {'cost, last : first':>20}")
+    figures: Figures = {}
+    for case in CASES:
+        cells, medians = [], []
+        for nodes in NODES:
+            rates = [_life_cycle_rate(case, nodes, settings) for _ in range(repeats)]
+            medians.append(statistics.median(rates))
+            cells.append(f"{medians[-1]:,.0f} ({min(rates):,.0f}-{max(rates):,.0f})")
+            figures[f"rm.{case.name}.{nodes}"] = medians[-1]
+        figures[f"rm.{case.name}.growth"] = medians[0] / medians[-1]
+        print(f"{case.name:24} " + " ".join(f"{cell:>26}" for cell in cells) + f" {medians[0] / medians[-1]:>18.2f} x")
+    return figures
+
+
+def _life_cycle_rate(case: Case, nodes: int, settings: Settings) -> float:
+    answer = _worker(
+        "life_cycles",
+        nodes=nodes,
+        containers=settings.count(CONTAINERS[nodes]),
+        scheduler=case.scheduler,
+        journaled=case.journaled,
+        heartbeat_interval_ms=case.heartbeat_interval_ms,
+    )
+    return float(answer["containers"]) / float(answer["took_s"])
+
+
+def decisions(settings: Settings) -> Figures:
+    """The schedulers alone: a container ends somewhere in a full cluster, and its room is given away."""
+    repeats = min(settings.repeats, REPEATS)
+    print(f"\nScheduling decisions/s on one core, medians of {repeats}: a container ends, and another gets its room")
+    print(f"{'':24} " + " ".join(f"{f'{nodes:,} nodes':>14}" for nodes in NODES))
+    figures: Figures = {}
+    for scheduler in ("fifo", "capacity"):
+        rates = []
+        for nodes in NODES:
+            count = settings.count(100_000)
+            answers = [_worker("decisions", nodes=nodes, count=count, scheduler=scheduler) for _ in range(repeats)]
+            rates.append(statistics.median(count / answer["took_s"] for answer in answers))
+            figures[f"rm.decisions.{scheduler}.{nodes}"] = rates[-1]
+        print(f"{scheduler:24} " + " ".join(f"{rate:>14,.0f}" for rate in rates))
+    print(f"Hydra (Microsoft, NSDI 2019) reports {HYDRA_DECISIONS_PER_S:,}/s over its whole fleet, of many schedulers.")
+    return figures | {"rm.decisions.hydra": HYDRA_DECISIONS_PER_S}
+
+
+def memory(settings: Settings) -> Figures:
+    """What an application that waits, and a container that runs, take of the process's memory."""
+    count = settings.count(100_000)
+    answer = _worker("memory", count=count)
+    print(f"\nMemory, from the growth of the resident size over {count:,} of each")
+    print(f"an application that waits, with its attempt   {answer['application_bytes']:>8,.0f} bytes")
+    print(f"a container that runs                         {answer['container_bytes']:>8,.0f} bytes")
+    return {"rm.memory.application": answer["application_bytes"], "rm.memory.container": answer["container_bytes"]}
+
+
+def endurance(settings: Settings) -> Figures:
+    """One replay of very many containers: does the memory stay flat?"""
+    answer = _worker(
+        "life_cycles",
+        nodes=2_000,
+        containers=settings.containers,
+        scheduler="fifo",
+        journaled=False,
+        heartbeat_interval_ms=1000,
+    )
+    containers, took_s = int(answer["containers"]), float(answer["took_s"])
+    early, late = float(answer["early_bytes"]), float(answer["late_bytes"])
+    print(f"\nOne replay of {containers:,} containers on 2,000 nodes; the last 100 ended applications are kept")
+    print(
+        f"RSS at 10 %: {early / 2**20:,.1f} MiB, at 100 %: {late / 2**20:,.1f} MiB ({late / early - 1:+.1%}); "
+        f"{took_s:,.1f} s, {containers / took_s:,.0f} containers/s"
+    )
+    return {"rm.endurance.growth": late / early - 1, "rm.endurance.containers": containers}
+
+
+PARTS = {"lifecycles": life_cycles, "decisions": decisions, "memory": memory, "endurance": endurance}
+
+
+def resource_manager(chosen: list[str], settings: Settings) -> Figures:
+    figures: Figures = {}
+    for name in chosen:
+        figures |= PARTS[name](settings)
+    return figures
+
+
+def _worker(what: str, **options: Any) -> dict[str, Any]:
+    command = [sys.executable, str(WORKER), what, json.dumps(options)]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=_on_one_core).stdout
+    result: dict[str, Any] = json.loads(answer)
+    return result
+
+
+def _on_one_core() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
