@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
-_COLLECTIONS_OF_THE_YOUNG = 20
-_COLLECTIONS_OF_THE_MIDDLE_AGED = 100
+_COLLECTIONS_OF_THE_YOUNG = 10
+_COLLECTIONS_OF_THE_MIDDLE_AGED = 10
 
 
 def tune_garbage_collection() -> None:

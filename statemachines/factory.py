@@ -217,7 +217,7 @@ class StateMachine(Generic[S, OPERAND]):
     def __init__(self, node: _Node, operand: OPERAND, listener: StateTransitionListener | None) -> None:
         self._node = node
         self._previous: Enum | None = None
-        self._operand = operand
+        self._operand: OPERAND | None = operand  # None: released
         self._listener = listener
 
     @property
@@ -262,6 +262,15 @@ class StateMachine(Generic[S, OPERAND]):
         if listener is not None:
             listener.post_transition(operand, node.state, target.state, event)
         return target.state  # type: ignore[return-value]
+
+    def release(self) -> None:
+        """There will be no more transitions: let go of the operand, which very likely refers to this machine.
+
+        Two that refer to each other are freed by the collector of cycles alone, some time. A hook may call this, in
+        the last transition; the listener still hears of that. The states can still be read.
+        """
+        self._operand = None
+        self._listener = None
 
     def _refusal(self, node: _Node, event_type: Enum, event: Any, **why: Any) -> InvalidStateTransitionError:
         entity = getattr(self._operand, "entity", None) or type(self._operand).__name__

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
+import weakref
 from typing import Any
 
 import pytest
@@ -211,3 +213,31 @@ def test_machine_follows_its_table(arcs: list[tuple[Light, set[Light], Press]], 
             with pytest.raises(InvalidStateTransitionError):
                 machine.do_transition(event_type, chosen)
         assert machine.current_state is state
+
+
+def test_released_machine_frees_its_operand_and_keeps_its_states(factory: Factory) -> None:
+    built = factory.add_transition(S.RED, S.GREEN, E.GO, lambda lamp, event: lamp.release())
+
+    class Lamp:
+        def __init__(self, listener: Diary) -> None:
+            self.machine = built.make(self, listener=listener)
+
+        def release(self) -> None:
+            self.machine.release()
+
+    diary = Diary()
+    lamp = Lamp(diary)
+    machine, freed = lamp.machine, weakref.ref(lamp)
+
+    machine.do_transition(E.GO, "go")
+    heard = len(diary.notes)
+    diary.notes.clear()
+    gc.disable()
+    try:
+        del lamp
+        assert freed() is None
+    finally:
+        gc.enable()
+
+    assert (machine.previous_state, machine.current_state) == (S.RED, S.GREEN)
+    assert heard == 2
