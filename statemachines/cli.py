@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 
 from dispatcher import JournalWriter, load_config
 from dispatcher.config import configure_logging
+from dispatcher.errors import ConfigError
 from dispatcher.garbage import tune_garbage_collection
 from dispatcher.signals import StopSignals
 from statemachines.graph import FORMATS
@@ -74,11 +76,23 @@ def graph(
 
 def _workload(settings: ResourceManagerConfig) -> Workload:
     """The daemon's nodes and the workload that it is to run, if any; configured nodes replace the workload's own."""
+    _check_hosts(settings.nodes)
     nodes = tuple(map(_node_spec, settings.nodes))
     if settings.workload is None:
         return Workload("none", nodes, ())
     workload = read_workload(settings.workload, settings.simulation.workload_defaults)
     return Workload(workload.name, nodes or workload.nodes, workload.applications)
+
+
+def _check_hosts(nodes: Sequence[NodeConfig]) -> None:
+    """Two nodes of one host would be one that registers twice."""
+    first: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        other = first.setdefault(node.host, index)
+        if other != index:
+            raise ConfigError(
+                f"nodes[{index}].host: {node.host} is the host of nodes[{other}] too; name each node once"
+            )
 
 
 def _node_spec(node: NodeConfig) -> NodeSpec:

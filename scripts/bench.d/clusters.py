@@ -57,8 +57,7 @@ def busy_cluster(nodes: int, containers: int) -> Workload:
     return Workload(f"{nodes} nodes", specs, Applications(max(1, round(containers / (TASKS + 1))), nodes))
 
 
-CAPACITY_KINDS = 1000
-_QUEUES = [
+CAPACITY_QUEUES = [
     {"name": name, "capacity": capacity, "user_limit_factor": 100, "maximum_am_resource_percent": 100}
     for name, capacity in zip(_QUEUES, (50, 30, 20), strict=True)
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import NodeNotFoundError
 from statemachines.resourcemanager.events import NodeLabelsUpdateSchedulerEvent, RMNodeEvent, RMNodeEventType
@@ -17,10 +18,11 @@ from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.rmnode import RMNode
 
 
-class AdminService:
+class AdminService(Service):
     """For administrators: which nodes there are, and what they have."""
 
     def __init__(self, context: RMContext, nodes_list_manager: NodesListManager) -> None:
+        super().__init__()
         self._context = context
         self._nodes = nodes_list_manager
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NoReturn
 
+from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
@@ -24,7 +25,7 @@ from statemachines.resourcemanager.events import (
     RMNodeEventType,
 )
 from statemachines.resourcemanager.ids import application_of, attempt_of
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import GPU_MILLI, Resource
 from statemachines.resourcemanager.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.rmcontainer import RMContainer
 from statemachines.resourcemanager.states import END_IS_STORED
@@ -68,10 +69,11 @@ class _Master:
         self.is_listened_to = False  # == response_id >= 0 and not has_finished: one look for each heartbeat
 
 
-class ApplicationMasterService:
+class ApplicationMasterService(Service):
     """For application masters: register, allocate as their heartbeat, and finish."""
 
     def __init__(self, context: RMContext) -> None:
+        super().__init__()
         self._context = context
         self._masters: dict[str, _Master] = {}  # by attempt
 
@@ -136,7 +138,8 @@ class ApplicationMasterService:
         Raises:
             UnknownAttemptError: the attempt has ended, or never was, or its master has finished.
             ApplicationMasterNotRegisteredError: the master, or the resource manager, has begun anew: register first.
-            InvalidApplicationMasterRequestError: `response_id` is neither that of the last response nor that before it.
+            InvalidApplicationMasterRequestError: `response_id` is neither that of the last response nor that before it;
+                or a container cannot be of the size that is asked for, on any node. Nothing of the call was done.
             InvalidContainerReleaseError: a release of a container that is not its own.
         """
         master = self._masters.get(attempt_id)
@@ -146,8 +149,14 @@ class ApplicationMasterService:
             return self._repeat(attempt_id, master, response_id)
         context = self._context
         attempt = context.attempts[attempt_id]
+        if asks:
+            asks = tuple(asks)
+            _check_sizes(ask.resource for ask in asks)
         if releases:
             releases = self._own(attempt, releases)
+        if resizes:
+            resizes = tuple(resizes)
+            _check_sizes(size for _, size in resizes)
         if not 0.0 <= progress <= 1.0:
             progress = min(1.0, max(0.0, progress))  # 0 for what is no number
         context.post(RMAppAttemptStatusUpdateEvent(attempt_id, progress, tracking_url))
@@ -257,3 +266,13 @@ class ApplicationMasterService:
             # The master never heard of the containers of earlier attempts.
             return [status for _, status in ended if attempt_of(status.container) == attempt.entity]
         return [status for _, status in ended]
+
+
+def _check_sizes(sizes: Iterable[Resource]) -> None:
+    """Less than nothing would be room that no node has."""
+    for size in sizes:
+        if not size.is_possible():
+            raise InvalidApplicationMasterRequestError(
+                f"no container can have {size}: amounts are 0 or more, and the part of a GPU is 1 to {GPU_MILLI} "
+                "thousandths"
+            )

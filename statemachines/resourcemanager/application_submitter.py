@@ -14,6 +14,7 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import ApplicationRejectedError, InvalidRequestError
 from statemachines.resourcemanager.events import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.ids import application_id, is_application_id
+from statemachines.resourcemanager.resource import GPU_MILLI
 from statemachines.resourcemanager.rmapp import RMApp
 from statemachines.resourcemanager.states import RMAppState
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -130,6 +131,11 @@ def _check(submission: ApplicationSubmission) -> None:
     if id is not None and not is_application_id(id):
         raise InvalidRequestError(
             f"{id!r} is not the id of an application: take one from get_new_application, or none at all"
+        )
+    if not submission.am_resource.is_possible():
+        raise InvalidRequestError(
+            f"am_resource is {submission.am_resource}: amounts are 0 or more, and the part of a GPU is 1 to "
+            f"{GPU_MILLI} thousandths"
         )
     if submission.lifetime_s is not None and submission.lifetime_s < 1:
         raise InvalidRequestError(f"lifetime_s is {submission.lifetime_s}: at least 1 s is needed, or None: no end")

@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError
 from typing import TypeVar
 
 from dispatcher.errors import RejectedExecutionError
+from dispatcher.service import Service
 from statemachines.resourcemanager import reporting
 from statemachines.resourcemanager.application_submitter import ApplicationSubmitter
 from statemachines.resourcemanager.context import RMContext
@@ -54,15 +55,16 @@ _ACTIVE = frozenset({RMAppState.ACCEPTED, RMAppState.RUNNING})
 T = TypeVar("T")
 
 
-class ClientRMService:
+class ClientRMService(Service):
     """Submits, changes, kills and reports on applications. Any thread."""
 
     def __init__(self, context: RMContext) -> None:
+        super().__init__()
         self._context = context
         self._submitter = ApplicationSubmitter(context)
 
-    def close(self) -> None:
-        """The resource manager has stopped: whoever still waits for an answer hears of that. More than once is fine."""
+    def service_stop(self) -> None:
+        """Whoever still waits for an answer hears that there will be none: stop the dispatcher before."""
         self._submitter.close()
 
     # -- submitting ---------------------------------------------------------------------------------------------------
@@ -79,7 +81,8 @@ class ClientRMService:
         nothing else is done: a client that got no answer repeats its submission.
 
         Raises:
-            InvalidRequestError: the id is not an application's, or the lifetime is none. Nothing was done.
+            InvalidRequestError: the id is not an application's, no container can have the master's size, or the
+                lifetime is none. Nothing was done.
             ApplicationRejectedError: it was refused, or killed, before it was stored.
             TimeoutError: not stored within `timeout` seconds. It may still be.
         """

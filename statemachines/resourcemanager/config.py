@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,9 @@ class NodeConfig(ConfigModel):
     vcores: int = Field(ge=0, description="virtual cores for containers")
     gpus: int = Field(0, ge=0, description="GPUs for containers")
     gpu_model: str | None = Field(None, description="model of its GPUs")
-    resources: dict[str, int] = Field(default_factory=dict, description="amounts of further resource types, by name")
+    resources: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict, description="amounts of further resource types, by name"
+    )
     partition: str = Field("", description="its node label; empty: the default partition")
 
 

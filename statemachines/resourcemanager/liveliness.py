@@ -18,11 +18,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import takewhile
 
+from dispatcher.service import Service
+
 _STALE_ENTRIES = 64
 """Superseded heap entries that are not worth the work of removing them."""
 
 
-class LivelinessMonitor:
+class LivelinessMonitor(Service):
     """Ids that all have the same time to report, after YARN's AbstractLivelinessMonitor.
 
     `expire(id)` is called once for each id that did not; it is no longer monitored then.
@@ -36,7 +38,7 @@ class LivelinessMonitor:
         `now_ms` is best of a clock that nobody sets: set forward, it expires those that had no time to report; set
         back, it notices that much later who is silent.
         """
-        self.name = name
+        super().__init__(name)
         self.interval_ms = interval_ms
         self._now_ms = now_ms
         self._expire = expire
@@ -85,11 +87,11 @@ class LivelinessMonitor:
                 self._expire(id)
 
 
-class DeadlineMonitor:
+class DeadlineMonitor(Service):
     """Ids with a deadline of their own each, after YARN's RMAppLifetimeMonitor. Otherwise as LivelinessMonitor."""
 
     def __init__(self, name: str, now_ms: Callable[[], int], expire: Callable[[str], None]) -> None:
-        self.name = name
+        super().__init__(name)
         self._now_ms = now_ms
         self._expire = expire
         self._deadlines_ms: dict[str, int] = {}

@@ -17,6 +17,7 @@ from statemachines.resourcemanager.events import (
     SchedulerEventType,
 )
 from statemachines.resourcemanager.ids import application_of, attempt_of
+from statemachines.resourcemanager.states import RMAppState
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.rmnode import RMNode
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 Launched = tuple[str, ...]
 Finished = tuple[ContainerStatus, ...]
 Report = tuple[Launched, Finished]
+_ENDED = frozenset({RMAppState.FINISHED, RMAppState.FAILED, RMAppState.KILLED})
 
 
 def take_report(node: RMNode, event: RMNodeStatusEvent) -> None:
@@ -79,8 +81,10 @@ def all_changes(node: RMNode, launched: Launched, finished: Finished, running: f
 
 
 def app_on_node(node: RMNode, app_id: str) -> None:
-    """An application has containers here; one that is not known (any more) is to be cleaned up."""
-    if app_id in node.context.apps:
+    """An application has containers here; one that is not known, or has ended, is to be cleaned up."""
+    app = node.context.apps.get(app_id)
+    # One that has ended may be forgotten before it hears of this node: nobody would clean up here.
+    if app is not None and app.state not in _ENDED:
         node.running_apps.add(app_id)
         node.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, app_id, node=node.entity))
     else:
@@ -94,9 +98,8 @@ def _note_app(node: RMNode, container_id: str) -> None:
         if app_id is not None and app_id not in node.running_apps:
             app_on_node(node, app_id)
     elif container.application not in node.running_apps:
-        app_id = container.application  # of a live container: known, and not ended
-        node.running_apps.add(app_id)
-        node.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, app_id, node=node.entity))
+        # It may have ended all the same: the scheduler, on a thread of its own, is about to end its containers.
+        app_on_node(node, container.application)
 
 
 def _app_of(node: RMNode, container_id: str) -> str | None:

@@ -73,7 +73,9 @@ class NodesListManager:
             self._note_whether_untracked(node_id)
         elif type_ is NodesListManagerEventType.NODE_USABLE:
             self.unusable.discard(node_id)
-            self.decommissioning_watcher.unwatch(node_id)
+            # An excluded host's node is about to be emptied: unwatched, it would be told to shut down instead.
+            if node_id.rpartition(":")[0] not in self.excluded:
+                self.decommissioning_watcher.unwatch(node_id)
         else:
             node = self._context.nodes.get(node_id)
             if node is not None:

@@ -86,7 +86,7 @@ class ApplicationAttemptReport:
     master_container: str | None
     master_node: str | None
     exit_status: int | None
-    """Of the master's container; None: it has not ended."""
+    """Of the master's container; None: it has not ended, or only after its master had unregistered."""
     blacklist: tuple[str, ...]
     """Hosts avoided for the master, in the order of their names."""
 

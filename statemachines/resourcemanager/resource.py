@@ -36,6 +36,16 @@ class Resource(NamedTuple):
                 return amount
         return 0
 
+    def is_possible(self) -> bool:
+        """Whether a container can be of this size, on a node that is large enough."""
+        return (
+            self.memory_mb >= 0
+            and self.vcores_milli >= 0
+            and self.gpus >= 0
+            and 0 < self.gpu_milli <= GPU_MILLI
+            and all(amount >= 0 for _, amount in self.others)
+        )
+
     def smaller_of(self, other: Resource) -> Resource:
         """Of each type the lesser amount of the two; the GPUs are those of this one."""
         others = {name: min(amount, other.other(name)) for name, amount in self.others}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from dispatcher import (
     register_metrics,
 )
 from dispatcher.mailbox import MailboxTimeService, ManualClock, ProcessingTimeService, SystemProcessingTimeService
-from dispatcher.service import Service
+from dispatcher.service import Service, ServiceState
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.admin_service import AdminService
 from statemachines.resourcemanager.agenda import VirtualTime
@@ -84,6 +85,7 @@ class ResourceManager(CompositeService):
         self.recorder = TransitionRecorder(journal)
         self._clock = clock
         self._on_idle = on_idle
+        self._services_stopped = threading.Event()
         self.dispatcher = AsyncDispatcher(
             settings.dispatcher,
             name=settings.name,
@@ -136,10 +138,14 @@ class ResourceManager(CompositeService):
         self._virtual_time: VirtualTime | None = None
         if clock is not None:
             self._virtual_time = VirtualTime(clock, self.cluster.agenda, self._monitors, self.dispatcher.has_work)
-        if isinstance(self.store, Service):
-            self.add_service(self.store)
+        # Before the dispatchers, so that they stop after them: clients hear that there will be no answers any more.
+        services = (self.clients, self.masters, self.tracker, self.admin, *self._monitors)
+        for service in (*services, self.store):
+            if isinstance(service, Service):
+                self.add_service(service)
         self._add_dispatchers()
         self._register_handlers()
+        self.dispatcher.register_service_listener(self._on_dispatcher)
 
     def bring(self, workload: Workload) -> RecordedWaits:
         """Have the handler thread register a workload's nodes, and run its applications when their time comes.
@@ -160,10 +166,25 @@ class ResourceManager(CompositeService):
             self.context.timers.schedule_with_fixed_delay(lambda _: self._look(), _LOOK_EVERY_MS, _LOOK_EVERY_MS)
 
     def service_stop(self) -> None:
+        """Stop all services; called by a handler, return at once, and stop them when that one has ended."""
+        if self.dispatcher.is_handler_thread():
+            # What stops after the dispatchers, such as the store, must not do so while they drain.
+            threading.Thread(target=self._stop_services, name=f"{self.name}-stop").start()
+        else:
+            self._stop_services()
+
+    def _stop_services(self) -> None:
         try:
             super().service_stop()
         finally:
-            self.clients.close()
+            self._services_stopped.set()
+
+    def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
+        """As in Service, and until all services have stopped, also when a handler made the stop."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not super().wait_for_service_to_stop(timeout):
+            return False
+        return self._services_stopped.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def _add_dispatchers(self) -> None:
         register, scheduler, members = self.dispatcher.register, self.context.scheduler, [self.dispatcher]
@@ -215,6 +236,11 @@ class ResourceManager(CompositeService):
         log.critical("%s: %s of %s: stopping", self.name, event.type.name, event.entity, exc_info=event.cause)
         self.dispatcher.note_failure(event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
         self.dispatcher.stop()
+
+    def _on_dispatcher(self, dispatcher: Service) -> None:
+        """One that fails, or has to end, stops without the rest: clients must not wait until somebody stops that."""
+        if dispatcher.in_state(ServiceState.STOPPED):
+            self.clients.stop()
 
     def _look(self) -> None:
         self.cluster.agenda.expire_due()

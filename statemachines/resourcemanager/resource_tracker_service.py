@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import NodeRefusedError
 from statemachines.resourcemanager.events import (
@@ -56,11 +57,12 @@ _RESYNC = HeartbeatResponse(action=NodeAction.RESYNC)
 _SHUT_DOWN = HeartbeatResponse(action=NodeAction.SHUTDOWN)
 
 
-class ResourceTrackerService:
+class ResourceTrackerService(Service):
     """For nodes: register, heartbeat, unregister."""
 
     def __init__(self, context: RMContext, nodes_list_manager: NodesListManager | None = None) -> None:
         """Without a NodesListManager all hosts may have nodes."""
+        super().__init__()
         self._context = context
         self._nodes_list = nodes_list_manager or NodesListManager(context)
 
@@ -139,10 +141,8 @@ class ResourceTrackerService:
 
     def _answer_inactive(self, node: str) -> HeartbeatResponse:
         gone = self._context.inactive_nodes.get(node)
-        if gone is None:
-            return _RESYNC
-        is_wanted = gone.state is not RMNodeState.DECOMMISSIONED and self._nodes_list.is_valid_node(gone.spec.host)
-        return _RESYNC if is_wanted else _SHUT_DOWN
+        is_out = gone is not None and gone.state is RMNodeState.DECOMMISSIONED
+        return _RESYNC if self._nodes_list.is_valid_node(node.rpartition(":")[0]) and not is_out else _SHUT_DOWN
 
 
 def _answer(node: RMNode) -> HeartbeatResponse:

@@ -47,7 +47,11 @@ class RMAppManager:
         for attempt in app.attempts:
             del context.attempts[attempt.entity]
             context.recorder.forgotten(attempt.machine, attempt.state)
+            attempt.state_machine.release()
         attempt_ids = tuple(attempt.entity for attempt in app.attempts)
+        # What refers to each other would be freed by the collector of cycles alone, some time.
+        app.attempts.clear()
+        app.state_machine.release()
         context.post(RMStateStoreEvent(RMStateStoreEventType.REMOVE_APP, app_id, attempt_ids, notify=False))
 
     def _move(self, app_id: str, queue: str) -> None:

@@ -44,6 +44,7 @@ S = RMAppState
 FINAL_STATES = frozenset({S.FINISHED, S.FAILED, S.KILLED})
 _NOT_ITS_OWN_FAULT = frozenset({EXIT_PREEMPTED, EXIT_ABORTED, EXIT_DISKS_FAILED, EXIT_KILLED_BY_RESOURCEMANAGER})
 _FINAL_STATUS = {
+    S.FINISHING: FinalApplicationStatus.SUCCEEDED,
     S.FINISHED: FinalApplicationStatus.SUCCEEDED,
     S.FAILED: FinalApplicationStatus.FAILED,
     S.KILLED: FinalApplicationStatus.KILLED,
@@ -87,7 +88,8 @@ class RMApp(Entity):
         self.number = int(application_id.rpartition("_")[2])
         self.submission = submission  # with the queue, the priority and the lifetime that it has now
         most = context.config.max_attempts
-        self.max_attempts = min(submission.max_attempts or most, most)
+        wanted = submission.max_attempts
+        self.max_attempts = most if wanted is None or wanted < 1 else min(wanted, most)
         self.attempts: list[RMAppAttempt] = []  # in the order of their numbers, which follow one another
         self.nodes: set[str] = set()  # those that it ran on
         self.node_updates: list[tuple[str, NodesListManagerEventType]] = []  # until the master's next heartbeat
@@ -116,11 +118,13 @@ class RMApp(Entity):
 
     @property
     def final_status(self) -> FinalApplicationStatus:
-        """What its master said when it unregistered; without that, what its end says."""
+        """What its master said when it unregistered; without that, what its end says. Told with its end, not before."""
+        undefined = FinalApplicationStatus.UNDEFINED
+        by_its_end = _FINAL_STATUS.get(self.reported_state, undefined)
         attempt = self.current_attempt
-        if attempt is not None and attempt.final_status is not FinalApplicationStatus.UNDEFINED:
-            return attempt.final_status
-        return _FINAL_STATUS.get(self.state, FinalApplicationStatus.UNDEFINED)
+        if by_its_end is undefined or attempt is None or attempt.final_status is undefined:
+            return by_its_end
+        return attempt.final_status
 
     def record(self) -> ApplicationStateData:
         """What is to be stored now. FINISHING is FINISHED there: what is waited for is the attempt's end only."""

@@ -136,6 +136,8 @@ def _recover(container: RMContainer, event: RMContainerRecoverEvent) -> RMContai
 
 def _ended(container: RMContainer, event: RMContainerEvent) -> None:
     context, status = container.context, event.status
+    # Also for what was registered after its node's last word: that it may grow.
+    context.container_allocation_expirer.unregister(container.entity)
     finish_ms = context.now_ms()
     container.finish_ms = finish_ms
     container.status = status
@@ -147,12 +149,11 @@ def _ended(container: RMContainer, event: RMContainerEvent) -> None:
         RMAppAttemptEvent(RMAppAttemptEventType.CONTAINER_FINISHED, container.maker, status=status, node=container.node)
     )
     del context.containers[container.entity]
+    container.state_machine.release()  # nobody sends it anything any more: millions of them are freed at once
 
 
 def _stop(container: RMContainer, event: RMContainerEvent) -> None:
-    context = container.context
-    context.container_allocation_expirer.unregister(container.entity)
-    context.post(RMNodeEvent(RMNodeEventType.CLEANUP_CONTAINER, container.node, container.entity))
+    container.context.post(RMNodeEvent(RMNodeEventType.CLEANUP_CONTAINER, container.node, container.entity))
     _ended(container, event)
 
 
@@ -161,6 +162,7 @@ def _forget(container: RMContainer, event: RMContainerEvent) -> None:
     container.finish_ms = container.context.now_ms()
     container.status = event.status
     del container.context.containers[container.entity]
+    container.state_machine.release()
 
 
 # -- resizing ---------------------------------------------------------------------------------------------------------

@@ -239,6 +239,7 @@ def _recover_health(node: RMNode, event: RMNodeStatusEvent) -> RMNodeState:
     if not event.healthy:
         return S.UNHEALTHY
     node.health = True
+    node.containers.clear()  # one that registered again while it was ill brought some that nobody counts on any more
     _become_usable(node)
     return S.RUNNING
 

@@ -17,7 +17,11 @@ from typing import Any
 
 from statemachines.resourcemanager.agenda import Agenda, Errand
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import UnknownAttemptError
+from statemachines.resourcemanager.errors import (
+    ApplicationMasterNotRegisteredError,
+    InvalidApplicationMasterRequestError,
+    UnknownAttemptError,
+)
 from statemachines.resourcemanager.events import (
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_SUCCESS,
@@ -282,6 +286,9 @@ class SimulatedMaster:
 
     def start(self) -> None:
         """The resource manager has taken note of the master."""
+        if self._registered:  # again: it has begun anew, and knows nothing of what the master wants
+            self.report_later()
+            return
         self._registered = True
         if self._left:
             self._ask(self)
@@ -308,8 +315,15 @@ class SimulatedMaster:
             response = self._context.master_service.allocate(self._attempt, asks, progress=progress)
         except UnknownAttemptError:
             return  # it has been ended from outside; its container is about to be stopped
+        except ApplicationMasterNotRegisteredError:
+            self._asks = [*asks, *self._asks]
+            self._register(self)
+            return
         for container in response.allocated:
-            self._cluster.start_task(container, self._containers[container.request.tag].duration_ms)
+            try:
+                self._cluster.start_task(container, self._containers[container.request.tag].duration_ms)
+            except ConnectionError:  # its node was told to leave a moment ago: the container's end is on its way
+                continue
         if response.finished:
             self._left -= len(response.finished)
             if not self._left:
@@ -320,8 +334,8 @@ class SimulatedMaster:
     def _register(self, _: SimulatedMaster) -> None:
         try:
             self._context.master_service.register_application_master(self._attempt)
-        except UnknownAttemptError:
-            return  # as above
+        except (UnknownAttemptError, InvalidApplicationMasterRequestError):
+            return  # as above, or somebody else has registered in its name
 
     def _ask(self, _: SimulatedMaster) -> None:
         """Ask for all containers whose time has come, and come back when the next one's does."""
@@ -352,5 +366,9 @@ class SimulatedMaster:
         try:
             self._context.master_service.finish_application_master(self._attempt)
         except UnknownAttemptError:
+            return
+        except ApplicationMasterNotRegisteredError:
+            self._register(self)
+            self._end_later()
             return
         self._cluster.end_container(self.container, EXIT_SUCCESS)

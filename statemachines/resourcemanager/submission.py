@@ -19,7 +19,7 @@ class ApplicationSubmission(NamedTuple):
     gpu_models: frozenset[str] = frozenset()
     """Node models that will do for the master; empty: any."""
     max_attempts: int | None = None
-    """None: as configured; never more than configured as the most."""
+    """None, or less than 1: as configured; never more than configured as the most."""
     priority: int = 0
     """Greater is more urgent, among the applications of a queue."""
     application_id: str | None = None

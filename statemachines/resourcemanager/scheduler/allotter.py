@@ -99,8 +99,7 @@ class Allotter:
         amounts, partition = amounts_of(shape.resource), shape.partition
         if full_queue(leaf, partition, amounts) is not None:
             return False
-        newly_active = 0 if leaf.users[user].asks else 1
-        return not is_user_full(leaf, user, partition, amounts, newly_active=newly_active)
+        return not is_user_full(leaf, user, partition, amounts, newly_active=0 if leaf.users[user].asks else 1)
 
     def serve(self, freed: Sequence[SchedulerNode]) -> None:
         """Serve all that can be served, given that these nodes got room and some limits were relieved."""
@@ -121,7 +120,7 @@ class Allotter:
         sources = self._with_room((node,))
         if len(sources) != 1:
             return not sources
-        (source,) = sources
+        source = sources[0]
         claim = source.lot.first(first_leaf(source.lot.leaves, node.partition))
         assert claim is not None  # a lot has no leaf without claims
         return self._serve_claim(source, claim, node) and source.node() is None and not self.has_work

@@ -205,7 +205,10 @@ class AbstractScheduler(NodeEvents):
     def _add_app(self, event: SchedulerEvent) -> None:
         app_id = event.entity
         is_recovering = isinstance(event, AppAddedSchedulerEvent) and event.is_recovering
-        app = self._application_type(app_id, self._context.apps[app_id].submission, self._numbers)
+        rmapp = self._context.apps.get(app_id)
+        if rmapp is None:
+            return  # it was killed before the scheduler heard of it, and is not kept
+        app = self._application_type(app_id, rmapp.submission, self._numbers)
         refusal = self._app_added(app, is_recovering)
         if refusal is not None:
             # One that is recovered may have an attempt by now: it cannot be rejected any more.
@@ -227,6 +230,7 @@ class AbstractScheduler(NodeEvents):
             del self._attempts[attempt.id]
         del self._apps[event.entity]
         self._app_removed(app)
+        app.attempt = None  # which refers to its application
 
     def _add_attempt(self, event: SchedulerEvent) -> None:
         is_recovering = transfer_state = False

@@ -49,6 +49,7 @@ class SchedulerBooks(SchedulerHooks, ABC):
         self._nodes = SchedulerNodes(tracks_room=not on_heartbeat)
         self._apps: dict[str, SchedulerApplication] = {}  # that have not ended
         self._attempts: dict[str, SchedulerApplicationAttempt] = {}  # not ended, or stopped: their containers go on
+        self._containers: dict[str, RMContainer] = {}  # that have room, whatever their machines have been told
         self._shapes = Shapes()
         self._arrivals = itertools.count()
         self._waiting = 0  # asks
@@ -146,7 +147,7 @@ class SchedulerBooks(SchedulerHooks, ABC):
         else:
             container = reserved
             container.request, container.gpu_devices = request, devices
-        attempt.live[container_id] = container
+        attempt.live[container_id] = self._containers[container_id] = container
         attempt.new.append(container)
         if attempt.expects_master:
             attempt.master = container_id
@@ -157,11 +158,8 @@ class SchedulerBooks(SchedulerHooks, ABC):
 
     def _live(self, container_id: str) -> tuple[SchedulerApplicationAttempt, RMContainer] | None:
         """The container and who has it, if it counts in the books."""
-        container = self._context.containers.get(container_id)
-        attempt = self._attempts.get(container.attempt) if container is not None else None
-        if container is None or attempt is None or attempt.live.get(container_id) is not container:
-            return None
-        return attempt, container
+        container = self._containers.get(container_id)
+        return (self._attempts[container.attempt], container) if container is not None else None
 
     def _end(
         self,
@@ -180,7 +178,7 @@ class SchedulerBooks(SchedulerHooks, ABC):
     def _release(self, attempt: SchedulerApplicationAttempt, container: RMContainer) -> None:
         """Take the container out of the books. What is posted after this about its room comes after its end."""
         container_id = container.entity
-        del attempt.live[container_id]
+        del attempt.live[container_id], self._containers[container_id]
         if attempt.new and container in attempt.new:
             attempt.new.remove(container)
         node = self._nodes.get(container.node)

@@ -182,6 +182,13 @@ class CapacityScheduler(AbstractScheduler):
         app.leaf.note_asks(app.user, attempt.waiting)
         self._allotter.claims.enter(attempt)
 
+    def _advance(self, app: QueueApplication) -> None:
+        """It may come earlier than before, among those who wait for room or for the share of masters."""
+        if app.is_active and app.attempt is not None:
+            self._allotter.claims.advance(app.attempt)
+        else:
+            self._activations[app.leaf].reorder(app)
+
     def _held(self, app: SchedulerApplication) -> list[tuple[str, Amounts]]:
         """What its containers have: partition and amounts."""
         held: list[tuple[str, Amounts]] = []
@@ -193,7 +200,8 @@ class CapacityScheduler(AbstractScheduler):
 
     def _move(self, app: QueueApplication, leaf: LeafQueue) -> None:
         attempt, old, held = app.attempt, app.leaf, self._held(app)
-        has_attempt = attempt is not None and not attempt.is_stopped
+        # Between two attempts, the application has the old one still, which has been taken out of the books.
+        has_attempt = attempt is not None and attempt.id in self._attempts and not attempt.is_stopped
         asks = self._withdraw(attempt) if attempt is not None else []
         self._activations[old].remove(app)
         for partition, amounts in held:
@@ -299,8 +307,8 @@ class CapacityScheduler(AbstractScheduler):
         app = _app_of(attempt)
         app.charge(partition, amounts, -1)
         self._allotter.relieve(app.leaf, partition, app.user)
-        if app.leaf.is_fair and app.attempt is not None:
-            self._allotter.claims.advance(app.attempt)
+        if app.leaf.is_fair:
+            self._advance(app)
 
     def _may_resize(self, attempt: SchedulerApplicationAttempt, container: RMContainer, resource: Resource) -> bool:
         old = dict(amounts_of(container.request.resource))
@@ -327,8 +335,7 @@ class CapacityScheduler(AbstractScheduler):
         for app in self._apps.values() if self._has_fair_queues else ():
             if _queued(app).leaf.is_fair:
                 _queued(app).note_share(partition)
-                if app.attempt is not None:
-                    self._allotter.claims.advance(app.attempt)
+                self._advance(_queued(app))
         if self._waiting:
             self._allotter.relieve_partition(partition, self._tree.queues())
         self._to_activate.update({leaf: None for leaf in self._activations if leaf.pending})

@@ -17,43 +17,44 @@ def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | Non
     return None
 
 
-def user_limit(leaf: LeafQueue, partition: str, required: Amounts, *, newly_active: int = 0) -> float:
+def user_limit(leaf: LeafQueue, partition: str, required: Amounts) -> float:
     """How much of the partition a user may have who wants `required` more: a dominant share.
 
     As YARN computes it. What there is to share is the queue's guarantee, or what it uses and `required`, once it has
     grown beyond. Each active user gets an equal part of that, the configured minimum at least, and never more than so
     many times the guarantee as configured. A queue whose guarantee is less than `required` counts as if it were that
     much: otherwise nobody would ever get anything there.
-
-    `newly_active`: so many users count as active beside those that are.
     """
-    share, config = leaf.share(partition), leaf.config
-    guaranteed = max(share.guarantee, dominant_share(required, share.total))
-    to_share = guaranteed if share.used_share < guaranteed else _with(share, required)
-    return min(to_share * _part(leaf, newly_active), guaranteed * config.user_limit_factor)
+    return _limit(leaf, leaf.share(partition), required, _part(leaf, leaf.active_users))
 
 
-def _least_user_limit(leaf: LeafQueue, partition: str, newly_active: int) -> float:
-    """What a user's limit is at least, whatever is required and used: most are below, and need not know the rest."""
-    return leaf.share(partition).guarantee * min(_part(leaf, newly_active), leaf.config.user_limit_factor)
-
-
-def _part(leaf: LeafQueue, newly_active: int) -> float:
-    """Of what there is for its users."""
-    active = leaf.active_users + newly_active
-    return max(1 / active if active else 1, leaf.config.minimum_user_limit_percent / 100)
-
-
-def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, *, newly_active: int = 0) -> bool:
-    """Whether the user has its limit; `newly_active` as for `user_limit`.
+def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, newly_active: int = 0) -> bool:
+    """Whether the user has its limit; `newly_active`: so many users count as active beside those that are.
 
     Who is below gets one more container whatever its size, as in YARN: a user limit is no hard bound, or a container
     that is greater than a user's part would wait for ever.
     """
-    has = leaf.user_share(user, partition)
-    return has >= _least_user_limit(leaf, partition, newly_active) and has >= user_limit(
-        leaf, partition, required, newly_active=newly_active
+    share, part, has = (
+        leaf.share(partition),
+        _part(leaf, leaf.active_users + newly_active),
+        leaf.user_share(user, partition),
     )
+    # The limit is this at least, whatever is required and used: most have less.
+    if has < share.guarantee * min(part, leaf.config.user_limit_factor):
+        return False
+    return has >= _limit(leaf, share, required, part)
+
+
+def _part(leaf: LeafQueue, active_users: int) -> float:
+    """Of what there is to share, for each active user."""
+    least: float = leaf.config.minimum_user_limit_percent / 100
+    return max(1 / active_users if active_users else 1, least)
+
+
+def _limit(leaf: LeafQueue, share: Share, required: Amounts, part: float) -> float:
+    guaranteed = max(share.guarantee, dominant_share(required, share.total))
+    to_share = guaranteed if share.used_share < guaranteed else _with(share, required)
+    return min(to_share * part, guaranteed * leaf.config.user_limit_factor)
 
 
 def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bool:

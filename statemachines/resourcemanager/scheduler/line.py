@@ -41,7 +41,7 @@ def first_leaf(leaves: Collection[LeafQueue], partition: str) -> LeafQueue:
     """The one that is served first."""
     if len(leaves) == 1:
         return next(iter(leaves))
-    return min(leaves, key=lambda leaf: leaf.place(partition))
+    return min([(leaf.place(partition), leaf) for leaf in leaves])[1]
 
 
 _Front = list[tuple[tuple[Any, int], int, Source]]

@@ -85,7 +85,7 @@ class NodeEvents(ReservingBooks):
             attempt.next_number = max(attempt.next_number, number + 1)
         if report.status is None:
             node.recover(container_id, report.resource, report.gpu_devices)
-            attempt.live[container_id] = container
+            attempt.live[container_id] = self._containers[container_id] = container
             self._allocated(attempt, container, node)
         context.post(RMContainerRecoverEvent(container_id, report, container.payload()))
 
@@ -113,11 +113,11 @@ class NodeEvents(ReservingBooks):
         post, node = self._context.post, self._nodes.get(event.entity)
         for launched, finished in rmnode.pull_updates():
             for container_id in launched:
-                if self._live(container_id) is not None and node is not None:
+                if self._live(container_id) is None or node is None:
+                    post(RMNodeEvent(RMNodeEventType.CLEANUP_CONTAINER, event.entity, container_id))
+                elif container_id not in node.launched:  # else it came back since, which is not known here yet
                     node.launched.add(container_id)
                     post(RMContainerEvent(RMContainerEventType.LAUNCHED, container_id))
-                else:
-                    post(RMNodeEvent(RMNodeEventType.CLEANUP_CONTAINER, event.entity, container_id))
             for status in finished:
                 live = self._live(status.container)
                 if live is not None:

@@ -11,10 +11,12 @@ once that has ended, by the one that stops the store.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from dispatcher import CompositeService, DispatcherConfig, EventDispatcher
-from statemachines.resourcemanager.events import RMStateStoreEvent
+from dispatcher.errors import RejectedExecutionError
+from statemachines.resourcemanager.events import RMEvent, RMStateStoreEvent
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.statestore.database import (
     StateDatabase,
@@ -76,6 +78,14 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
             if self._database is not None and self.dispatcher.is_stopped():
                 self._commit()
                 self._database.close()
+
+    def _post(self, event: RMEvent) -> None:
+        context = self._context
+        assert context is not None  # attached before the first write
+        # As mail: what comes from another thread may be refused, when the queue is full or is being drained, and an
+        # application would wait for ever. Nobody is left to wait for what comes later than that.
+        with contextlib.suppress(RejectedExecutionError):
+            context.execute(lambda: context.post(event))
 
     def _opened(self) -> StateDatabase:
         assert self._database is not None  # inited

@@ -88,19 +88,22 @@ class RMStateStore(ABC):
         """The write is done: say so, if anybody waits for it."""
         if not event.notify:
             return
-        assert self._context is not None  # attached before the first write
         answer = _ANSWERS.get(event.type._name_)
         if answer is not None:
-            self._context.post(answer(event.entity))
+            self._post(answer(event.entity))
 
     def _fail(self, event: RMStateStoreEvent, error: Exception) -> None:
         """The write cannot be done. A new application is refused; without any other write nothing can go on."""
-        assert self._context is not None
         log.error("%r could not be stored: %s", event, error)
         if event.type._name_ == "STORE_APP":
             problem = f"{event.entity} could not be stored: {error}"
-            self._context.post(RMAppEvent(RMAppEventType.APP_SAVE_FAILED, event.entity, problem))
+            self._post(RMAppEvent(RMAppEventType.APP_SAVE_FAILED, event.entity, problem))
             return
         if self._store_state is RMStateStoreState.ACTIVE:
             self._store_state = RMStateStoreState.FENCED
-            self._context.post(RMFatalEvent(RMFatalEventType.STATE_STORE_OP_FAILED, type(self).__name__, error))
+            self._post(RMFatalEvent(RMFatalEventType.STATE_STORE_OP_FAILED, type(self).__name__, error))
+
+    def _post(self, event: RMEvent) -> None:
+        """To the central dispatcher."""
+        assert self._context is not None  # attached before the first write
+        self._context.post(event)

@@ -15,6 +15,7 @@ from statemachines.resourcemanager import (
     FifoScheduler,
     Resource,
     ResourceManagerConfig,
+    RMAppState,
     RMContainer,
 )
 from statemachines.resourcemanager.context import EntityEventHandler, RMContext
@@ -86,7 +87,8 @@ class Cluster:
     def add_app(self, app: str | None = None, *, is_recovering: bool = False, **submission: Any) -> str:
         app = app or f"application_0_{next(self.apps):04d}"
         submitted = ApplicationSubmission(**{"name": "job", "am_resource": Resource(1, 1), **submission})
-        self.context.apps[app] = SimpleNamespace(entity=app, submission=submitted)  # type: ignore[assignment]
+        entry: Any = SimpleNamespace(entity=app, submission=submitted, state=RMAppState.ACCEPTED)
+        self.context.apps[app] = entry
         self.post(AppAddedSchedulerEvent(app, is_recovering))
         return app
 

@@ -85,6 +85,9 @@ class Owner:
         self._events.put(event)
         return True
 
+    def execute(self, function: Callable[[], Any]) -> None:
+        function()
+
     def next(self) -> Any:
         return self._events.get(timeout=TIMEOUT_S)
 

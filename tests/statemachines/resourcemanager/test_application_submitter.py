@@ -145,7 +145,7 @@ class Submitters:
 def submitters(desk: Desk, clients: ClientRMService) -> Iterator[Submitters]:
     with HandlerThread().of(desk) as handler, ThreadPoolExecutor(4) as pool:
         yield Submitters(desk, clients, handler, pool)
-        clients.close()
+        clients.stop()
 
 
 def test_client_is_answered_when_its_application_is_stored(submitters: Submitters) -> None:
@@ -273,8 +273,8 @@ def test_submission_that_fails_fails_its_client_only(submitters: Submitters, mon
 def test_stop_tells_those_who_wait(submitters: Submitters) -> None:
     answers = [submitters.submit(timeout=None) for _ in range(3)]
 
-    submitters.clients.close()
-    submitters.clients.close()
+    submitters.clients.stop()
+    submitters.clients.stop()
 
     assert not wait(answers, TIMEOUT_S).not_done
     for answer in answers:
@@ -284,7 +284,7 @@ def test_stop_tells_those_who_wait(submitters: Submitters) -> None:
 
 
 def test_after_a_stop_nothing_is_submitted(submitters: Submitters) -> None:
-    submitters.clients.close()
+    submitters.clients.stop()
 
     with pytest.raises(RejectedExecutionError, match="nothing was submitted"):
         submitters.clients.submit_application(SUBMISSION)

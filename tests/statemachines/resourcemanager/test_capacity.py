@@ -308,6 +308,32 @@ def test_fair_queue_notices_that_an_application_has_less_than_before() -> None:
     cluster.check()
 
 
+def test_fair_queue_notices_that_a_pending_application_has_less_than_before() -> None:
+    """It kept the place behind those who had less, when what its first attempt had left had ended."""
+    cluster = one_node(ordering_policy="fair", maximum_am_resource_percent=10)
+    first = cluster.attempt_in("a", keep_containers_across_attempts=True)
+    _, task = cluster.get(first, ONE, ONE)
+    cluster.remove_attempt(first, keep_containers=True)
+    running = cluster.attempt_in("a")
+    old, new = cluster.add_attempt(cluster.app_of(first).id, 2, transfer_state=True), cluster.attempt_in("a")
+
+    cluster.finish(task)
+    cluster.remove_attempt(running)
+
+    assert [cluster.app_of(attempt).is_active for attempt in (old, new)] == [True, False]
+    cluster.check()
+
+
+def test_asks_of_one_call_are_served_by_priority_where_there_is_room_for_some() -> None:
+    cluster = one_node()
+    attempt = cluster.attempt_in("a")
+    asks = [cluster.request(Resource(3, 3), priority=priority) for priority in (20, 5, 20, 5)]
+
+    containers = cluster.get(attempt, *asks)
+
+    assert [container.request.tag for container in containers] == [asks[index].tag for index in (1, 3, 0)]
+
+
 def test_priorities_within_an_application_then_the_order_of_arrival() -> None:
     cluster = one_node()
     attempt = cluster.attempt_in("a")

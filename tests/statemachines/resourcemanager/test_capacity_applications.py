@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import ApplicationSubmission, Resource
+from statemachines.resourcemanager import ApplicationSubmission, Resource, RMAppState
 from statemachines.resourcemanager.events import (
     AppAddedSchedulerEvent,
     AppAttemptAddedSchedulerEvent,
@@ -273,7 +273,7 @@ def recovered(cluster: QueueCluster, queue: str, count: int) -> list[str]:
     for number in range(1, count + 1):
         app, attempt = f"application_0_{number:04d}", f"appattempt_0_{number:04d}_000001"
         submission = ApplicationSubmission("job", ONE, queue=queue, user="ann")
-        entry: Any = SimpleNamespace(entity=app, submission=submission)
+        entry: Any = SimpleNamespace(entity=app, submission=submission, state=RMAppState.ACCEPTED)
         cluster.context.apps[app] = entry
         master = f"container_0_{number:04d}_01_000001"
         attempt_entry: Any = SimpleNamespace(app=entry, master_container=master, add_usage=lambda *usage: None)

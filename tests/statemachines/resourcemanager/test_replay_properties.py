@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ MODELS = st.sampled_from(["T4", "V100", None])
 SIZES = st.sampled_from([10, 10, 20, 30])
 TIMES = st.integers(0, 6).map(lambda number: number * 10)
 HOSTS = st.none() | st.sampled_from(["n0", "n1", "n2"])
-BIG = st.builds(Resource, SIZES, SIZES, st.sampled_from([0, 0, 0, 1, 2]), st.sampled_from([300, 500, 1000]))
+BIG = st.builds(
+    Resource, SIZES, SIZES, st.sampled_from([0, 0, 0, 1, 2]), st.sampled_from([300, 500, 1000]), st.just(())
+)
 TASKS = st.builds(ContainerSpec, BIG, TIMES, TIMES, HOSTS, st.sampled_from([5, 20]))
 COMMON = {
     "name": st.just("app"),
@@ -89,7 +90,7 @@ def check_nothing_is_left(manager: ResourceManager, *, all_ended: bool) -> None:
     for node in context.scheduler.nodes():
         assert node.free_gpu_milli == [1000] * node.capacity.gpus
     for part in (manager.cluster, manager.masters):
-        left = {name: value for name, value in vars(part).items() if isinstance(value, Sized) and value}
+        left = {name: value for name, value in vars(part).items() if isinstance(value, (dict, set)) and value}
         assert left.keys() <= {"_nodes"}
 
 

@@ -1,0 +1,135 @@
+"""The daemon's configuration as a user gets it wrong: one line says what and where, and nothing is started."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dispatcher.cli import main
+from statemachines.resourcemanager.statestore import SqliteRMStateStore
+
+CAPACITY = "scheduler: {kind: capacity, queues: ["
+SQLITE = "metrics: {enabled: false}\nstate_store: {kind: sqlite, path: rm.db}"
+
+
+def refusal(text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which `dispatcher run` refuses this configuration."""
+    Path("rm.yaml").write_text(text)
+    monkeypatch.setattr("sys.argv", ["dispatcher", "run", "rm.yaml"])
+    # One that is not refused is stopped at once, and is no SystemExit with 2.
+    monkeypatch.setattr("statemachines.cli.StopSignals.wait", lambda signals: True)
+
+    with pytest.raises(SystemExit) as exit:
+        main()
+
+    out, err = capsys.readouterr()
+    assert exit.value.code == 2
+    assert out == ""
+    assert err.startswith("dispatcher: ")
+    assert err.count("\n") == 1, err
+    return err.removeprefix("dispatcher: ").rstrip()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("scheduler: {kind: fair}", "scheduler.kind: 'fair' is not allowed"),
+        ("nodes: [{host: a, memory_mb: 1, vcores: 1, gpu: 1}]", "unknown key nodes[0].gpu"),
+        ("nodes: [{host: a}]", "nodes[0].memory_mb is missing"),
+        ("nm_expiry_interval_s: 0", "nm_expiry_interval_s: 0 is not allowed"),
+        ("state_store: {kind: sqlite}", "give the file for kind sqlite"),
+        ("state_store: {path: rm.db}", "and none for kind memory"),
+        ("nodes: [", "line 1"),
+        ("- nodes", "a mapping of keys to values is expected"),
+        ("workload: nowhere", "nowhere: cannot be read"),
+        (CAPACITY + "]}", "scheduler.queues: there must be a queue"),
+        (CAPACITY + "{name: a, capacity: 50}, {name: b, capacity: 40}]}", "the capacities make 90"),
+        (CAPACITY + "{name: a, capacity: 50}, {name: a, capacity: 50}]}", "scheduler.queues[1].name: a is the name"),
+        (CAPACITY + "{name: a.b}]}", "scheduler.queues[0].name: 'a.b' is not allowed"),
+        (CAPACITY + "{name: a, maximum_capacity: 50}]}", "scheduler.queues[0].capacity: 100 is more than"),
+        (CAPACITY + "{name: a, default_node_label: gpu}]}", "scheduler.queues[0].default_node_label: gpu"),
+        (
+            CAPACITY + "{name: a, maximum_lifetime_s: 5, default_lifetime_s: 6}]}",
+            "scheduler.queues[0].default_lifetime_s",
+        ),
+    ],
+)
+def test_wrong_configuration_is_refused_in_one_line(
+    text: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refusal(text, monkeypatch, capsys)
+
+
+def test_two_nodes_of_one_host_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The daemon said that it ran with two nodes, and had one, which had registered twice."""
+    nodes = ", ".join(f"{{host: {host}, memory_mb: 1, vcores: 1}}" for host in ("a", "b", "a"))
+    text = f"nodes: [{nodes}]"
+
+    assert refusal(text, monkeypatch, capsys) == "nodes[2].host: a is the host of nodes[0] too; name each node once"
+
+
+def test_less_than_nothing_of_a_resource_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "nodes: [{host: a, memory_mb: 1, vcores: 1, resources: {fpga: -3}}]"
+
+    assert "nodes[0].resources.fpga: -3 is not allowed" in refusal(text, monkeypatch, capsys)
+
+
+def _is_no_database() -> None:
+    Path("rm.db").write_text("dear diary, today I met a resource manager\n" * 50)
+
+
+def _is_a_folder() -> None:
+    Path("rm.db").mkdir()
+
+
+def _is_of_another_program() -> None:
+    with sqlite3.connect("rm.db") as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.close()
+
+
+def _is_newer() -> None:
+    store = SqliteRMStateStore(Path("rm.db"))
+    store.init()
+    store.stop()
+    with sqlite3.connect("rm.db") as connection:
+        connection.execute("UPDATE meta SET version = 99")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_is_no_database, "rm.db: not an SQLite database"),
+        (_is_a_folder, "rm.db: a folder, where a file is expected"),
+        (_is_of_another_program, "rm.db: an SQLite database of something else"),
+        (_is_newer, "rm.db: a state store of version 99, of which this program knows up to 1"),
+    ],
+)
+def test_file_that_is_no_state_store_of_this_version_is_refused_in_one_line(
+    spoil: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil()
+
+    assert refusal(SQLITE, monkeypatch, capsys).startswith(said)
+
+
+def test_port_that_is_taken_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        assert f"metrics.port {port}: cannot listen there" in refusal(f"metrics: {{port: {port}}}", monkeypatch, capsys)
