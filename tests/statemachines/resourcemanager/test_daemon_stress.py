@@ -58,6 +58,7 @@ RACES_OF_YARN = {
     ("RMNode", "UNHEALTHY", "UPDATE_CONTAINER"),
     # The administrator changes his mind twice before the node hears of the first time.
     ("RMNode", "RUNNING", "RECOMMISSION"),
+    ("RMNode", "UNHEALTHY", "RECOMMISSION"),
     # Two nodes of one id, one after the other: what was meant for the first, which was lost before it had started.
     ("RMNode", "RUNNING", "STARTED"),
     ("RMNode", "UNHEALTHY", "STARTED"),
