@@ -139,10 +139,10 @@ class ResourceManager(CompositeService):
         if clock is not None:
             self._virtual_time = VirtualTime(clock, self.cluster.agenda, self._monitors, self.dispatcher.has_work)
         # Before the dispatchers, so that they stop after them: clients hear that there will be no answers any more.
-        services = (self.clients, self.masters, self.tracker, self.admin, *self._monitors)
-        for service in (*services, self.store):
-            if isinstance(service, Service):
-                self.add_service(service)
+        for service in (self.clients, self.masters, self.tracker, self.admin, *self._monitors):
+            self.add_service(service)
+        if isinstance(self.store, Service):
+            self.add_service(self.store)
         self._add_dispatchers()
         self._register_handlers()
         self.dispatcher.register_service_listener(self._on_dispatcher)
