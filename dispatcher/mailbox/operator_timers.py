@@ -30,15 +30,13 @@ class OperatorTimeService:
 
     def __init__(self, service: ProcessingTimeService, wrap_callback: WrapCallback) -> None:
         self._service = service
+        self.current_processing_time = service.current_processing_time  # without a call of its own: it is asked often
         self._wrap_callback = wrap_callback
         self._lock = threading.Lock()  # leaf lock: callbacks run outside it
         self._quiesced = False  # written under _lock, once; read without it where a late answer does no harm
         self._running = 0  # callbacks that run now; guarded by _lock, never raised once _quiesced
         self._over: Future[None] = Future()  # thread-safe; completed by quiesce or by the last callback
         self._over.set_running_or_notify_cancel()  # all callers share it: none may cancel it
-
-    def current_processing_time(self) -> int:
-        return self._service.current_processing_time()
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
         if self._quiesced:

@@ -180,6 +180,10 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         """
 
     @abstractmethod
+    def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
+        """`emit_completed_element` up to `most` times, as long as there is one; returns how often."""
+
+    @abstractmethod
     def values(self) -> list[StreamElement[In]]:
         """The input elements not yet emitted, completed or not, as a new list: what a snapshot stores."""
 
@@ -189,6 +193,9 @@ class StreamElementQueue(ABC, Generic[In, Out]):
 
     def is_empty(self) -> bool:
         return self.size() == 0
+
+    def is_full(self) -> bool:
+        return self.size() >= self._capacity
 
 
 _OrderedEntry: TypeAlias = _RecordEntry[In, Out] | _WatermarkEntry[Out]
@@ -218,6 +225,14 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
     def emit_completed_element(self, output: Callable[[StreamElement[Out]], object]) -> None:
         if self.has_completed_elements():
             self._entries.popleft().emit(output)
+
+    def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
+        entries = self._entries
+        emitted = 0
+        while emitted < most and entries and entries[0]._done:
+            emitted += 1
+            entries.popleft().emit(output)
+        return emitted
 
     def values(self) -> list[StreamElement[In]]:
         return [entry.element for entry in self._entries]
@@ -309,6 +324,13 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
         if len(self._segments) > 1 and segment.is_empty():
             self._segments.popleft()
         entry.emit(output)
+
+    def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
+        emitted = 0
+        while emitted < most and self._segments[0].completed:
+            emitted += 1
+            self.emit_completed_element(output)
+        return emitted
 
     def values(self) -> list[StreamElement[In]]:
         elements: list[StreamElement[In]] = []

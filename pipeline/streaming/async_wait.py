@@ -1,0 +1,579 @@
+"""The operator that calls a service for each record without waiting for it, after Flink's AsyncWaitOperator.
+
+Threads: everything here belongs to the mailbox thread. Calls run on a CallHost, whose threads only append answers and
+send a mail. Timers are mail, too. The operator waits in two places, and runs mail of its own priority there: when its
+queue is full, and at the end of the input.
+
+A record is in the queue from when it is taken in until its results have been given to `output`. Its call ends once:
+answered, late, or failed; whatever comes afterwards is ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from time import perf_counter_ns
+from typing import Any, Final, Literal, TypeAlias
+
+from dispatcher.errors import RejectedExecutionError
+from dispatcher.mailbox import MailboxExecutor, MailboxTimeService, ProcessingTimeService
+from pipeline.streaming.call_host import AnswerBox, Call, CallHost, make_host
+from pipeline.streaming.call_metrics import CallMetrics
+from pipeline.streaming.call_path import DEFAULT_BATCH_SIZE, BatchCall, CallPath, RecordCall
+from pipeline.streaming.deadlines import Deadlines
+from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.failures import AsyncOperatorError, CapturedError, RetryAfter
+from pipeline.streaming.functions import AnyFunction, as_results, check_batch_results
+from pipeline.streaming.queues import (
+    OrderedStreamElementQueue,
+    ResultFuture,
+    StreamElementQueue,
+    UnorderedStreamElementQueue,
+)
+from pipeline.streaming.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.retry import RetryStrategy
+from pipeline.streaming.sharing import SharedCalls
+
+log = logging.getLogger(__name__)
+
+OutputMode: TypeAlias = Literal["ordered", "unordered"]
+OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
+Availability: TypeAlias = Callable[[], "Future[None] | None"]
+"""None while the output takes elements; else a future that completes when it does again."""
+
+_ELEMENTS_PER_STEP: Final = 128
+"""Elements emitted before other mail has its turn."""
+
+
+class AsyncWaitOperator:
+    """Calls `function` for each record, and emits its results in order or as they come; watermarks keep their place.
+
+    `function`: an AsyncFunction, a coroutine function or a blocking one, for which the operator makes a host of its
+        own; or a CallHost that runs already, and goes on when the operator is closed.
+    `timeout_ms`: for a record with all its attempts, from when it is taken in; 0 is none, if there is no `retry`.
+    `retries_at_end`: at the end of the input, Flink makes the retries that wait at once, and none after that; with this
+        they are made in their time.
+    `capacity`: how many elements are in the queue at most, watermarks and what is not emitted yet included.
+    `on_error`: what becomes of a record whose call has failed for good. "fail" fails the task, "drop" counts it,
+        "capture" emits a CapturedError in its place, or gives it to `dead_letter` at once if there is one. A callable
+        is given the CapturedError and returns results to emit, as a function does.
+    `rate_limit`: a RateLimit holds for the operator, or with scope "worker" for all that share its host; a RateLimiter
+        for all that share that.
+    `concurrency`: calls under way at most, if fewer than `capacity`; with the batch form, batches.
+    `dedupe_by`: value -> key. While a call for a key is under way, others of that key wait for its outcome. `remember`
+        results of finished calls stay known, the last used, for `remember_ms` if that is given.
+    `max_batch_size`, `linger_ms`: for the batch form: a batch goes when it is full, when its first member has waited
+        that long, or when the queue is full. With 0 ms it goes as soon as other mail has run.
+    `output_availability`: see Availability; records are emitted only while it gives None.
+    """
+
+    def __init__(
+        self,
+        function: AnyFunction[Any, Any] | CallHost,
+        *,
+        timeout_ms: int,
+        mailbox_executor: MailboxExecutor,
+        processing_time_service: ProcessingTimeService,
+        output: Callable[[StreamElement[Any]], Any],
+        capacity: int = 100,
+        output_mode: OutputMode = "ordered",
+        retry: RetryStrategy | None = None,
+        retries_at_end: bool = False,
+        on_error: OnError = "fail",
+        dead_letter: Callable[[CapturedError], Any] | None = None,
+        rate_limit: RateLimit | RateLimiter | None = None,
+        concurrency: int | None = None,
+        dedupe_by: Callable[[Any], Any] | None = None,
+        remember: int = 0,
+        remember_ms: int | None = None,
+        pool_size: int | None = None,
+        max_batch_size: int | None = None,
+        linger_ms: int = 0,
+        metrics: CallMetrics | None = None,
+        output_availability: Availability | None = None,
+        name: str = "async wait",
+    ) -> None:
+        """Check the settings; nothing is started.
+
+        Raises:
+            ValueError: a number or a mode is not possible; the message names it. TypeError: `function` is none.
+        """
+        retries = retry is not None and retry.is_enabled()
+        _check_settings(timeout_ms, retries, output_mode, on_error, concurrency, max_batch_size, linger_ms)
+        if remember and dedupe_by is None:
+            raise ValueError(f"remember is {remember}; results are remembered by a key, so give dedupe_by, too")
+        self.name = name
+        self.metrics = metrics if metrics is not None else CallMetrics()
+        self._owns_host = not isinstance(function, CallHost)
+        self._host = function if isinstance(function, CallHost) else make_host(function, pool_size=pool_size)
+        if not self._host.is_batch and (max_batch_size is not None or linger_ms):
+            raise ValueError(
+                f"max_batch_size is {max_batch_size} and linger_ms {linger_ms}, but {self._host.name} takes one value "
+                "at a time. Give it an async_invoke_batch, or leave these out."
+            )
+        self._executor = mailbox_executor
+        self._timeout_ms = timeout_ms
+        self._output = output
+        self._output_availability = output_availability
+        self._on_error = on_error
+        self._dead_letter = dead_letter
+        self._retry = retry if retries else None
+        self._retries_at_end = retries_at_end
+        self._timers = MailboxTimeService(processing_time_service, mailbox_executor)
+        self._box = AnswerBox(mailbox_executor.execute, self._fetch_answers)
+        self._queue: StreamElementQueue[Any, Any] = (
+            OrderedStreamElementQueue(capacity) if output_mode == "ordered" else UnorderedStreamElementQueue(capacity)
+        )
+        self._deadlines: Deadlines[RecordCall] = Deadlines(self._timers, timeout_ms, self._late)
+        self._path = CallPath(
+            self._host,
+            self._box,
+            mailbox_executor,
+            self._timers,
+            # The operator's own cost: limits are equal, and share a limiter, whatever their cost functions are.
+            cost_of=_cost_of(rate_limit),
+            limiter=self._host.limiter_for(rate_limit) if isinstance(rate_limit, RateLimit) else rate_limit,
+            concurrency=concurrency,
+            max_batch_size=max_batch_size or min(capacity, DEFAULT_BATCH_SIZE),
+            linger_ms=linger_ms,
+        )
+        self._dedupe_by = dedupe_by
+        self._shared: SharedCalls[RecordCall, Any] = SharedCalls(remember, remember_ms)
+        self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in the order of their failures
+        self._is_open = False
+        self._is_ending = False  # the input has ended: no more retries
+        self._is_closed = False  # nothing is emitted any more
+        self._is_emitting = False
+        self._is_emission_sent = False  # a mail that emits is on its way
+        self._room: Future[None] | None = None  # somebody waits for room in the queue
+        self._restored: deque[StreamElement[Any]] = deque()  # not in the queue yet
+
+    # ------------------------------------------------------------------------------------------------ life cycle
+
+    def initialize_state(self, state: Iterable[StreamElement[Any]]) -> None:
+        """Take up what `snapshot_state` gave, to be called for again by `open`. Call it before that."""
+        if self._is_open:
+            raise RuntimeError(f"{self.name}: initialize_state comes before open, which has been called")
+        self._restored = deque(state)
+
+    def open(self) -> None:
+        """Open the function, then take in what was restored; waits while the queue is full.
+
+        Raises:
+            Exception: what the function's `open` raised.
+        """
+        self._is_open = True
+        if self._owns_host:
+            self._host.start()
+        restored = self._restored
+        while restored:
+            element = restored[0]  # it stays until it is in the queue: this may wait, and a snapshot be taken meanwhile
+            if isinstance(element, Watermark):
+                self.process_watermark(element)
+            else:
+                self.process_element(element)
+            restored.popleft()
+
+    def end_input(self) -> None:
+        """Wait until all that was taken in is emitted. Waiting retries are made at once, and none after that, if the
+        operator was not told to make `retries_at_end` as ever.
+        """
+        if not self._retries_at_end:
+            self._is_ending = True
+            retrying, self._retrying = self._retrying, {}
+            for call in retrying:
+                if call.retry_timer is not None:
+                    call.retry_timer.cancel()
+                self._make_again(call)
+        self._path.flush()
+        while not self._queue.is_empty():
+            self._executor.yield_()
+
+    def close(self) -> None:
+        """Give up the calls under way and close the function, if the host is this operator's. After a failure, too."""
+        self._is_closed = True
+        self._timers.quiesce()
+        for call in self._deadlines:
+            call.is_done = True
+            self._path.give_up(call)
+            self.metrics.ended += 1
+        self._deadlines.clear()
+        if self._owns_host:
+            self._host.stop()
+
+    def snapshot_state(self) -> list[StreamElement[Any]]:
+        """The elements that were taken in and are not emitted, in the queue's order: completed ones included."""
+        return [*self._queue.values(), *self._restored]
+
+    # ---------------------------------------------------------------------------------------------------- input
+
+    def process_element(self, record: StreamRecord[Any]) -> None:
+        """Start the call for a record. Waits while the queue is full, and runs mail meanwhile."""
+        entry = self._queue.try_put(record)
+        if entry is None:
+            entry = self._put_when_there_is_room(record)
+        call = RecordCall(record.value, self._box, entry, perf_counter_ns())
+        self._deadlines.add(call)
+        if self._dedupe_by is None or self._leads(call):
+            self.metrics.calls += 1
+            self._path.start(call)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Queue a watermark behind what was taken in before. Waits as `process_element` does."""
+        if self._queue.try_put(watermark) is None:
+            self._put_when_there_is_room(watermark)
+        self._emit()
+
+    def is_available(self) -> bool:
+        """Whether the queue has room, so that the next element will not wait."""
+        return not self._queue.is_full()
+
+    def available_future(self) -> Future[None] | None:
+        """None if there is room; else a future, completed on the mailbox thread, when an emission has made some."""
+        if self.is_available():
+            return None
+        if self._room is None:
+            self._path.flush()  # nothing will come that could fill the batch
+            self._room = Future()
+        return self._room
+
+    def _put_when_there_is_room(self, element: StreamElement[Any]) -> ResultFuture[Any]:
+        while (entry := self._queue.try_put(element)) is None:
+            self._path.flush()  # nothing will come that could fill the batch
+            self._executor.yield_()
+        return entry
+
+    def _leads(self, call: RecordCall) -> bool:
+        """Whether the call is to be made; if not, another one's outcome is or will be its own."""
+        assert self._dedupe_by is not None
+        call.key = self._dedupe_by(call.value)
+        role, results = self._shared.join(call.key, call, self._timers.current_processing_time())
+        if role == "lead":
+            call.leads = True
+            return True
+        if role == "known":
+            self.metrics.remembered += 1
+            self.metrics.completed += 1
+            self._complete(call, results or ())
+            self._emit()
+        else:
+            self.metrics.shared += 1
+        return False
+
+    # --------------------------------------------------------------------------------------------------- answers
+
+    def _fetch_answers(self) -> None:
+        """The mail of the hosts."""
+        box = self._box
+        box.is_notified = False
+        answers = box.answers
+        is_plain = self._retry is None and self._dedupe_by is None
+        try:
+            while answers:
+                call = answers.popleft()
+                if type(call) is not RecordCall:
+                    self._answered_batch(call)
+                elif is_plain and type(call.results) is list and not call.is_done:
+                    # What _answered comes to for most calls, without its five calls of methods.
+                    self._count_answer(call)
+                    self.metrics.completed += 1
+                    call.is_done = True
+                    call.entry.complete(call.results)
+                else:
+                    self._answered(call)
+        finally:
+            # One that failed the task must not take the others along: they are still answers.
+            if answers and not box.is_notified:
+                box.notify()
+            self._emit()
+
+    def _answered(self, call: RecordCall) -> None:
+        if not call.is_done:
+            self._count_answer(call)
+            self._settle(call)
+
+    def _count_answer(self, call: RecordCall) -> None:
+        if call.is_counted:
+            self._path.ended(call)
+        metrics = self.metrics
+        metrics.ended += 1
+        metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        if call.is_first:
+            call.is_first = False
+            metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
+
+    def _answered_batch(self, call: Call) -> None:
+        assert isinstance(call, BatchCall)
+        self._path.ended(call)
+        self.metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        entries: Sequence[Any] = ()
+        if call.error is None:
+            try:
+                entries = check_batch_results(call.results, len(call.members))
+            except (TypeError, ValueError) as error:
+                call.error = error
+        failure: BaseException | None = None
+        for index, member in enumerate(call.members):
+            if member.is_done:
+                continue
+            self.metrics.ended += 1
+            member.batch, member.started_ns, member.ended_ns = None, call.started_ns, call.ended_ns
+            member.error = call.error
+            if call.error is None:
+                if isinstance(entries[index], BaseException):
+                    member.error = entries[index]
+                else:
+                    member.results = entries[index]
+            if member.is_first:
+                member.is_first = False
+                self.metrics.queue_wait.record_ns(call.started_ns - member.taken_ns)
+            try:
+                self._settle(member)
+            except BaseException as error:  # fails the task; the others are answered all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _settle(self, call: RecordCall) -> None:
+        """An attempt has been answered: make another one, or let this be the record's outcome."""
+        error = call.error
+        results: Sequence[Any] = ()
+        if error is None:
+            results = call.results
+            if type(results) is not list:
+                try:
+                    results = as_results(results)
+                except TypeError as refused:
+                    error = refused
+        if self._wants_another(call, results, error):
+            if isinstance(error, RetryAfter):
+                self._path.pause(self._timers.current_processing_time() + error.delay_s * 1000)
+                self._start_again(call)
+            else:
+                self._retry_later(call)
+        elif error is None:
+            self._succeed(call, results)
+        else:
+            self._fail(call, error)
+
+    def _succeed(self, call: RecordCall, results: Sequence[Any]) -> None:
+        self.metrics.completed += 1
+        self._complete(call, results)
+        if call.leads:
+            now_ms = self._timers.current_processing_time()
+            for waiter in self._shared.finish(call.key, results, now_ms):
+                self.metrics.completed += 1
+                self._complete(waiter, results)
+
+    def _complete(self, call: RecordCall, results: Sequence[Any]) -> None:
+        call.is_done = True
+        call.entry.complete(results)
+
+    def _fail(self, call: RecordCall, error: BaseException) -> None:
+        """The record's outcome is `error`, and that of those that share its call. Raises what fails the task."""
+        failure: BaseException | None = None
+        for failed in (call, *(self._shared.fail(call.key) if call.leads else ())):
+            self.metrics.failed += 1
+            try:
+                self._complete(failed, self._results_of_failure(failed, error))
+            except BaseException as raised:
+                # Whatever waits for the queue goes on, and sees the failure.
+                self._complete(failed, ())
+                failure = failure or raised
+        if failure is not None:
+            raise failure
+
+    def _results_of_failure(self, call: RecordCall, error: BaseException) -> Sequence[Any]:
+        if self._on_error == "fail":
+            raise AsyncOperatorError(self.name, call.value, error, call.attempts) from error
+        if self._on_error == "drop":
+            self.metrics.dropped += 1
+            return ()
+        self.metrics.captured += 1
+        captured = CapturedError.of(call.value, error, call.attempts, call.taken_ns)
+        if callable(self._on_error):
+            try:
+                return as_results(self._on_error(captured))
+            except Exception as raised:
+                raise AsyncOperatorError(self.name, call.value, raised, call.attempts) from raised
+        if self._dead_letter is None:
+            return (captured,)
+        self._dead_letter(captured)
+        return ()
+
+    # ---------------------------------------------------------------------------------------- retries and timeouts
+
+    def _wants_another(self, call: RecordCall, results: Sequence[Any], error: BaseException | None) -> bool:
+        """Whether the record's call is to be made again after this outcome of an attempt."""
+        retry = self._retry
+        if isinstance(error, RetryAfter):
+            wants = True
+        elif retry is None or self._is_ending or not retry.can_retry(call.attempts):
+            wants = False
+        else:
+            wants = retry.retries_error(error) if error is not None else retry.retries_result(results)
+        # One whose time is over has had its last attempt, though the timer may not have fired yet.
+        return wants and not (self._timeout_ms > 0 and call.deadline_ms < self._timers.current_processing_time())
+
+    def _retry_later(self, call: RecordCall) -> None:
+        assert self._retry is not None
+        now_ms = self._timers.current_processing_time()
+        self._retrying[call] = None
+        call.retry_timer = self._timers.register_timer(
+            now_ms + self._retry.backoff_ms(call.attempts), lambda _: self._retry_now(call)
+        )
+
+    def _retry_now(self, call: RecordCall) -> None:
+        if call in self._retrying:
+            del self._retrying[call]
+            self._make_again(call)
+
+    def _make_again(self, call: RecordCall) -> None:
+        call.retry_timer = None
+        call.attempts += 1
+        self._start_again(call)
+
+    def _start_again(self, call: RecordCall) -> None:
+        call.prepare_again()
+        self.metrics.retried += 1
+        self.metrics.calls += 1
+        self._path.start(call)
+
+    def _late(self, calls: list[RecordCall]) -> None:
+        """Their time is over. Nothing happens to those whose outcome has arrived, though nobody has fetched it."""
+        late = [call for call in calls if not self._has_outcome(call)]
+        for call in late:
+            call.is_done = True  # all of them, before one makes room for another: whatever comes now is too late
+        failure: BaseException | None = None
+        for call in late:
+            try:
+                self._complete(call, self._results_of_late(call))
+            except BaseException as error:
+                self._complete(call, ())
+                failure = failure or error
+        self._emit()
+        if failure is not None:
+            raise failure
+
+    def _results_of_late(self, call: RecordCall) -> Sequence[Any]:
+        if call in self._retrying:
+            del self._retrying[call]
+            if call.retry_timer is not None:
+                call.retry_timer.cancel()
+        elif call.leads or self._dedupe_by is None:
+            self._path.give_up(call)
+            self.metrics.ended += 1
+        self.metrics.timed_out += 1
+        self._hand_over(call)
+        try:
+            results = as_results(self._host.timeout(call.value, self._timeout_ms, call.attempts))
+        except BaseException as error:
+            self.metrics.failed += 1
+            return self._results_of_failure(call, error)
+        self.metrics.completed += 1
+        return results
+
+    def _has_outcome(self, call: RecordCall) -> bool:
+        """Whether an answer has arrived that ends the record. One that leads to another attempt does not."""
+        if call.batch is not None:
+            return call.batch.ended_ns != 0
+        if not call.ended_ns or isinstance(call.error, RetryAfter):
+            return False
+        retry = self._retry
+        if retry is None:
+            return True
+        if call.error is not None:
+            return False
+        results = call.results if isinstance(call.results, list) else (call.results,)
+        return not (retry.can_retry(call.attempts) and retry.retries_result(results))
+
+    def _hand_over(self, call: RecordCall) -> None:
+        """A late call shares nothing any more; one that others wait for is followed by another."""
+        if self._dedupe_by is None:
+            return
+        if not call.leads:
+            self._shared.unjoin(call.key, call)
+            return
+        following = self._shared.abandon(call.key)
+        if following is not None:
+            following.leads = True
+            self.metrics.calls += 1
+            self._path.start(following)
+
+    # -------------------------------------------------------------------------------------------------- emission
+
+    def _emit(self) -> None:
+        """Emit what is complete and has its turn; some of it, if it is much, and the rest by another mail."""
+        queue = self._queue
+        if self._is_emitting or self._is_emission_sent or self._is_closed:
+            return
+        self._is_emitting = True
+        try:
+            if self._output_availability is None:
+                if queue.emit_completed_elements(self._output, _ELEMENTS_PER_STEP) == _ELEMENTS_PER_STEP:
+                    self._send_emission()
+                return
+            for _ in range(_ELEMENTS_PER_STEP):
+                if not queue.has_completed_elements() or not self._is_output_available():
+                    return
+                queue.emit_completed_element(self._output)
+            self._send_emission()
+        finally:
+            self._is_emitting = False
+            if self._room is not None and not queue.is_full():
+                room, self._room = self._room, None
+                with suppress(InvalidStateError):  # cancelled by who waited
+                    room.set_result(None)
+
+    def _is_output_available(self) -> bool:
+        """If not, the emission goes on by mail when it is."""
+        assert self._output_availability is not None
+        available = self._output_availability()
+        if available is None or available.done():
+            return True
+        self._is_emission_sent = True
+        available.add_done_callback(lambda _: self._send_emission())
+        return False
+
+    def _send_emission(self) -> None:
+        """Any thread."""
+        self._is_emission_sent = True
+        with suppress(RejectedExecutionError):  # the mailbox is closed: the state will be replayed
+            self._executor.execute(self._emit_by_mail, "emit completed elements")
+
+    def _emit_by_mail(self) -> None:
+        self._is_emission_sent = False
+        self._emit()
+
+
+def _cost_of(rate_limit: RateLimit | RateLimiter | None) -> Callable[[Any], float]:
+    if rate_limit is None:
+        return lambda _: 1.0
+    return (rate_limit.limit if isinstance(rate_limit, RateLimiter) else rate_limit).cost_of
+
+
+def _check_settings(
+    timeout_ms: int,
+    retries: bool,
+    output_mode: object,
+    on_error: object,
+    concurrency: int | None,
+    max_batch_size: int | None,
+    linger_ms: int,
+) -> None:
+    if timeout_ms < 0 or (retries and timeout_ms == 0):
+        raise ValueError(f"timeout_ms is {timeout_ms}; it has to be positive" + (", as retries end with it" * retries))
+    if output_mode not in ("ordered", "unordered"):
+        raise ValueError(f'output_mode is {output_mode!r}; choose "ordered" or "unordered"')
+    if on_error not in ("fail", "drop", "capture") and not callable(on_error):
+        raise ValueError(f'on_error is {on_error!r}; choose "fail", "drop", "capture", or give a function')
+    for name, number, least in (
+        ("concurrency", concurrency, 1),
+        ("max_batch_size", max_batch_size, 1),
+        ("linger_ms", linger_ms, 0),
+    ):
+        if number is not None and number < least:
+            raise ValueError(f"{name} is {number}; it has to be {least} or more")

@@ -1,0 +1,186 @@
+"""Retry strategies of asynchronous calls: whether a call is made again after an attempt, and how much later.
+
+A strategy knows no clock and keeps no state: the operator counts the attempts of each record and asks. So one strategy
+serves any number of records, operators and threads, and it pickles where its predicates do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+RetryOnResult: TypeAlias = Callable[[Sequence[Any]], bool]
+RetryOnException: TypeAlias = Callable[[BaseException], bool] | type[BaseException] | tuple[type[BaseException], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryStrategy:
+    """When a call is made again; made by `no_retry`, `fixed_delay` or `exponential_backoff`.
+
+    Attempts count from 1, and `max_attempts` are those that may be followed by another, as in Flink: 2 means up to
+    3 calls. Which outcomes are worth another call is up to the predicates; one that is missing says never.
+
+    - `retry_on_result` is given the list of results (`operator.not_` retries on no result).
+    - `retry_on_exception` is given the error, or is the class to retry on, or a tuple of classes.
+
+    They are called on the mailbox thread, so they must not block, and what they raise is raised to the caller.
+    """
+
+    max_attempts: int
+    initial_delay_ms: int
+    max_delay_ms: int
+    multiplier: float = 1.0
+    jitter: float = 0.0
+    retry_on_result: RetryOnResult | None = None
+    retry_on_exception: RetryOnException | None = None
+
+    @classmethod
+    def no_retry(cls) -> RetryStrategy:
+        """One attempt and no more."""
+        return _NO_RETRY
+
+    @classmethod
+    def fixed_delay(
+        cls,
+        max_attempts: int,
+        delay_ms: int,
+        retry_on_result: RetryOnResult | None = None,
+        retry_on_exception: RetryOnException | None = None,
+    ) -> RetryStrategy:
+        """Retry `delay_ms` after each outcome that a predicate wants retried.
+
+        Raises:
+            ValueError: a number is out of its range; the message names it.
+            TypeError: a predicate is nothing that can be asked.
+        """
+        _check_count("max_attempts", max_attempts)
+        _check_count("delay_ms", delay_ms)
+        return cls(
+            max_attempts=max_attempts,
+            initial_delay_ms=delay_ms,
+            max_delay_ms=delay_ms,
+            retry_on_result=retry_on_result,
+            retry_on_exception=retry_on_exception,
+        )
+
+    @classmethod
+    def exponential_backoff(
+        cls,
+        max_attempts: int,
+        initial_delay_ms: int,
+        max_delay_ms: int,
+        multiplier: float,
+        jitter: float = 0.0,
+        retry_on_result: RetryOnResult | None = None,
+        retry_on_exception: RetryOnException | None = None,
+    ) -> RetryStrategy:
+        """Retry after a delay that grows by `multiplier` from one attempt to the next, up to `max_delay_ms`.
+
+        `jitter` is the fraction by which a delay may be shorter or longer, so that calls that failed together do not
+        come back together. Not even a delay with jitter passes `max_delay_ms`.
+
+        Raises:
+            ValueError: a number is out of its range; the message names it.
+            TypeError: a predicate is nothing that can be asked.
+        """
+        _check_count("max_attempts", max_attempts)
+        return cls(
+            max_attempts=max_attempts,
+            initial_delay_ms=initial_delay_ms,
+            max_delay_ms=max_delay_ms,
+            multiplier=multiplier,
+            jitter=jitter,
+            retry_on_result=retry_on_result,
+            retry_on_exception=retry_on_exception,
+        )
+
+    def __post_init__(self) -> None:
+        if not _is_int(self.max_attempts) or self.max_attempts < 0:
+            raise ValueError(f"max_attempts is {self.max_attempts!r}; it has to be a whole number, 0 for no retry.")
+        _check_count("initial_delay_ms", self.initial_delay_ms)
+        _check_count("max_delay_ms", self.max_delay_ms)
+        if self.max_delay_ms < self.initial_delay_ms:
+            raise ValueError(
+                f"max_delay_ms is {self.max_delay_ms}, less than initial_delay_ms, which is {self.initial_delay_ms}; "
+                "the longest delay cannot be below the first."
+            )
+        if not _is_number(self.multiplier) or not 1 <= self.multiplier < float("inf"):
+            raise ValueError(f"multiplier is {self.multiplier!r}; it has to be a number of at least 1, such as 2.")
+        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter is {self.jitter!r}; it has to be a fraction from 0 (none) to 1, such as 0.2.")
+        _check_predicates(self.retry_on_result, self.retry_on_exception)
+
+    def is_enabled(self) -> bool:
+        """Whether there is an outcome after which a call would be made again at all."""
+        return self.max_attempts > 0 and (self.retry_on_result is not None or self.retry_on_exception is not None)
+
+    def can_retry(self, attempt: int) -> bool:
+        """Whether another attempt may follow number `attempt`, the first being 1."""
+        return attempt <= self.max_attempts
+
+    def backoff_ms(self, attempt: int, draw: Callable[[], float] = random.random) -> int:
+        """The delay from the end of attempt number `attempt` to the start of the next; -1 if this is `no_retry`.
+
+        `draw`: where jitter comes from, numbers evenly spread from 0 to 1; not called when there is no jitter.
+        """
+        if self.max_attempts == 0:
+            return -1
+        try:
+            delay_ms = min(self.initial_delay_ms * float(self.multiplier) ** (attempt - 1), float(self.max_delay_ms))
+        except OverflowError:
+            delay_ms = float(self.max_delay_ms)
+        if self.jitter == 0:
+            return int(delay_ms)
+        # Cut the range at the cap, not the delay drawn: half of those at the cap would meet again exactly there.
+        shortest_ms = delay_ms * (1 - self.jitter)
+        longest_ms = min(delay_ms * (1 + self.jitter), float(self.max_delay_ms))
+        return int(shortest_ms + (longest_ms - shortest_ms) * draw())
+
+    def retries_result(self, results: Sequence[Any]) -> bool:
+        """Whether `retry_on_result` wants the call that came back with `results` made again."""
+        predicate = self.retry_on_result
+        return predicate is not None and bool(predicate(results))
+
+    def retries_error(self, error: BaseException) -> bool:
+        """Whether `retry_on_exception` wants the call that ended with `error` made again."""
+        predicate = self.retry_on_exception
+        if predicate is None:
+            return False
+        if isinstance(predicate, (type, tuple)):
+            return isinstance(error, predicate)
+        return bool(predicate(error))
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_count(name: str, value: int) -> None:
+    if not _is_int(value) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it has to be a whole number of at least 1.")
+
+
+def _check_predicates(on_result: object, on_exception: object) -> None:
+    if on_result is not None and (isinstance(on_result, type) or not callable(on_result)):
+        raise TypeError(f"retry_on_result is {on_result!r}; it has to be a function of the list of results.")
+    if on_exception is None:
+        return
+    classes = on_exception if isinstance(on_exception, tuple) else (on_exception,)
+    if isinstance(on_exception, (type, tuple)):
+        if classes and all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+            return
+    elif callable(on_exception):
+        return
+    raise TypeError(
+        f"retry_on_exception is {on_exception!r}; it has to be an exception class, a tuple of them, "
+        "or a function of the error."
+    )
+
+
+_NO_RETRY = RetryStrategy(max_attempts=0, initial_delay_ms=1, max_delay_ms=1)

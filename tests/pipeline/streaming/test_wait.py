@@ -1,0 +1,557 @@
+"""Async I/O over anything that can be iterated: order, laziness, failures, early ends, and chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from pipeline.streaming.call_host import make_host
+from pipeline.streaming.call_metrics import CallMetrics
+from pipeline.streaming.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError
+from pipeline.streaming.functions import AsyncFunction
+from pipeline.streaming.rate_limit import RateLimit
+from pipeline.streaming.retry import RetryStrategy
+from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
+
+from .harness import TIMEOUT_S, until
+
+BOTH = pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
+TIMEOUT = 60.0
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    until(lambda: set(threading.enumerate()) <= before, "the end of all threads")
+
+
+async def double(value: int) -> list[int]:
+    for _ in range(value * 7919 % 5):
+        await asyncio.sleep(0)
+    return [2 * value]
+
+
+class Service(AsyncFunction[int, int]):
+    """Counts its hooks, and how many calls are under way at most."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = self.running = self.most = self.calls = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    async def async_invoke(self, value: int) -> list[int]:
+        self.calls += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(0)
+            return [2 * value]
+        finally:
+            self.running -= 1
+
+
+class Endless(Service):
+    async def async_invoke(self, value: int) -> list[int]:
+        self.calls += 1
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+
+# --- one by one ---
+
+
+def test_ordered_results_come_in_the_order_of_the_values() -> None:
+    assert list(ordered_wait(range(1000), double, timeout=TIMEOUT)) == [2 * value for value in range(1000)]
+
+
+def test_unordered_results_are_all_there() -> None:
+    assert sorted(unordered_wait(range(1000), double, timeout=TIMEOUT)) == [2 * value for value in range(1000)]
+
+
+def test_unordered_results_come_as_the_calls_end() -> None:
+    async def meet(value: str) -> list[str]:
+        if value == "first":
+            await others_done.wait()
+        return [value]
+
+    others_done = asyncio.Event()
+    results: Iterator[str] = unordered_wait(["first", "second", "third"], meet, timeout=TIMEOUT)
+
+    assert {next(results), next(results)} == {"second", "third"}
+    results.close()  # type: ignore[attr-defined]
+
+
+@BOTH
+def test_no_values_give_no_results(wait: Any) -> None:
+    assert list(wait([], double, timeout=TIMEOUT)) == []
+
+
+@BOTH
+def test_a_value_may_have_many_results_or_none(wait: Any) -> None:
+    async def repeat(value: int) -> list[int]:
+        return [value] * value
+
+    assert sorted(wait(range(4), repeat, timeout=TIMEOUT)) == [1, 2, 2, 3, 3, 3]
+
+
+@BOTH
+def test_blocking_functions_run_on_a_pool(wait: Any) -> None:
+    def thread(value: int) -> threading.Thread:
+        return threading.current_thread()
+
+    threads = set(wait(range(200), thread, timeout=TIMEOUT, pool_size=3))
+
+    assert 1 <= len(threads) <= 3
+    assert threading.current_thread() not in threads
+
+
+@BOTH
+def test_values_are_none_or_anything_else(wait: Any) -> None:
+    async def same(value: Any) -> list[Any]:
+        return [value]
+
+    values: list[Any] = [None, [], (), {}, 0]
+
+    assert sorted(map(str, wait(values, same, timeout=TIMEOUT))) == sorted(map(str, values))
+
+
+@BOTH
+def test_no_more_calls_than_the_capacity_are_under_way(wait: Any) -> None:
+    service = Service()
+
+    list(wait(range(500), service, timeout=TIMEOUT, capacity=7))
+
+    assert service.calls == 500
+    assert 1 <= service.most <= 7
+
+
+@BOTH
+def test_an_endless_input_is_read_as_results_are_taken(wait: Any) -> None:
+    def values() -> Iterator[int]:
+        for value in itertools.count():
+            read.append(value)
+            yield value
+
+    read: list[int] = []
+    results = wait(values(), double, timeout=TIMEOUT, capacity=10)
+
+    taken = list(itertools.islice(results, 50))
+    results.close()
+
+    assert len(taken) == 50
+    assert len(read) < 5000
+
+
+def test_nothing_starts_before_the_first_result_is_asked_for() -> None:
+    service = Service()
+
+    results: Iterator[int] = ordered_wait(iter(lambda: pytest.fail("read"), 0), service, timeout=TIMEOUT)
+    del results
+
+    assert service.opened == 0
+
+
+@BOTH
+def test_the_hooks_are_called_once_each(wait: Any) -> None:
+    service = Service()
+
+    list(wait(range(10), service, timeout=TIMEOUT))
+
+    assert (service.opened, service.closed) == (1, 1)
+
+
+@BOTH
+def test_closing_early_gives_up_the_calls_and_closes_the_function(wait: Any) -> None:
+    class FirstOnly(Endless):
+        async def async_invoke(self, value: int) -> list[int]:
+            return [value] if value == 0 else await super().async_invoke(value)
+
+    service = FirstOnly()
+    results = wait(range(100), service, timeout=TIMEOUT)
+    assert next(results) == 0
+
+    results.close()
+
+    assert (service.opened, service.closed) == (1, 1)
+
+
+def test_a_loop_that_is_left_early_gives_up_the_calls() -> None:
+    service = Service()
+
+    for result in ordered_wait(itertools.count(), service, timeout=TIMEOUT):
+        if result > 100:
+            break
+
+    until(lambda: service.closed == 1, "the function's close")
+
+
+# --- failures ---
+
+
+def test_a_failed_call_is_raised_after_the_results_before_it() -> None:
+    async def fail_at_5(value: int) -> list[int]:
+        if value == 5:
+            raise ValueError("no such row")
+        return [value]
+
+    results: Iterator[int] = ordered_wait(range(10), fail_at_5, timeout=TIMEOUT, capacity=1)
+    taken = list(itertools.islice(results, 5))
+
+    with pytest.raises(AsyncOperatorError, match="no such row") as failure:
+        next(results)
+
+    assert taken == [0, 1, 2, 3, 4]
+    assert failure.value.value == 5
+    assert isinstance(failure.value.__cause__, ValueError)
+
+
+@BOTH
+def test_a_failed_call_closes_the_function(wait: Any) -> None:
+    class Failing(Service):
+        async def async_invoke(self, value: int) -> list[int]:
+            raise ValueError("no such row")
+
+    service = Failing()
+
+    with pytest.raises(AsyncOperatorError):
+        list(wait(range(10), service, timeout=TIMEOUT))
+
+    assert (service.opened, service.closed) == (1, 1)
+
+
+@BOTH
+def test_an_open_that_fails_is_raised(wait: Any) -> None:
+    class Refusing(Service):
+        async def open(self) -> None:
+            raise ConnectionError("no route to host")
+
+    with pytest.raises(ConnectionError, match="no route to host"):
+        list(wait(range(10), Refusing(), timeout=TIMEOUT))
+
+
+@BOTH
+def test_an_error_of_the_input_is_raised_and_closes_the_function(wait: Any) -> None:
+    def values() -> Iterator[int]:
+        yield from range(5)
+        raise OSError("disk gone")
+
+    service = Service()
+
+    with pytest.raises(OSError, match="disk gone"):
+        list(wait(values(), service, timeout=TIMEOUT))
+
+    assert (service.opened, service.closed) == (1, 1)
+
+
+@BOTH
+def test_a_call_without_an_answer_is_raised_after_the_timeout(wait: Any) -> None:
+    with pytest.raises(AsyncOperatorError) as failure:
+        list(wait([1], Endless(), timeout=0.01))
+
+    assert isinstance(failure.value.__cause__, AsyncTimeoutError)
+
+
+@BOTH
+def test_every_value_appears_once_when_errors_are_captured(wait: Any) -> None:
+    async def fail_odd(value: int) -> list[int]:
+        await asyncio.sleep(0)
+        if value % 2:
+            raise ValueError(value)
+        return [value]
+
+    results: list[Any] = list(wait(range(300), fail_odd, timeout=TIMEOUT, on_error="capture"))
+
+    inputs: list[Any] = [result.input if isinstance(result, CapturedError) else result for result in results]
+    assert sorted(inputs) == list(range(300))
+    assert inputs == list(range(300)) or wait is unordered_wait
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 0},
+        {"timeout": -1.0},
+        {"timeout": float("nan")},
+        {"timeout": 1, "capacity": 0},
+        {"timeout": 1, "on_error": "ignore"},
+        {"timeout": 1, "concurrency": 0},
+        {"timeout": 1, "pool_size": 0},
+        {"timeout": 1, "remember": -1},
+    ],
+    ids=str,
+)
+def test_options_that_are_not_possible_are_refused_at_once(wait: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=list(options)[-1]):
+        wait([1], double, **options)
+
+
+@BOTH
+def test_what_is_no_function_is_refused_at_once(wait: Any) -> None:
+    with pytest.raises(TypeError, match="no function"):
+        wait([1], 3, timeout=1)
+
+
+# --- options ---
+
+
+@BOTH
+def test_options_reach_the_operator(wait: Any) -> None:
+    """Retries, shared calls, a rate limit, concurrency, a dead letter, counts."""
+    attempts: dict[int, int] = {}
+
+    async def flaky(value: int) -> list[int]:
+        attempts[value] = attempts.get(value, 0) + 1
+        await asyncio.sleep(0)
+        if value == 13:
+            raise KeyError("unlucky")
+        if attempts[value] == 1 and value % 3 == 0:
+            raise ValueError("busy")
+        return [value]
+
+    def values() -> Iterator[int]:
+        yield from range(30)
+        until(lambda: sum(attempts.values()) == 40, "the retries")  # there are none after the end
+
+    letters: list[CapturedError] = []
+    metrics = CallMetrics()
+    results = list(
+        wait(
+            values(),
+            flaky,
+            timeout=TIMEOUT,
+            retry=RetryStrategy.fixed_delay(1, 1, retry_on_exception=ValueError),
+            rate_limit=RateLimit(100_000),
+            concurrency=5,
+            dedupe_by=lambda value: value,
+            remember=3,
+            on_error="capture",
+            dead_letter=letters.append,
+            metrics=metrics,
+        )
+    )
+
+    assert sorted(results) == [value for value in range(30) if value != 13]
+    assert [letter.input for letter in letters] == [13]
+    assert (metrics.completed, metrics.retried, metrics.captured, metrics.in_flight) == (29, 10, 1, 0)
+
+
+@BOTH
+def test_the_last_values_are_retried_like_any_other(wait: Any) -> None:
+    """All of these have been read, and the input has ended, before the first call comes back."""
+    attempts: dict[int, int] = {}
+
+    async def busy_twice(value: int) -> list[int]:
+        attempts[value] = attempts.get(value, 0) + 1
+        await asyncio.sleep(0)
+        if attempts[value] <= 2:
+            raise ValueError("busy")
+        return [value]
+
+    retry = RetryStrategy.fixed_delay(2, 1, retry_on_exception=ValueError)
+
+    assert sorted(wait(range(10), busy_twice, timeout=TIMEOUT, retry=retry)) == list(range(10))
+
+
+@BOTH
+def test_the_batch_form_gets_many_values(wait: Any) -> None:
+    class Doubler(AsyncFunction[int, int]):
+        sizes: list[int] = []
+
+        async def async_invoke_batch(self, values: list[int]) -> list[list[int]]:
+            self.sizes.append(len(values))
+            return [[2 * value] for value in values]
+
+    assert sorted(wait(range(100), Doubler(), timeout=TIMEOUT, max_batch_size=10)) == [2 * v for v in range(100)]
+    assert max(Doubler.sizes) <= 10
+    assert len(Doubler.sizes) < 100
+    Doubler.sizes.clear()
+
+
+def test_one_call_inside_another() -> None:
+    """Each has threads of its own."""
+    inner: Iterator[int] = ordered_wait(range(100), double, timeout=TIMEOUT)
+
+    assert list(ordered_wait(inner, double, timeout=TIMEOUT)) == [4 * value for value in range(100)]
+
+
+# --- chunks ---
+
+
+def settings(**options: Any) -> WaitSettings:
+    return WaitSettings(**({"timeout_ms": 60_000} | options))
+
+
+def chunked(values: Iterable[int], size: int) -> Iterator[list[int]]:
+    iterator = iter(values)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("max_chunk", [1, 10, 1000])
+def test_chunks_in_chunks_out(size: int, max_chunk: int) -> None:
+    lists: list[list[Any]] = list(wait_in_chunks(chunked(range(200), size), double, settings(), max_chunk=max_chunk))
+
+    assert [value for results in lists for value in results] == [2 * value for value in range(200)]
+    assert all(1 <= len(results) <= max_chunk for results in lists)
+
+
+def test_calls_go_on_across_chunks() -> None:
+    """The first call ends when one of another chunk has begun."""
+
+    class Meeting(AsyncFunction[int, int]):
+        async def open(self) -> None:
+            self.other = asyncio.Event()
+
+        async def async_invoke(self, value: int) -> list[int]:
+            if value == 0:
+                await self.other.wait()
+            else:
+                self.other.set()
+            return [value]
+
+    assert list(wait_in_chunks([[0], [1]], Meeting(), settings(), max_chunk=10)) == [[0, 1]]
+
+
+def test_empty_chunks_are_no_end() -> None:
+    lists: list[list[Any]] = list(wait_in_chunks([[], [1], [], [], [2], []], double, settings()))
+
+    assert lists == [[2, 4]]
+
+
+def test_no_chunks_give_no_lists() -> None:
+    assert list(wait_in_chunks([], double, settings())) == []
+    assert list(wait_in_chunks([[]], double, settings())) == []
+
+
+def test_results_of_one_value_may_be_more_than_a_chunk() -> None:
+    async def repeat(value: int) -> list[int]:
+        return [value] * 25
+
+    lists: list[list[Any]] = list(wait_in_chunks([[1, 2]], repeat, settings(), max_chunk=10))
+
+    assert [len(results) for results in lists] == [10, 10, 10, 10, 10]
+
+
+def test_few_chunks_are_read_ahead() -> None:
+    """No more than the calls under way, the results that wait, and one chunk ahead take in."""
+
+    def chunks() -> Iterator[list[int]]:
+        for number in itertools.count():
+            read.append(number)
+            yield [number]
+
+    read: list[int] = []
+    lists: Iterator[list[Any]] = wait_in_chunks(chunks(), double, settings(capacity=5), max_chunk=1)
+    for _ in range(10):
+        next(lists)
+
+    assert len(read) <= 10 + 5 + 2 + 3
+    lists.close()  # type: ignore[attr-defined]
+
+
+def test_chunks_are_read_on_the_callers_thread() -> None:
+    def chunks() -> Iterator[list[int]]:
+        for number in range(5):
+            threads.add(threading.current_thread())
+            yield [number]
+
+    threads: set[threading.Thread] = set()
+    list(wait_in_chunks(chunks(), double, settings()))
+
+    assert threads == {threading.current_thread()}
+
+
+def test_an_error_of_the_chunks_is_raised() -> None:
+    def chunks() -> Iterator[list[int]]:
+        yield [1]
+        raise OSError("disk gone")
+
+    with pytest.raises(OSError, match="disk gone"):
+        list(wait_in_chunks(chunks(), double, settings()))
+
+
+def test_a_failed_call_is_raised_while_the_input_goes_on() -> None:
+    async def fail(value: int) -> list[int]:
+        raise ValueError("no such row")
+
+    with pytest.raises(AsyncOperatorError, match="no such row"):
+        list(wait_in_chunks(([number] for number in itertools.count()), fail, settings()))
+
+
+@pytest.mark.parametrize("max_chunk", [1, 100])
+def test_closing_early_ends_everything(max_chunk: int) -> None:
+    service = Service()
+    lists: Iterator[list[Any]] = wait_in_chunks(
+        ([number] for number in itertools.count()), service, settings(), max_chunk=max_chunk
+    )
+    next(lists)
+
+    lists.close()  # type: ignore[attr-defined]
+
+    assert service.closed == 1
+
+
+def test_a_host_goes_on_from_one_iteration_to_the_next() -> None:
+    service = Service()
+    host = make_host(service)
+    host.start()
+
+    for _ in range(3):
+        assert list(wait_in_chunks([[1], [2]], host, settings())) == [[2, 4]]
+
+    assert (service.opened, service.closed) == (1, 0)
+    assert host.stop(TIMEOUT_S)
+    assert service.closed == 1
+
+
+def test_settings_pickle() -> None:
+    given = settings(
+        retry=RetryStrategy.fixed_delay(2, 10, retry_on_exception=ValueError),
+        rate_limit=RateLimit(10, cost=len),
+        output_mode="unordered",
+    )
+
+    assert pickle.loads(pickle.dumps(given)) == given
+
+
+def test_settings_that_are_not_possible_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="capacity"):
+        wait_in_chunks([[1]], double, settings(capacity=0))
+
+
+@pytest.mark.parametrize("max_chunk", [0, -1])
+def test_a_chunk_size_below_one_is_refused(max_chunk: int) -> None:
+    with pytest.raises(ValueError, match="max_chunk"):
+        wait_in_chunks([[1]], double, settings(), max_chunk=max_chunk)
+
+
+# --- under load ---
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+@pytest.mark.parametrize("max_chunk", [1, 50])
+def test_nothing_is_lost_or_doubled_when_threads_switch_often(mode: Any, max_chunk: int) -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        lists: Iterator[list[Any]] = wait_in_chunks(
+            chunked(range(3000), 37), double, settings(output_mode=mode, capacity=50), max_chunk=max_chunk
+        )
+        values = [value for results in lists for value in results]
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert (values if mode == "ordered" else sorted(values)) == [2 * value for value in range(3000)]
