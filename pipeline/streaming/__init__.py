@@ -1,13 +1,14 @@
 """Stream processing on the mailbox, independent of any engine: stream tasks, and Async I/O after Flink's."""
 
 from pipeline.streaming.async_wait import AsyncWaitOperator
-from pipeline.streaming.call_host import CallHost, make_host
+from pipeline.streaming.call_host import CallHost
 from pipeline.streaming.call_metrics import CallMetrics, register_call_metrics
 from pipeline.streaming.checkpoint_format import CheckpointError, PickleSerializer
 from pipeline.streaming.checkpoints import Checkpoint, CheckpointStorage, Recovery
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError, RetryAfter
 from pipeline.streaming.functions import AsyncFunction
+from pipeline.streaming.hosts import make_host
 from pipeline.streaming.inputs import InputStatus, IterableInput, QueueInput, StreamTaskInput
 from pipeline.streaming.queues import (
     OrderedStreamElementQueue,

@@ -10,23 +10,23 @@ answered, late, or failed; whatever comes afterwards is ignored.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from time import perf_counter_ns
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, MailboxTimeService, ProcessingTimeService
-from pipeline.streaming.call_host import AnswerBox, Call, CallHost, make_host
+from pipeline.streaming.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.call_metrics import CallMetrics
 from pipeline.streaming.call_path import DEFAULT_BATCH_SIZE, BatchCall, CallPath, RecordCall
 from pipeline.streaming.deadlines import Deadlines
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.failures import AsyncOperatorError, CapturedError, RetryAfter
-from pipeline.streaming.functions import AnyFunction, as_results, check_batch_results
+from pipeline.streaming.emission import Emission, OutputAvailability
+from pipeline.streaming.error_policy import DeadLetter, ErrorPolicy, OnError
+from pipeline.streaming.failures import RetryAfter
+from pipeline.streaming.functions import AnyFunction, as_results
+from pipeline.streaming.hosts import make_host
 from pipeline.streaming.queues import (
     OrderedStreamElementQueue,
     ResultFuture,
@@ -37,15 +37,7 @@ from pipeline.streaming.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.retry import RetryStrategy
 from pipeline.streaming.sharing import SharedCalls
 
-log = logging.getLogger(__name__)
-
 OutputMode: TypeAlias = Literal["ordered", "unordered"]
-OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
-Availability: TypeAlias = Callable[[], "Future[None] | None"]
-"""None while the output takes elements; else a future that completes when it does again."""
-
-_ELEMENTS_PER_STEP: Final = 128
-"""Elements emitted before other mail has its turn."""
 
 
 class AsyncWaitOperator:
@@ -67,7 +59,7 @@ class AsyncWaitOperator:
         results of finished calls stay known, the last used, for `remember_ms` if that is given.
     `max_batch_size`, `linger_ms`: for the batch form: a batch goes when it is full, when its first member has waited
         that long, or when the queue is full. With 0 ms it goes as soon as other mail has run.
-    `output_availability`: see Availability; records are emitted only while it gives None.
+    `output_availability`: see OutputAvailability; records are emitted only while it gives None.
     """
 
     def __init__(
@@ -83,7 +75,7 @@ class AsyncWaitOperator:
         retry: RetryStrategy | None = None,
         retries_at_end: bool = False,
         on_error: OnError = "fail",
-        dead_letter: Callable[[CapturedError], Any] | None = None,
+        dead_letter: DeadLetter | None = None,
         rate_limit: RateLimit | RateLimiter | None = None,
         concurrency: int | None = None,
         dedupe_by: Callable[[Any], Any] | None = None,
@@ -93,7 +85,7 @@ class AsyncWaitOperator:
         max_batch_size: int | None = None,
         linger_ms: int = 0,
         metrics: CallMetrics | None = None,
-        output_availability: Availability | None = None,
+        output_availability: OutputAvailability | None = None,
         name: str = "async wait",
     ) -> None:
         """Check the settings; nothing is started.
@@ -102,7 +94,7 @@ class AsyncWaitOperator:
             ValueError: a number or a mode is not possible; the message names it. TypeError: `function` is none.
         """
         retries = retry is not None and retry.is_enabled()
-        _check_settings(timeout_ms, retries, output_mode, on_error, concurrency, max_batch_size, linger_ms)
+        _check_settings(timeout_ms, retries, output_mode, concurrency, max_batch_size, linger_ms)
         if remember and dedupe_by is None:
             raise ValueError(f"remember is {remember}; results are remembered by a key, so give dedupe_by, too")
         self.name = name
@@ -116,10 +108,7 @@ class AsyncWaitOperator:
             )
         self._executor = mailbox_executor
         self._timeout_ms = timeout_ms
-        self._output = output
-        self._output_availability = output_availability
-        self._on_error = on_error
-        self._dead_letter = dead_letter
+        self._errors = ErrorPolicy(name, on_error, dead_letter, self.metrics)
         self._retry = retry if retries else None
         self._retries_at_end = retries_at_end
         self._timers = MailboxTimeService(processing_time_service, mailbox_executor)
@@ -127,6 +116,7 @@ class AsyncWaitOperator:
         self._queue: StreamElementQueue[Any, Any] = (
             OrderedStreamElementQueue(capacity) if output_mode == "ordered" else UnorderedStreamElementQueue(capacity)
         )
+        self._emission = Emission(self._queue, output, output_availability, mailbox_executor)
         self._deadlines: Deadlines[RecordCall] = Deadlines(self._timers, timeout_ms, self._late)
         self._path = CallPath(
             self._host,
@@ -143,12 +133,9 @@ class AsyncWaitOperator:
         self._dedupe_by = dedupe_by
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(remember, remember_ms)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in the order of their failures
+        self._under_way = 0  # attempts begun that have neither been answered nor given up
         self._is_open = False
         self._is_ending = False  # the input has ended: no more retries
-        self._is_closed = False  # nothing is emitted any more
-        self._is_emitting = False
-        self._is_emission_sent = False  # a mail that emits is on its way
-        self._room: Future[None] | None = None  # somebody waits for room in the queue
         self._restored: deque[StreamElement[Any]] = deque()  # not in the queue yet
 
     # ------------------------------------------------------------------------------------------------ life cycle
@@ -194,12 +181,13 @@ class AsyncWaitOperator:
 
     def close(self) -> None:
         """Give up the calls under way and close the function, if the host is this operator's. After a failure, too."""
-        self._is_closed = True
+        self._emission.stop()
         self._timers.quiesce()
         for call in self._deadlines:
             call.is_done = True
             self._path.give_up(call)
-            self.metrics.ended += 1
+        self.metrics.ended += self._under_way
+        self._under_way = 0
         self._deadlines.clear()
         if self._owns_host:
             self._host.stop()
@@ -218,14 +206,13 @@ class AsyncWaitOperator:
         call = RecordCall(record.value, self._box, entry, perf_counter_ns())
         self._deadlines.add(call)
         if self._dedupe_by is None or self._leads(call):
-            self.metrics.calls += 1
-            self._path.start(call)
+            self._begin(call)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Queue a watermark behind what was taken in before. Waits as `process_element` does."""
         if self._queue.try_put(watermark) is None:
             self._put_when_there_is_room(watermark)
-        self._emit()
+        self._emission.run()
 
     def is_available(self) -> bool:
         """Whether the queue has room, so that the next element will not wait."""
@@ -233,12 +220,10 @@ class AsyncWaitOperator:
 
     def available_future(self) -> Future[None] | None:
         """None if there is room; else a future, completed on the mailbox thread, when an emission has made some."""
-        if self.is_available():
-            return None
-        if self._room is None:
+        room = self._emission.room()
+        if room is not None:
             self._path.flush()  # nothing will come that could fill the batch
-            self._room = Future()
-        return self._room
+        return room
 
     def _put_when_there_is_room(self, element: StreamElement[Any]) -> ResultFuture[Any]:
         while (entry := self._queue.try_put(element)) is None:
@@ -258,7 +243,7 @@ class AsyncWaitOperator:
             self.metrics.remembered += 1
             self.metrics.completed += 1
             self._complete(call, results or ())
-            self._emit()
+            self._emission.run()
         else:
             self.metrics.shared += 1
         return False
@@ -271,15 +256,23 @@ class AsyncWaitOperator:
         box.is_notified = False
         answers = box.answers
         is_plain = self._retry is None and self._dedupe_by is None
+        metrics = self.metrics
+        count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
         try:
             while answers:
                 call = answers.popleft()
                 if type(call) is not RecordCall:
                     self._answered_batch(call)
                 elif is_plain and type(call.results) is list and not call.is_done:
-                    # What _answered comes to for most calls, without its five calls of methods.
-                    self._count_answer(call)
-                    self.metrics.completed += 1
+                    # What _answered comes to for most calls, without its calls of methods.
+                    if call.is_counted:
+                        self._path.ended(call)
+                    self._under_way -= 1
+                    metrics.ended += 1
+                    metrics.completed += 1
+                    count_call_time(call.ended_ns - call.started_ns)
+                    if call.is_first:
+                        count_queue_wait(call.started_ns - call.taken_ns)
                     call.is_done = True
                     call.entry.complete(call.results)
                 else:
@@ -288,48 +281,42 @@ class AsyncWaitOperator:
             # One that failed the task must not take the others along: they are still answers.
             if answers and not box.is_notified:
                 box.notify()
-            self._emit()
+            self._emission.run()
 
     def _answered(self, call: RecordCall) -> None:
-        if not call.is_done:
-            self._count_answer(call)
-            self._settle(call)
-
-    def _count_answer(self, call: RecordCall) -> None:
+        if call.is_done:
+            return
         if call.is_counted:
             self._path.ended(call)
-        metrics = self.metrics
-        metrics.ended += 1
-        metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        self._ended(call)
+        self.metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        self._count_wait(call)
+        self._settle(call)
+
+    def _begin(self, call: RecordCall) -> None:
+        call.is_begun = True
+        self._under_way += 1
+        self.metrics.calls += 1
+        self._path.start(call)
+
+    def _ended(self, call: RecordCall) -> None:
+        call.is_begun = False
+        self._under_way -= 1
+        self.metrics.ended += 1
+
+    def _count_wait(self, call: RecordCall) -> None:
         if call.is_first:
             call.is_first = False
-            metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
+            self.metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
 
     def _answered_batch(self, call: Call) -> None:
         assert isinstance(call, BatchCall)
         self._path.ended(call)
         self.metrics.call_time.record_ns(call.ended_ns - call.started_ns)
-        entries: Sequence[Any] = ()
-        if call.error is None:
-            try:
-                entries = check_batch_results(call.results, len(call.members))
-            except (TypeError, ValueError) as error:
-                call.error = error
         failure: BaseException | None = None
-        for index, member in enumerate(call.members):
-            if member.is_done:
-                continue
-            self.metrics.ended += 1
-            member.batch, member.started_ns, member.ended_ns = None, call.started_ns, call.ended_ns
-            member.error = call.error
-            if call.error is None:
-                if isinstance(entries[index], BaseException):
-                    member.error = entries[index]
-                else:
-                    member.results = entries[index]
-            if member.is_first:
-                member.is_first = False
-                self.metrics.queue_wait.record_ns(call.started_ns - member.taken_ns)
+        for member in call.hand_out():
+            self._ended(member)
+            self._count_wait(member)
             try:
                 self._settle(member)
             except BaseException as error:  # fails the task; the others are answered all the same
@@ -349,7 +336,9 @@ class AsyncWaitOperator:
                 except TypeError as refused:
                     error = refused
         if self._wants_another(call, results, error):
-            if isinstance(error, RetryAfter):
+            if self._timeout_ms > 0 and call.deadline_ms <= self._timers.current_processing_time():
+                self._late([call])  # its time is over, though the timer has not fired yet
+            elif isinstance(error, RetryAfter):
                 self._path.pause(self._timers.current_processing_time() + error.delay_s * 1000)
                 self._start_again(call)
             else:
@@ -378,7 +367,7 @@ class AsyncWaitOperator:
         for failed in (call, *(self._shared.fail(call.key) if call.leads else ())):
             self.metrics.failed += 1
             try:
-                self._complete(failed, self._results_of_failure(failed, error))
+                self._complete(failed, self._errors.results_of(failed, error))
             except BaseException as raised:
                 # Whatever waits for the queue goes on, and sees the failure.
                 self._complete(failed, ())
@@ -386,37 +375,16 @@ class AsyncWaitOperator:
         if failure is not None:
             raise failure
 
-    def _results_of_failure(self, call: RecordCall, error: BaseException) -> Sequence[Any]:
-        if self._on_error == "fail":
-            raise AsyncOperatorError(self.name, call.value, error, call.attempts) from error
-        if self._on_error == "drop":
-            self.metrics.dropped += 1
-            return ()
-        self.metrics.captured += 1
-        captured = CapturedError.of(call.value, error, call.attempts, call.taken_ns)
-        if callable(self._on_error):
-            try:
-                return as_results(self._on_error(captured))
-            except Exception as raised:
-                raise AsyncOperatorError(self.name, call.value, raised, call.attempts) from raised
-        if self._dead_letter is None:
-            return (captured,)
-        self._dead_letter(captured)
-        return ()
-
     # ---------------------------------------------------------------------------------------- retries and timeouts
 
     def _wants_another(self, call: RecordCall, results: Sequence[Any], error: BaseException | None) -> bool:
         """Whether the record's call is to be made again after this outcome of an attempt."""
         retry = self._retry
         if isinstance(error, RetryAfter):
-            wants = True
-        elif retry is None or self._is_ending or not retry.can_retry(call.attempts):
-            wants = False
-        else:
-            wants = retry.retries_error(error) if error is not None else retry.retries_result(results)
-        # One whose time is over has had its last attempt, though the timer may not have fired yet.
-        return wants and not (self._timeout_ms > 0 and call.deadline_ms < self._timers.current_processing_time())
+            return True
+        if retry is None or self._is_ending or not retry.can_retry(call.attempts):
+            return False
+        return retry.retries_error(error) if error is not None else retry.retries_result(results)
 
     def _retry_later(self, call: RecordCall) -> None:
         assert self._retry is not None
@@ -439,8 +407,7 @@ class AsyncWaitOperator:
     def _start_again(self, call: RecordCall) -> None:
         call.prepare_again()
         self.metrics.retried += 1
-        self.metrics.calls += 1
-        self._path.start(call)
+        self._begin(call)
 
     def _late(self, calls: list[RecordCall]) -> None:
         """Their time is over. Nothing happens to those whose outcome has arrived, though nobody has fetched it."""
@@ -454,7 +421,7 @@ class AsyncWaitOperator:
             except BaseException as error:
                 self._complete(call, ())
                 failure = failure or error
-        self._emit()
+        self._emission.run()
         if failure is not None:
             raise failure
 
@@ -463,16 +430,16 @@ class AsyncWaitOperator:
             del self._retrying[call]
             if call.retry_timer is not None:
                 call.retry_timer.cancel()
-        elif call.leads or self._dedupe_by is None:
+        elif call.is_begun:
             self._path.give_up(call)
-            self.metrics.ended += 1
+            self._ended(call)
         self.metrics.timed_out += 1
         self._hand_over(call)
         try:
             results = as_results(self._host.timeout(call.value, self._timeout_ms, call.attempts))
         except BaseException as error:
             self.metrics.failed += 1
-            return self._results_of_failure(call, error)
+            return self._errors.results_of(call, error)
         self.metrics.completed += 1
         return results
 
@@ -500,53 +467,7 @@ class AsyncWaitOperator:
         following = self._shared.abandon(call.key)
         if following is not None:
             following.leads = True
-            self.metrics.calls += 1
-            self._path.start(following)
-
-    # -------------------------------------------------------------------------------------------------- emission
-
-    def _emit(self) -> None:
-        """Emit what is complete and has its turn; some of it, if it is much, and the rest by another mail."""
-        queue = self._queue
-        if self._is_emitting or self._is_emission_sent or self._is_closed:
-            return
-        self._is_emitting = True
-        try:
-            if self._output_availability is None:
-                if queue.emit_completed_elements(self._output, _ELEMENTS_PER_STEP) == _ELEMENTS_PER_STEP:
-                    self._send_emission()
-                return
-            for _ in range(_ELEMENTS_PER_STEP):
-                if not queue.has_completed_elements() or not self._is_output_available():
-                    return
-                queue.emit_completed_element(self._output)
-            self._send_emission()
-        finally:
-            self._is_emitting = False
-            if self._room is not None and not queue.is_full():
-                room, self._room = self._room, None
-                with suppress(InvalidStateError):  # cancelled by who waited
-                    room.set_result(None)
-
-    def _is_output_available(self) -> bool:
-        """If not, the emission goes on by mail when it is."""
-        assert self._output_availability is not None
-        available = self._output_availability()
-        if available is None or available.done():
-            return True
-        self._is_emission_sent = True
-        available.add_done_callback(lambda _: self._send_emission())
-        return False
-
-    def _send_emission(self) -> None:
-        """Any thread."""
-        self._is_emission_sent = True
-        with suppress(RejectedExecutionError):  # the mailbox is closed: the state will be replayed
-            self._executor.execute(self._emit_by_mail, "emit completed elements")
-
-    def _emit_by_mail(self) -> None:
-        self._is_emission_sent = False
-        self._emit()
+            self._begin(following)
 
 
 def _cost_of(rate_limit: RateLimit | RateLimiter | None) -> Callable[[Any], float]:
@@ -559,7 +480,6 @@ def _check_settings(
     timeout_ms: int,
     retries: bool,
     output_mode: object,
-    on_error: object,
     concurrency: int | None,
     max_batch_size: int | None,
     linger_ms: int,
@@ -568,8 +488,6 @@ def _check_settings(
         raise ValueError(f"timeout_ms is {timeout_ms}; it has to be positive" + (", as retries end with it" * retries))
     if output_mode not in ("ordered", "unordered"):
         raise ValueError(f'output_mode is {output_mode!r}; choose "ordered" or "unordered"')
-    if on_error not in ("fail", "drop", "capture") and not callable(on_error):
-        raise ValueError(f'on_error is {on_error!r}; choose "fail", "drop", "capture", or give a function')
     for name, number, least in (
         ("concurrency", concurrency, 1),
         ("max_batch_size", max_batch_size, 1),

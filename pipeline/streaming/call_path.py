@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService, TimerFuture
 from pipeline.streaming.call_host import AnswerBox, Call, CallHost
+from pipeline.streaming.functions import check_batch_results
 from pipeline.streaming.rate_limit import RateLimiter
 
 DEFAULT_BATCH_SIZE: Final = 100
@@ -27,6 +28,7 @@ class RecordCall(Call):
     attempts = 1  # as the retry strategy counts them
     retry_timer: TimerFuture | None = None  # it waits for a retry
     key: Any = None  # by which calls are shared
+    is_begun = False  # an attempt is under way: begun, and neither answered nor given up
     is_first = True  # it has not been answered before
     leads = False  # others of the same key wait for this one
     batch: BatchCall | None = None  # under way in that one
@@ -50,6 +52,29 @@ class BatchCall(Call):
         super().__init__([member.value for member in members], box)
         self.members = members
         self.wanted = len(members)  # members that are not late yet
+
+    def hand_out(self) -> list[RecordCall]:
+        """Give each member that is not late its part of the answer; returns these."""
+        entries: Sequence[Any] = ()
+        error = self.error
+        if error is None:
+            try:
+                entries = check_batch_results(self.results, len(self.members))
+            except (TypeError, ValueError) as refused:
+                error = refused
+        answered = []
+        for index, member in enumerate(self.members):
+            if member.is_done:
+                continue
+            member.batch, member.started_ns, member.ended_ns = None, self.started_ns, self.ended_ns
+            if error is not None:
+                member.error = error
+            elif isinstance(entries[index], BaseException):
+                member.error = entries[index]
+            else:
+                member.results = entries[index]
+            answered.append(member)
+        return answered
 
 
 class CallPath:

@@ -57,10 +57,10 @@ class Recovery:
     redone: tuple[StreamElement[Any], ...]
     """The elements that operators had in hand, and take in again before any new input."""
     outputs_before: int
-    """Records the task had emitted until the checkpoint, counted from its very first run: these do not come again.
+    """Records the task had emitted until the checkpoint, numbered from its very first run: these do not come again.
 
-    Those that the last run emitted after them may come again. An output that is cut back to this number by each
-    recovery, or to its own `output_state`, has every record exactly once.
+    Those after that number, which only the run that ended may have emitted, may come again. An output that is cut back
+    by each recovery, to this number or to its own `output_state`, has every record exactly once.
     """
     output_state: Any = None
     """What the output's `snapshot_state` said when the checkpoint was taken."""

@@ -13,12 +13,21 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class StreamRecord(Generic[T_co]):
     """A value and its event time in milliseconds, which is None where the stream has no event time."""
 
     value: T_co
-    timestamp_ms: int | None = None
+    timestamp_ms: int | None
+
+    def __init__(self, value: T_co, timestamp_ms: int | None = None) -> None:
+        # In two thirds of the time of what a frozen dataclass does; there are two records for each that is processed.
+        _set_value(self, value)
+        _set_timestamp_ms(self, timestamp_ms)
+
+
+_set_value = vars(StreamRecord)["value"].__set__
+_set_timestamp_ms = vars(StreamRecord)["timestamp_ms"].__set__
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,8 +131,9 @@ class QueueInput(Generic[T]):
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; a queue needs room for at least 1 element")
         self._capacity = capacity
-        self._lock = threading.RLock()  # held by producers to put; by the mailbox thread to snapshot, and to find out
-        # that there is nothing. Under it only the mailbox's own lock is taken, by the callbacks of _waiting.
+        # Held by producers in a put or a block; by the mailbox thread to snapshot, and when it finds nothing. Under it,
+        # what a producer does in a block is called, and what tells its position; and _waiting is completed: it sends mail.
+        self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         # Producers append under _lock; the mailbox thread pops without it, which is atomic.
         self._queue: deque[StreamElement[Any]] = deque()
@@ -229,7 +230,6 @@ class QueueInput(Generic[T]):
         with self._lock:
             if self._queue:
                 return _MORE
-            self._room.notify_all()
             return _END if self._ended else _NOTHING
 
     def _check_put(self) -> None:

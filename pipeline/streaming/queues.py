@@ -110,7 +110,11 @@ class _RecordEntry(ResultFuture[Out], Generic[In, Out]):
     __slots__ = ("element",)
 
     def __init__(self, record: StreamRecord[In]) -> None:
-        super().__init__()
+        # What the future's __init__ does, without its call: there is one for each record.
+        self._claim = threading.Lock()
+        self._results = ()
+        self._error = None
+        self._done = False
         self.element = record
 
     def emit(self, output: Callable[[StreamElement[Out]], object]) -> None:
@@ -264,7 +268,11 @@ class _SegmentEntry(_RecordEntry[In, Out]):
     __slots__ = ("_segment",)
 
     def __init__(self, record: StreamRecord[In], segment: _Segment[In, Out]) -> None:
-        super().__init__(record)
+        self._claim = threading.Lock()
+        self._results = ()
+        self._error = None
+        self._done = False
+        self.element = record
         self._segment = segment
         segment.incomplete[self] = None
 

@@ -99,8 +99,9 @@ class Source(Protocol):
     """Where a SourceStreamTask's records come from.
 
     A source that can go on from a position has two methods more: `snapshot_state()` gives it, called on the mailbox
-    thread while nobody holds the checkpoint lock; `initialize_state(state)` gets it before `run`, if there is a
-    checkpoint. If it has `close()`, that is called on the mailbox thread at the end of the task.
+    thread under the checkpoint lock, so it must not wait for another lock under which `run` collects;
+    `initialize_state(state)` gets it before `run`, if there is a checkpoint. If it has `close()`, that is called on the
+    mailbox thread at the end of the task.
     """
 
     def run(self, ctx: SourceContext[Any], /) -> None:
@@ -188,8 +189,9 @@ class SourceStreamTask(StreamTask):
     def _prepare(self, processor: MailboxProcessor) -> None:
         super()._prepare(processor)
         self._completion.add_done_callback(self._on_source_ended)
-        self._thread = thread = threading.Thread(target=self._run_source, name=f"{self.name} source", daemon=True)
+        thread = threading.Thread(target=self._run_source, name=f"{self.name} source", daemon=True)
         thread.start()
+        self._thread = thread
 
     def _run_source(self) -> None:
         try:
@@ -205,7 +207,9 @@ class SourceStreamTask(StreamTask):
         error = completion.exception()
         if error is None:
             self._queue.end()  # the mailbox thread reads what is left, and then sees the end
-            if self._reason is FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN:
+            if (
+                self._reason is FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN
+            ):  # written before the source was told to stop
                 self._stop_loop()
         elif self.is_cancelled and _was_interrupted(error):
             cancelled = TaskCancelledError(f"{self.name} was cancelled")

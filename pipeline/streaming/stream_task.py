@@ -25,7 +25,13 @@ from dispatcher.mailbox import (
 from pipeline.streaming.checkpoints import Checkpoint, CheckpointStorage, Recovery
 from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.inputs import ElementOutput, InputStatus, StreamTaskInput
-from pipeline.streaming.task_chain import Availability, CallableOutput, OperatorChain, OperatorFactory, StreamTaskOutput
+from pipeline.streaming.task_chain import (
+    AvailabilityProvider,
+    CallableOutput,
+    OperatorChain,
+    OperatorFactory,
+    StreamTaskOutput,
+)
 from pipeline.streaming.task_checkpoints import CheckpointRequest, TaskCheckpoints
 from pipeline.streaming.task_control import FinishingReason, TaskCancelledError, TaskControl, TaskState
 
@@ -88,7 +94,8 @@ class StreamTask(TaskControl):
         self._restored: Checkpoint | None = None
         self._chain: OperatorChain | None = None
         self._checkpoints: TaskCheckpoints | None = None
-        self._availabilities: tuple[Availability, ...] = ()  # asked before each record
+        self._notified = 0  # the newest checkpoint that operators were told of
+        self._availabilities: tuple[AvailabilityProvider, ...] = ()  # asked before each record
         self._reason = FinishingReason.END_OF_DATA
         self._is_stopping = False
         self._stop_requests: list[CheckpointRequest] = []  # done with the last checkpoint
@@ -97,6 +104,8 @@ class StreamTask(TaskControl):
 
     def restore(self) -> Recovery | None:
         """Read the newest checkpoint, so that `recovery` is known before anything is done. `run` does it otherwise.
+
+        The folder is the task's from then on, until `run` has ended.
 
         Raises:
             CheckpointError: there are checkpoints, and none that can be restored; or another task has the folder.
@@ -175,7 +184,7 @@ class StreamTask(TaskControl):
         self._check_cancelled()
         self._checkpoints.start_periodic()
 
-    def _make_output(self) -> tuple[ElementOutput, Availability | None]:
+    def _make_output(self) -> tuple[ElementOutput, AvailabilityProvider | None]:
         output = self._output
         call = output._call if isinstance(output, CallableOutput) else output
 
@@ -190,7 +199,7 @@ class StreamTask(TaskControl):
         """The default action: feed the head while it has room, there is something to read, and no mail waits."""
         processor, chain, _ = self._of_run()
         rooms, feed, emit_next = self._availabilities, chain.feed, self._input.emit_next
-        has_mail = processor.mailbox.has_mail
+        mailbox = processor.mailbox
         while True:
             for room in rooms:
                 if not room.is_available():
@@ -199,7 +208,7 @@ class StreamTask(TaskControl):
             status = emit_next(feed)
             if status is not _MORE:
                 break
-            if has_mail():
+            if mailbox._new_mail or mailbox._batch:  # has_mail, without its calls
                 return
         if status is _NOTHING:
             self._suspend_until(controller, self._input.available())
@@ -243,8 +252,6 @@ class StreamTask(TaskControl):
         if is_finished:
             self._end_of_data(chain.feed)
             chain.end_input()
-        else:
-            chain.quiesce_timers()
         processor.prepare_close()
         processor.drain()
         self._check_cancelled()
@@ -317,7 +324,9 @@ class StreamTask(TaskControl):
             self._storage.release()
 
     def _notify(self, checkpoint_id: int) -> None:
-        self._of_run()[1].notify_checkpoint_complete(checkpoint_id)
+        if checkpoint_id > self._notified:  # one that comes again, or late, is of no use to an operator
+            self._notified = checkpoint_id
+            self._of_run()[1].notify_checkpoint_complete(checkpoint_id)
 
     def _of_run(self) -> tuple[MailboxProcessor, OperatorChain, TaskCheckpoints]:
         assert self._processor is not None

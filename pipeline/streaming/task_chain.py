@@ -18,7 +18,7 @@ from pipeline.streaming.inputs import ElementOutput
 
 
 @runtime_checkable
-class Availability(Protocol):
+class AvailabilityProvider(Protocol):
     """What has room or has not; asked before something is given to it. Mailbox thread only."""
 
     def is_available(self) -> bool: ...
@@ -30,7 +30,7 @@ class Availability(Protocol):
 class StreamOperator(Protocol):
     """What a task does with each element. All of it is called on the mailbox thread; it may wait by yielding only.
 
-    An operator that has the methods of Availability is given elements only while it is available. One that has
+    An operator that has the methods of AvailabilityProvider is given elements only while it is available. One that has
     `notify_checkpoint_complete(checkpoint_id)` gets these notices, also while it yields.
     """
 
@@ -56,8 +56,8 @@ class StreamOperator(Protocol):
 class StreamTaskOutput:
     """A task's output that does more than take elements; for one that does not, a callable is enough.
 
-    Mailbox thread only. `is_available` and `available_future` are those of Availability: the task does not read while
-    the output has no room. It is called all the same with what operators emit meanwhile.
+    Mailbox thread only. `is_available` and `available_future` are those of AvailabilityProvider: without room, the task
+    does not read. The output is called all the same with what operators emit meanwhile.
     """
 
     def __call__(self, element: StreamElement[Any]) -> object:
@@ -123,7 +123,7 @@ class OperatorChain:
         self,
         factories: Sequence[OperatorFactory],
         output: ElementOutput,
-        output_availability: Availability | None,
+        output_availability: AvailabilityProvider | None,
         *,
         processor: MailboxProcessor,
         time_service: ProcessingTimeService,
@@ -152,7 +152,8 @@ class OperatorChain:
             self._executors.insert(0, executor)
             self._timers.insert(0, timers)
             self.feed = _feed_into(operator)
-            if isinstance(operator, Availability):  # else it passes everything on: it has the room of what follows
+            # One that does not say passes everything on: it has the room of what is behind it.
+            if isinstance(operator, AvailabilityProvider):
                 self.availability = operator
 
     def initialize_state(self, states: list[list[StreamElement[Any]]]) -> None:

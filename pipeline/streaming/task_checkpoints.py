@@ -125,6 +125,9 @@ class TaskCheckpoints:
         except Exception as error:
             self._fail(checkpoint_id, error, future)
             return
+        except BaseException as error:  # KeyboardInterrupt ends the task; nobody is to wait for this checkpoint
+            future.set_exception(error)
+            raise
         self._under_way += 1
         self._writer.submit(self._write, storage, checkpoint_id, data, is_savepoint, future)
 

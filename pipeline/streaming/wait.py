@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from dispatcher.mailbox import MailboxProcessor, ManualClock
-from pipeline.streaming.async_wait import AsyncWaitOperator, OnError, OutputMode
+from pipeline.streaming.async_wait import AsyncWaitOperator, OutputMode
 from pipeline.streaming.call_host import CallHost
 from pipeline.streaming.call_metrics import CallMetrics
 from pipeline.streaming.elements import StreamElement, StreamRecord
-from pipeline.streaming.failures import CapturedError
+from pipeline.streaming.error_policy import DeadLetter, OnError
 from pipeline.streaming.functions import AnyFunction, is_batch_function
 from pipeline.streaming.inputs import AVAILABLE, ElementOutput, InputStatus
 from pipeline.streaming.rate_limit import RateLimit, RateLimiter
@@ -54,7 +54,7 @@ class WaitSettings:
     output_mode: OutputMode = "ordered"
     retry: RetryStrategy | None = None
     on_error: OnError = "fail"
-    dead_letter: Callable[[CapturedError], Any] | None = None
+    dead_letter: DeadLetter | None = None
     rate_limit: RateLimit | RateLimiter | None = None
     concurrency: int | None = None
     dedupe_by: Callable[[Any], Any] | None = None
@@ -112,7 +112,7 @@ def ordered_wait(
     capacity: int = 100,
     retry: RetryStrategy | None = None,
     on_error: OnError = "fail",
-    dead_letter: Callable[[CapturedError], Any] | None = None,
+    dead_letter: DeadLetter | None = None,
     rate_limit: RateLimit | None = None,
     concurrency: int | None = None,
     dedupe_by: Callable[[In], Any] | None = None,
@@ -159,7 +159,7 @@ def unordered_wait(
     capacity: int = 100,
     retry: RetryStrategy | None = None,
     on_error: OnError = "fail",
-    dead_letter: Callable[[CapturedError], Any] | None = None,
+    dead_letter: DeadLetter | None = None,
     rate_limit: RateLimit | None = None,
     concurrency: int | None = None,
     dedupe_by: Callable[[In], Any] | None = None,

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
-from dispatcher.mailbox import MailboxExecutor, ManualClock, TaskMailbox
+from dispatcher.mailbox import MailboxExecutor, ManualClock, ProcessingTimeService, TaskMailbox
 from pipeline.streaming.async_wait import AsyncWaitOperator
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.functions import AsyncFunction
@@ -151,7 +151,8 @@ class Switch:
 class Harness:
     """An operator, its mailbox, its clock and its output. Use it as a context: that opens and closes the operator.
 
-    `idle` is called each time that the mailbox thread would wait: it has to bring mail, or to fail the test.
+    `idle` is called each time that the mailbox thread would wait: it has to bring mail, or to fail the test. `timers`
+    are real ones in place of the clock.
     """
 
     def __init__(
@@ -163,6 +164,7 @@ class Harness:
         state: Iterable[StreamElement[Any]] = (),
         idle: Callable[[], None] | None = None,
         priority: int = 0,
+        timers: ProcessingTimeService | None = None,
         **options: Any,
     ) -> None:
         self.function: Any = HandFunction() if function is None else function
@@ -176,7 +178,7 @@ class Harness:
             timeout_ms=timeout_ms,
             capacity=capacity,
             mailbox_executor=self.executor,
-            processing_time_service=self.clock,
+            processing_time_service=timers or self.clock,
             output=options.pop("output", self.output.append),
             **options,
         )

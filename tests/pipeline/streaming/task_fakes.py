@@ -7,10 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from pipeline.streaming.checkpoints import Checkpoint, CheckpointStorage
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.inputs import AVAILABLE, ElementOutput, InputStatus
+from pipeline.streaming.source_stream_task import SourceContext
 from pipeline.streaming.stream_task import StreamTask
 from pipeline.streaming.task_chain import OperatorContext, StreamTaskOutput
 
@@ -19,6 +22,20 @@ TIMEOUT_S = 10
 
 def values(elements: list[StreamElement[Any]]) -> list[Any]:
     return [element.value for element in elements if isinstance(element, StreamRecord)]
+
+
+class Crash(Exception):
+    """Ends a task as a kill does: without another checkpoint."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+def latest(folder: Path) -> Checkpoint:
+    checkpoint = CheckpointStorage(folder).latest()
+    assert checkpoint is not None
+    return checkpoint
 
 
 class LoggedOperator:
@@ -55,6 +72,10 @@ class LoggedOperator:
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self.note(f"complete {checkpoint_id}")
+
+
+def logged(log: list[Any], *names: str) -> list[Any]:
+    return [lambda ctx, name=name: LoggedOperator(ctx, log, name) for name in names]
 
 
 class HoldingOperator(LoggedOperator):
@@ -169,6 +190,55 @@ class GatedOutput(StreamTaskOutput):
 
     def close(self) -> None:
         self.is_closed = True
+
+
+class RunningSource:
+    """Calls `body(ctx)` in its run; knows who called what."""
+
+    def __init__(self, body: Callable[[SourceContext[Any]], None] = lambda _: None) -> None:
+        self.body = body
+        self.cancels = 0
+        self.cancelled = threading.Event()
+        self.started = threading.Event()
+        self.thread: threading.Thread | None = None
+        self.is_closed = False
+
+    def run(self, ctx: SourceContext[Any]) -> None:
+        self.thread = threading.current_thread()
+        self.started.set()
+        self.body(ctx)
+
+    def cancel(self) -> None:
+        self.cancels += 1
+        self.cancelled.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Counter:
+    """Emits 0, 1, 2... until `end`, or for ever; its position is the next number."""
+
+    def __init__(self, end: int | None = None) -> None:
+        self.position = 0
+        self.end = end
+        self.is_running = True
+
+    def run(self, ctx: SourceContext[int]) -> None:
+        while self.is_running and self.position != self.end:
+            with ctx.checkpoint_lock:
+                position, self.position = self.position, -1  # only outside of the lock it is right
+                ctx.collect(position)
+                self.position = position + 1
+
+    def cancel(self) -> None:
+        self.is_running = False
+
+    def snapshot_state(self) -> int:
+        return self.position
+
+    def initialize_state(self, state: Any) -> None:
+        self.position = state
 
 
 class Running:

@@ -460,6 +460,23 @@ def test_an_answer_before_the_timeout_wins_even_if_its_mail_has_not_run() -> Non
 
 
 @MODES
+def test_an_answer_wins_against_a_timeout_whose_mail_runs_first(mode: str) -> None:
+    """Flink decides it when the answer is given, on the thread that gives it."""
+    function = HandFunction(on_timeout=lambda value: ["too late"])
+    with Harness(function, output_mode=mode, timeout_ms=100) as harness:
+        harness.process("a")
+        harness.settle()
+        harness.clock.advance(100)
+        harness.complete("a", "A")
+
+        harness.run_mail()
+
+        assert harness.values() == ["A"]
+        assert function.timeouts == []
+        assert harness.operator.metrics.timed_out == 0
+
+
+@MODES
 def test_an_answer_after_the_timeout_is_ignored(mode: str) -> None:
     function = HandFunction(on_timeout=lambda value: ["timeout"])
     with Harness(function, output_mode=mode, timeout_ms=100) as harness:
@@ -475,6 +492,7 @@ def test_an_answer_after_the_timeout_is_ignored(mode: str) -> None:
         harness.process("b")
         harness.answer("b", "B")
         assert harness.values() == ["timeout", "B"]
+        assert (harness.operator.metrics.completed, harness.operator.metrics.in_flight) == (2, 0)
 
 
 def test_an_error_after_the_timeout_is_ignored() -> None:
@@ -567,6 +585,22 @@ def test_an_ordered_error_fails_the_task_before_its_turn() -> None:
 
         with pytest.raises(AsyncOperatorError, match="'b'"):
             harness.answer_error("b", ValueError("no"))
+
+
+def test_an_error_takes_no_other_answer_along() -> None:
+    """They come with the same mail."""
+    with Harness(output_mode="unordered") as harness:
+        harness.process("a", "b", "c")
+        harness.complete("a", "A")
+        harness.fail("b", ValueError("no"))
+        harness.complete("c", "C")
+
+        with pytest.raises(AsyncOperatorError, match="'b'"):
+            harness.run_mail()
+
+        harness.run_mail()
+        assert harness.values() == ["A", "C"]
+        assert harness.operator.snapshot_state() == []
 
 
 @MODES
@@ -856,12 +890,15 @@ def test_a_restored_operator_can_be_snapshot_at_once(mode: str) -> None:
 def test_a_state_bigger_than_the_capacity_is_restored_with_mail_in_between(mode: str) -> None:
     def idle() -> None:
         harness.settle()
+        snapshot = harness.operator.snapshot_state()
+        assert [each for each in snapshot if each in state] == [each for each in state if each not in harness.output]
         call = next(call for call in harness.function.calls if call.is_open())
         harness.complete(call.value, call.value)
 
     state = [record(value) for value in range(7)]
     harness: Harness = Harness(output_mode=mode, capacity=2, state=state, idle=idle)
     with harness:
+        assert len(harness.output) >= 5
         harness.process(7)
         harness.operator.end_input()
 

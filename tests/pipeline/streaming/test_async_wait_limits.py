@@ -59,6 +59,21 @@ def test_a_call_counts_for_its_cost() -> None:
         assert harness.called() == ["aaa", "b"]
 
 
+def test_a_call_that_costs_more_than_the_late_one_before_it_waits_for_its_cost() -> None:
+    """The late one's reservation is not enough for it."""
+    with Harness(fallback(), rate_limit=RateLimit(10, burst=5, cost=len), timeout_ms=200) as harness:
+        harness.process("aaaaa", "b")
+        harness.answer("aaaaa", "A")
+        harness.process("ccccc")
+        assert harness.called() == ["aaaaa"]
+
+        harness.advance(100)
+        assert harness.called() == ["aaaaa", "b"]
+        harness.answer("b", "B")
+        harness.advance(99)
+        assert harness.called() == ["aaaaa", "b"]
+
+
 def test_the_timeout_runs_while_a_call_waits_for_the_rate() -> None:
     with Harness(fallback(), rate_limit=RateLimit(1, burst=1), timeout_ms=500) as harness:
         harness.process("a", "b")
@@ -216,6 +231,23 @@ def test_retries_count_towards_the_concurrency() -> None:
         assert harness.values() == ["A", "B"]
 
 
+def test_a_retry_that_is_late_before_its_turn_makes_no_room() -> None:
+    with Harness(fallback(), concurrency=1, retry=ON_ERROR, timeout_ms=100) as harness:
+        harness.process("a")
+        harness.answer_error("a", ValueError("busy"))
+        harness.advance(5)
+        harness.process("b")
+        harness.advance(5)
+        harness.process("c")
+
+        harness.advance(90)
+
+        assert harness.values() == ["no a"]
+        assert harness.called() == ["a", "b"]
+        harness.answer("b", "B")
+        assert harness.called() == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("concurrency", [0, -1])
 def test_a_concurrency_below_one_is_refused(concurrency: int) -> None:
     with pytest.raises(ValueError, match="concurrency"):
@@ -290,14 +322,14 @@ def test_when_the_leader_is_late_the_next_one_calls() -> None:
         assert harness.values() == ["no a1", "A"]
 
 
-def test_a_late_follower_leaves_the_leader_alone() -> None:
-    """All have the same timeout, so it takes a leader that follows another one to be later."""
+def test_a_follower_that_is_late_with_its_leader_makes_no_call() -> None:
     with Harness(fallback(), dedupe_by=first_letter, timeout_ms=100, output_mode="unordered") as harness:
         harness.process("a1", "a2")
 
         harness.advance(100)
 
         assert harness.values() == ["no a1", "no a2"]
+        assert harness.called() == ["a1"]
         harness.process("a3")
         harness.answer("a3", "A")
         assert harness.values() == ["no a1", "no a2", "A"]
@@ -460,6 +492,31 @@ def test_without_a_linger_a_batch_is_what_came_before_the_next_mail() -> None:
         assert batches(harness) == [[1, 2, 3]]
 
 
+def test_batches_without_a_linger_follow_each_other() -> None:
+    with Harness(BatchFunction(), max_batch_size=10) as harness:
+        for number in range(3):
+            harness.process(number)
+            harness.run_mail()
+
+        assert batches(harness) == [[0], [1], [2]]
+
+
+def test_a_batch_that_nobody_waits_for_any_more_is_cancelled_and_makes_room() -> None:
+    function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
+    with Harness(function, max_batch_size=2, concurrency=1, timeout_ms=100) as harness:
+        harness.process(1, 2)
+        assert batches(harness) == [[1, 2]]
+        harness.advance(50)
+        harness.process(3, 4)
+        assert batches(harness) == [[1, 2]]
+
+        harness.advance(50)
+
+        assert harness.values() == ["no 1", "no 2"]
+        assert batches(harness) == [[1, 2], [3, 4]]
+        assert function.batches[0].answer.cancelled()
+
+
 def test_an_exception_in_place_of_a_list_fails_that_value_only() -> None:
     with Harness(BatchFunction(), max_batch_size=3, on_error="capture") as harness:
         harness.process(1, 2, 3)
@@ -533,6 +590,42 @@ def test_values_of_a_batch_that_is_late_are_late_each() -> None:
         answer_batch(harness, 0, [["one"], ["two"]])
 
         assert harness.values() == ["no 1", "two"]
+        metrics = harness.operator.metrics
+        assert (metrics.completed, metrics.timed_out, metrics.in_flight) == (2, 1, 0)
+
+
+def test_an_answer_to_a_batch_wins_against_a_timeout_whose_mail_runs_first() -> None:
+    function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
+    with Harness(function, max_batch_size=2, timeout_ms=100) as harness:
+        harness.process(1, 2)
+        assert batches(harness) == [[1, 2]]
+        harness.clock.advance(100)
+
+        answer_batch(harness, 0, [["one"], ["two"]])
+
+        assert harness.values() == ["one", "two"]
+        assert function.timeouts == []
+
+
+@pytest.mark.parametrize("ms", [100, 150])
+@pytest.mark.parametrize("timeout_first", [False, True])
+def test_a_timeout_beats_an_entry_of_a_batch_that_would_be_retried(ms: int, timeout_first: bool) -> None:
+    function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
+    with Harness(function, max_batch_size=2, timeout_ms=100, retry=ON_ERROR) as harness:
+        harness.process(1, 2)
+        assert batches(harness) == [[1, 2]]
+        if timeout_first:
+            harness.clock.advance(ms)
+        function.batches[0].complete([["one"], ValueError("busy")])
+        harness.settle()
+        if not timeout_first:
+            harness.clock.advance(ms)
+        harness.run_mail()
+
+        assert harness.values() == ["one", "no 2"]
+        harness.advance(1000)
+        assert batches(harness) == [[1, 2]]
+        assert harness.operator.metrics.in_flight == 0
 
 
 def test_the_end_of_input_sends_what_lingers() -> None:

@@ -8,19 +8,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 import operator
+from collections.abc import Iterator
+from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from dispatcher.mailbox import SystemProcessingTimeService
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.failures import CapturedError, RetryAfter
 from pipeline.streaming.rate_limit import RateLimit
 from pipeline.streaming.retry import RetryStrategy
 from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
-from .harness import HandCall, HandFunction, Harness, Switch
+from .harness import TIMEOUT_S, HandCall, HandFunction, Harness, Switch
 
 KEYS = 3
 """How many keys there are where calls are shared."""
@@ -348,3 +352,56 @@ def test_results_of_any_latency_come_out_once_and_in_their_place(
     expected = [i for i, latency in enumerate(latencies) for _ in range(1 if latency == 3 else latency % 3)]
     assert (indexes if mode == "ordered" else sorted(indexes)) == expected
     assert all(1 <= len(each) <= max_chunk for each in lists)
+
+
+@pytest.fixture(scope="module")
+def timers() -> Iterator[SystemProcessingTimeService]:
+    service = SystemProcessingTimeService()
+    yield service
+    assert service.shutdown(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"retry": RetryStrategy.fixed_delay(2, 1, retry_on_exception=ValueError)},
+        {"concurrency": 7, "retry": RetryStrategy.fixed_delay(2, 1, retry_on_exception=ValueError)},
+        {"dedupe_by": lambda value: value // 3},
+        {"rate_limit": RateLimit(20_000)},
+    ],
+    ids=["plain", "retry", "concurrency", "dedupe", "rate limit"],
+)
+def test_answers_and_timeouts_race_for_real(
+    timers: SystemProcessingTimeService, mode: str, options: dict[str, Any]
+) -> None:
+    """Half of the calls take about as long as they may; some fail, some ask for a pause."""
+
+    async def call(value: int) -> list[int]:
+        await asyncio.sleep(chance.choice([0, 0, 0.003, 0.004]))
+        kind = chance.randrange(20)
+        if kind == 0:
+            raise RetryAfter(0.001)
+        if kind < 4:
+            raise ValueError(value)
+        return [value]
+
+    chance = Random(7)
+    harness = Harness(call, output_mode=mode, timers=timers, timeout_ms=4, capacity=40, on_error="capture", **options)
+    with harness:
+        for value in range(400):
+            harness.process(value, at=value)
+            if value % 50 == 49:
+                harness.watermark(value)
+        harness.operator.end_input()
+        metrics = harness.operator.metrics
+
+        stamps = [stamp(element) for element in harness.output if isinstance(element, StreamRecord)]
+        assert (stamps if mode == "ordered" else sorted(stamps)) == list(range(400))
+        for place, element in enumerate(harness.output):
+            if isinstance(element, Watermark):
+                assert place == element.timestamp_ms + 1 + element.timestamp_ms // 50
+        assert metrics.completed + metrics.failed == 400
+        assert metrics.failed == metrics.captured
+        assert metrics.in_flight == 0

@@ -9,9 +9,10 @@ import pytest
 
 from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.failures import AsyncOperatorError, AsyncTimeoutError, RetryAfter
+from pipeline.streaming.hosts import make_host
 from pipeline.streaming.retry import RetryStrategy
 
-from .harness import HandFunction, Harness
+from .harness import TIMEOUT_S, HandFunction, Harness, until
 
 MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 
@@ -323,19 +324,67 @@ def test_a_timeouts_error_is_not_retried() -> None:
         assert harness.called() == ["a"]
 
 
-@MODES
-def test_a_timeouts_value_beats_an_outcome_that_would_be_retried(mode: str) -> None:
-    """The attempt failed, its mail has not run, and the timeout fires: the retry could not help any more."""
-    with Harness(fallback(), output_mode=mode, retry=ON_ERROR, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.fail("a", ValueError("busy"))
+WOULD_BE_RETRIED = pytest.mark.parametrize(
+    "outcome", [ValueError("busy"), RetryAfter(0.01), []], ids=["error", "retry after", "no result"]
+)
 
-        harness.advance(100)
+
+def give(harness: Harness, value: Any, outcome: Any) -> None:
+    if isinstance(outcome, BaseException):
+        harness.fail(value, outcome)
+    else:
+        harness.complete(value, *outcome)
+
+
+@MODES
+@WOULD_BE_RETRIED
+@pytest.mark.parametrize("ms", [100, 150])
+def test_a_timeouts_value_beats_an_outcome_that_would_be_retried(mode: str, outcome: Any, ms: int) -> None:
+    """The attempt has ended, its mail has not run, and the time is over: the retry could not help any more."""
+    with Harness(fallback(), output_mode=mode, retry=ON_BOTH, timeout_ms=100) as harness:
+        harness.process("a")
+        give(harness, "a", outcome)
+
+        harness.advance(ms)
 
         assert harness.values() == ["no a"]
         harness.advance(1000)
         assert harness.values() == ["no a"]
         assert harness.called() == ["a"]
+        assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
+
+
+@MODES
+@WOULD_BE_RETRIED
+@pytest.mark.parametrize("ms", [100, 150])
+def test_a_timeout_beats_an_outcome_that_would_be_retried_and_came_after_it(mode: str, outcome: Any, ms: int) -> None:
+    """As above, but the timeout's mail runs first."""
+    with Harness(fallback(), output_mode=mode, retry=ON_BOTH, timeout_ms=100) as harness:
+        harness.process("a")
+        harness.settle()
+        harness.clock.advance(ms)
+        give(harness, "a", outcome)
+
+        harness.run_mail()
+
+        assert harness.values() == ["no a"]
+        harness.advance(1000)
+        assert harness.values() == ["no a"]
+        assert harness.called() == ["a"]
+        assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
+
+
+def test_an_answer_that_is_final_beats_a_timeout_whose_mail_runs_first() -> None:
+    with Harness(fallback(), retry=ON_BOTH, timeout_ms=100) as harness:
+        harness.process("a")
+        harness.settle()
+        harness.clock.advance(100)
+        harness.complete("a", "A")
+
+        harness.run_mail()
+
+        assert harness.values() == ["A"]
+        assert harness.function.timeouts == []
 
 
 def test_an_answer_that_is_final_beats_the_timeout_even_if_its_mail_has_not_run() -> None:
@@ -479,6 +528,26 @@ def test_a_retry_that_waits_ends_with_close() -> None:
     harness.run_mail()
 
     assert [call.value for call in harness.function.calls] == ["a"]
+
+
+def test_a_retry_that_waits_ends_with_close_on_a_host_that_goes_on() -> None:
+    function = HandFunction()
+    host = make_host(function)
+    host.start()
+    with Harness(host, retry=ON_ERROR, timeout_ms=60_000) as harness:
+        harness.process("a", "b")
+        until(lambda: len(function.calls) == 2, "two calls")
+        for call, error in zip(list(function.calls), (ValueError("busy"), RetryAfter(0.02)), strict=True):
+            call.fail(error)
+        function.settle()
+        harness.run_mail()
+
+    harness.clock.advance(1000)
+    harness.run_mail()
+    function.settle()
+
+    assert [call.value for call in function.calls] == ["a", "b"]
+    assert host.stop(TIMEOUT_S)
 
 
 def test_a_timeout_that_gives_results_counts_no_failure() -> None:

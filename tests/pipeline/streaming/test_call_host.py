@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from dispatcher.mailbox import MailboxExecutor, TaskMailbox
-from pipeline.streaming.call_host import AnswerBox, Call, CallHost, make_host
+from pipeline.streaming.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.functions import AsyncFunction
+from pipeline.streaming.hosts import make_host
 
 from .harness import TIMEOUT_S, HandFunction, Harness, Parking, until
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -146,6 +147,23 @@ def test_a_put_waits_while_the_queue_is_full() -> None:
     assert sorted(values(elements)) == sorted([*range(50)] * 2)
 
 
+def test_a_put_goes_on_before_the_queue_is_empty() -> None:
+    queue = QueueInput[int](capacity=4)
+    for number in range(4):
+        queue.put(number)
+    put = threading.Event()
+    producer = threading.Thread(target=lambda: (queue.put(4), put.set()), daemon=True)
+    producer.start()
+    while not queue._blocked:
+        producer.join(0.001)
+
+    for _ in range(2):
+        queue.emit_next(lambda _: None)
+
+    wait_for(put, "the put")
+    assert values(read_all(queue)) == [2, 3, 4]
+
+
 def test_an_interrupted_queue_ends_the_wait_of_a_put() -> None:
     queue = QueueInput[int](capacity=1)
     queue.put(1)
@@ -167,30 +185,37 @@ def test_an_interrupted_queue_ends_the_wait_of_a_put() -> None:
     assert values(read_all(queue)) == [1]
 
 
-def test_no_snapshot_is_taken_inside_of_an_atomic_block() -> None:
+def test_what_is_put_in_a_block_and_what_is_noted_there_are_in_the_same_snapshot() -> None:
     queue = QueueInput[int](capacity=1)
-    inside, taken = threading.Event(), threading.Event()
     position = 0
-    states: list[Any] = []
+    done = threading.Event()
 
-    def snapshot() -> None:
-        wait_for(inside, "the block")
-        states.append(queue.snapshot_with(lambda: position))
-        taken.set()
+    def put_all() -> None:
+        nonlocal position
+        for _ in range(200):
+            with queue.atomically():  # a block does not wait for room once it is entered
+                queue.put(position)
+                with queue.atomically():
+                    queue.put(position + 1)
+                position += 2
+        done.set()
 
-    thread = threading.Thread(target=snapshot, daemon=True)
-    thread.start()
-    with queue.atomically():
-        inside.set()
-        for number in (1, 2, 3):  # more than the capacity: a block does not wait once it is entered
-            with queue.atomically():
-                queue.put(number)
-            position += 1
-        assert not taken.is_set()
-    wait_for(taken, "the snapshot")
-    thread.join(TIMEOUT_S)
+    thread = threading.Thread(target=put_all, daemon=True)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    read: list[StreamElement[int]] = []
+    try:
+        thread.start()
+        while not done.is_set():
+            queued, noted = queue.snapshot_with(lambda: position)
+            assert len(read) + len(queued) == noted
+            queue.emit_next(read.append)
+    finally:
+        sys.setswitchinterval(interval_s)
+        queue.interrupt(InterruptedError)
+        thread.join(TIMEOUT_S)
 
-    assert states == [([[1, None], [2, None], [3, None]], 3)]
+    assert values(read + read_all(queue)) == list(range(400))
 
 
 @given(st.lists(st.one_of(st.integers(), st.builds(Watermark, st.integers())), max_size=20), st.integers(0, 20))

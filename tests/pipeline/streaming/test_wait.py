@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.call_host import make_host
 from pipeline.streaming.call_metrics import CallMetrics
 from pipeline.streaming.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError
 from pipeline.streaming.functions import AsyncFunction
+from pipeline.streaming.hosts import make_host
 from pipeline.streaming.rate_limit import RateLimit
 from pipeline.streaming.retry import RetryStrategy
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks

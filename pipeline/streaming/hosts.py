@@ -1,0 +1,26 @@
+"""The choice of a host for a function."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pipeline.streaming.call_host import CallHost
+from pipeline.streaming.functions import AnyFunction, is_coroutine_function, name_of
+from pipeline.streaming.loop_host import LoopHost
+from pipeline.streaming.pool_host import PoolHost
+
+DEFAULT_POOL_SIZE: Final = 32
+
+
+def make_host(function: AnyFunction[Any, Any], *, pool_size: int | None = None, name: str | None = None) -> CallHost:
+    """The host that suits the function, not started: a loop for coroutines, else a pool of `pool_size` threads.
+
+    Raises:
+        TypeError: `function` is not callable. ValueError: `pool_size` is not positive.
+    """
+    if pool_size is not None and pool_size <= 0:
+        raise ValueError(f"pool_size is {pool_size}; a pool needs at least 1 thread")
+    name = name or name_of(function)
+    if is_coroutine_function(function):
+        return LoopHost(function, name)
+    return PoolHost(function, name, pool_size or DEFAULT_POOL_SIZE)

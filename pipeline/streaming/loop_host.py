@@ -1,0 +1,208 @@
+"""Calls of coroutine functions, on an asyncio loop in a thread of its own.
+
+The calls run in long-lived tasks (workers), one for each call under way, and not in a task of their own: to start a
+task costs more than all the rest here. A call that never waits ends in the turn in which it was started, and its worker
+takes the next one. A function that sets context variables and does not reset them leaves them to the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from time import perf_counter_ns
+from typing import Any, Final
+
+from pipeline.streaming.call_host import Call, CallHost
+from pipeline.streaming.failures import describe
+from pipeline.streaming.functions import AnyFunction
+from pipeline.streaming.precise_loop import new_event_loop
+
+log = logging.getLogger(__name__)
+
+_CALLS_PER_TURN: Final = 64
+"""Calls that a worker may make without waiting before others have their turn: I/O, timers, other workers."""
+
+
+class LoopHost(CallHost):
+    """Calls coroutine functions on an asyncio loop, in a daemon thread."""
+
+    def __init__(self, function: AnyFunction[Any, Any], name: str) -> None:
+        super().__init__(function, name)
+        self._inbox: deque[Call] = deque()  # operators append, the loop's thread pops; both are atomic
+        # The loop will look into the inbox. The loop clears it before it looks, operators read it after appending.
+        self._is_awake = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # set by start, never changes then
+        self._thread: threading.Thread | None = None  # set by start, never changes then
+        self._stopping: asyncio.Event | None = None  # the loop's thread, but for its creation in start
+        self._failure: BaseException | None = None  # of open; written by the loop's thread before _started is set
+        self._started = threading.Event()
+        self._idle: list[asyncio.Future[None]] = []  # the loop's thread only: workers without a call
+        self._workers: set[asyncio.Task[None]] = set()  # the loop's thread only
+        self._is_starting_worker = False  # the loop's thread only: one is on its way to the inbox
+        method = "async_invoke_batch" if self.is_batch else "async_invoke"
+        self._invoke: Callable[[Any], Any] = getattr(function, method, function)  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        if self._thread is not None:
+            raise RuntimeError(f"{self.name}: the host has been started before; make a new one")
+        self._loop = new_event_loop()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def submit(self, call: Call) -> None:
+        self._inbox.append(call)
+        if not self._is_awake:
+            self._is_awake = True
+            self._call_soon(self._wake)
+
+    def cancel(self, call: Call) -> None:
+        call.is_cancelled = True
+        self._call_soon(self._cancel, call)
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        thread, stopping = self._thread, self._stopping
+        if thread is None or stopping is None:
+            return True
+        self._call_soon(stopping.set)
+        thread.join(timeout)
+        if thread.is_alive():
+            log.warning(
+                "%s: its loop has not ended within %s s; a call blocks it, or close() hangs", self.name, timeout
+            )
+        return not thread.is_alive()
+
+    def _call_soon(self, callback: Callable[..., None], *args: Any) -> None:
+        loop = self._loop
+        assert loop is not None, "submitted to a host that has not been started"
+        try:
+            loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop is closed: the host was stopped, and with it all its calls
+            log.debug("%s: the host is stopped", self.name)
+
+    def _run(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._live())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        except BaseException:
+            log.exception("%s: the loop has failed", self.name)
+        finally:
+            self._started.set()
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    async def _live(self) -> None:
+        """Open, serve until stopped, close. Workers run beside this."""
+        assert self._stopping is not None
+        try:
+            await _call_hook(self._hook("open"))
+        except BaseException as error:
+            self._failure = error
+            return
+        self._started.set()
+        await self._stopping.wait()
+        await _cancel(self._workers)
+        try:
+            await _call_hook(self._hook("close"))
+        except Exception as error:
+            log.exception("%s: close() failed: %s", self.name, describe(error))
+        this = asyncio.current_task()
+        await _cancel({task for task in asyncio.all_tasks() if task is not this})  # that the function has started
+
+    def _wake(self) -> None:
+        """Have the inbox emptied, and look once more in the loop's next turn: operators that are busy bring more."""
+        assert self._loop is not None
+        if not self._inbox:
+            self._is_awake = False
+            if not self._inbox:
+                return
+            self._is_awake = True
+        if not self._is_starting_worker:
+            self._start_worker()
+        self._loop.call_soon(self._wake)
+
+    def _start_worker(self) -> None:
+        assert self._loop is not None
+        assert self._stopping is not None
+        if self._stopping.is_set():
+            return
+        self._is_starting_worker = True
+        if self._idle:
+            self._idle.pop().set_result(None)
+            return
+        worker = self._loop.create_task(self._work())
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+
+    def _cancel(self, call: Call) -> None:
+        if call.worker is not None:
+            call.worker.cancel()
+
+    async def _work(self) -> None:
+        """Make one call after the other. Ends when the host stops, or when a call kept this worker for too long."""
+        assert self._loop is not None
+        assert self._stopping is not None
+        this = asyncio.current_task()
+        assert this is not None
+        inbox, invoke, loop = self._inbox, self._invoke, self._loop
+        self._is_starting_worker = False
+        call: Call | None = None
+        turns = 0
+        while True:
+            if not inbox:
+                turns = 0
+                call = None  # not kept while this waits
+                waiter = loop.create_future()
+                self._idle.append(waiter)
+                await waiter
+                self._is_starting_worker = False
+                continue
+            call = inbox.popleft()
+            if call.is_cancelled:
+                continue
+            if inbox and not self._is_starting_worker:
+                self._start_worker()  # it gets its turn if this call waits
+            call.worker = this
+            call.started_ns = perf_counter_ns()
+            try:
+                call.results = await invoke(call.value)
+            except asyncio.CancelledError as error:
+                if self._stopping.is_set():
+                    raise
+                while this.uncancel():  # of our own cancel; then the task is as good as new
+                    pass
+                call.error = error
+            except BaseException as error:
+                call.error = error
+            call.worker = None
+            call.ended_ns = perf_counter_ns()
+            box = call.box
+            box.answers.append(call)
+            if not box.is_notified:
+                box.notify()
+            turns += 1
+            if turns >= _CALLS_PER_TURN:
+                turns = 0
+                await asyncio.sleep(0)
+
+
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _call_hook(hook: Callable[[], Any] | None) -> None:
+    if hook is not None and inspect.isawaitable(result := hook()):
+        await result

@@ -1,0 +1,108 @@
+"""Calls of blocking functions, on a bounded pool of threads."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from pipeline.streaming.call_host import Call, CallHost
+from pipeline.streaming.failures import describe
+from pipeline.streaming.functions import AnyFunction
+
+log = logging.getLogger(__name__)
+
+
+class PoolHost(CallHost):
+    """Calls blocking functions on `pool_size` daemon threads, started as they are needed.
+
+    A blocking call cannot be interrupted: one that is late keeps its thread until it returns, and its answer is
+    ignored. So a service that hangs needs a timeout of its own, too. `open` runs on the thread that starts the host,
+    `close` on the one that stops it.
+    """
+
+    def __init__(self, function: AnyFunction[Any, Any], name: str, pool_size: int) -> None:
+        super().__init__(function, name)
+        self._pool_size = pool_size
+        self._inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()  # thread-safe; None ends a thread
+        self._lock = threading.Lock()  # leaf lock
+        self._threads: list[threading.Thread] = []  # guarded by _lock; full once it has pool_size of them
+        self._busy_or_queued = 0  # guarded by _lock; calls submitted and not answered
+        self._is_stopped = False  # guarded by _lock
+        self._invoke: Callable[[Any], Any] = function  # type: ignore[assignment]
+
+    def start(self) -> None:
+        opening = self._hook("open")
+        if opening is not None and inspect.isawaitable(result := opening()):
+            _close_coroutine(result)
+            raise TypeError(f"{self.name}: open() of a blocking function cannot be a coroutine; make it a plain method")
+
+    def submit(self, call: Call) -> None:
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._busy_or_queued += 1
+            if len(self._threads) < min(self._pool_size, self._busy_or_queued):
+                name = f"calls of {self.name} {len(self._threads)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._inbox.put(call)
+
+    def cancel(self, call: Call) -> None:
+        call.is_cancelled = True
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        with self._lock:
+            if self._is_stopped:
+                return True
+            self._is_stopped = True
+            threads = list(self._threads)
+        try:
+            while True:
+                self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        for _ in threads:
+            self._inbox.put(None)
+        deadline_ns = perf_counter_ns() + int(timeout * 1e9)
+        for thread in threads:
+            thread.join(max(0.0, (deadline_ns - perf_counter_ns()) / 1e9))
+        alive = sum(thread.is_alive() for thread in threads)
+        if alive:
+            log.warning(
+                "%s: %d calls have not returned within %s s; their threads are left behind", self.name, alive, timeout
+            )
+        closing = self._hook("close")
+        if closing is not None:
+            try:
+                closing()
+            except Exception as error:
+                log.exception("%s: close() failed: %s", self.name, describe(error))
+        return not alive
+
+    def _work(self) -> None:
+        while (call := self._inbox.get()) is not None:
+            if not call.is_cancelled:
+                call.started_ns = perf_counter_ns()
+                try:
+                    call.results = self._invoke(call.value)
+                except BaseException as error:
+                    call.error = error
+                call.ended_ns = perf_counter_ns()
+            with self._lock:
+                self._busy_or_queued -= 1
+            if call.ended_ns:
+                call.box.answers.append(call)
+                if not call.box.is_notified:
+                    call.box.notify()
+            del call  # not kept while this thread waits for the next
+
+
+def _close_coroutine(awaitable: Any) -> None:
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
