@@ -3,13 +3,13 @@
 from pipeline.streaming.async_wait import AsyncWaitOperator
 from pipeline.streaming.call_host import CallHost
 from pipeline.streaming.call_metrics import CallMetrics, register_call_metrics
-from pipeline.streaming.checkpoint_format import CheckpointError, PickleSerializer
+from pipeline.streaming.checkpoint_format import CheckpointError, JsonSerializer, PickleSerializer
 from pipeline.streaming.checkpoints import Checkpoint, CheckpointStorage, Recovery
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError, RetryAfter
 from pipeline.streaming.functions import AsyncFunction
 from pipeline.streaming.hosts import make_host
-from pipeline.streaming.inputs import InputStatus, IterableInput, QueueInput, StreamTaskInput
+from pipeline.streaming.inputs import InputClosedError, InputStatus, IterableInput, QueueInput, StreamTaskInput
 from pipeline.streaming.queues import (
     OrderedStreamElementQueue,
     ResultFuture,
@@ -18,25 +18,45 @@ from pipeline.streaming.queues import (
 )
 from pipeline.streaming.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.retry import RetryStrategy
-from pipeline.streaming.source_stream_task import SourceStreamTask
-from pipeline.streaming.stream_task import StreamTask, TaskCancelledError
-from pipeline.streaming.task_chain import OperatorContext, StreamOperator, StreamTaskOutput
+from pipeline.streaming.source_stream_task import (
+    MAX_WATERMARK,
+    Source,
+    SourceContext,
+    SourceInterruptedError,
+    SourceStreamTask,
+)
+from pipeline.streaming.stream_task import StreamTask
+from pipeline.streaming.task_chain import (
+    AvailabilityProvider,
+    OperatorContext,
+    OperatorFactory,
+    StreamOperator,
+    StreamTaskOutput,
+)
+from pipeline.streaming.task_control import FinishingReason, TaskCancelledError, TaskState
+from pipeline.streaming.task_operators import async_wait_operator
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
 
 __all__ = [
+    "MAX_WATERMARK",
     "AsyncFunction",
     "AsyncOperatorError",
     "AsyncTimeoutError",
     "AsyncWaitOperator",
+    "AvailabilityProvider",
     "CallHost",
     "CallMetrics",
     "CapturedError",
     "Checkpoint",
     "CheckpointError",
     "CheckpointStorage",
+    "FinishingReason",
+    "InputClosedError",
     "InputStatus",
     "IterableInput",
+    "JsonSerializer",
     "OperatorContext",
+    "OperatorFactory",
     "OrderedStreamElementQueue",
     "PickleSerializer",
     "QueueInput",
@@ -46,6 +66,9 @@ __all__ = [
     "ResultFuture",
     "RetryAfter",
     "RetryStrategy",
+    "Source",
+    "SourceContext",
+    "SourceInterruptedError",
     "SourceStreamTask",
     "StreamElement",
     "StreamElementQueue",
@@ -55,9 +78,11 @@ __all__ = [
     "StreamTaskInput",
     "StreamTaskOutput",
     "TaskCancelledError",
+    "TaskState",
     "UnorderedStreamElementQueue",
     "WaitSettings",
     "Watermark",
+    "async_wait_operator",
     "make_host",
     "ordered_wait",
     "register_call_metrics",

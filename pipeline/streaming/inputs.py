@@ -132,7 +132,7 @@ class QueueInput(Generic[T]):
             raise ValueError(f"capacity is {capacity}; a queue needs room for at least 1 element")
         self._capacity = capacity
         # Held by producers in a put or a block; by the mailbox thread to snapshot, and when it finds nothing. Under it,
-        # what a producer does in a block is called, and what tells its position; and _waiting is completed: it sends mail.
+        # what a producer does in a block is called, and what tells its position; _waiting is completed, which is mail.
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         # Producers append under _lock; the mailbox thread pops without it, which is atomic.

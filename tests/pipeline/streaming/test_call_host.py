@@ -353,6 +353,28 @@ def test_a_cancelled_call_that_runs_is_interrupted(desk: OpenDesk) -> None:
     assert [(answer.value, answer.results) for answer in answers if answer is not call] == [("b", ["B"])]
 
 
+def test_a_cancelled_call_that_waits_for_the_loop_is_never_made(desk: OpenDesk) -> None:
+    async def block(value: str) -> list[str]:
+        made.append(value)
+        if value == "a":
+            started.set()
+            assert go_on.wait(TIMEOUT_S)
+        return [value]
+
+    made: list[str] = []
+    started, go_on = threading.Event(), threading.Event()
+    opened = desk(block)
+    opened.submit("a")
+    assert started.wait(TIMEOUT_S)
+    second, _ = opened.submit("b", "c")
+    opened.host.cancel(second)
+    go_on.set()
+
+    opened.wait_for(2)
+
+    assert made == ["a", "c"]
+
+
 def test_a_cancelled_call_that_waits_for_a_thread_is_never_made(desk: OpenDesk) -> None:
     def block(value: str) -> list[str]:
         made.append(value)
@@ -611,6 +633,43 @@ def test_stop_says_when_a_blocking_call_hangs(desk: OpenDesk, caplog: pytest.Log
 
     assert "1 calls have not returned" in caplog.text
     go_on.set()
+
+
+@pytest.mark.parametrize("where", ["call", "close"])
+def test_stop_says_when_the_loop_does_not_end(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Blocking(AsyncFunction[int, int]):
+        async def async_invoke(self, value: int) -> list[int]:
+            started.set()
+            if where == "call":
+                go_on.wait(TIMEOUT_S)
+            return [value]
+
+        async def close(self) -> None:
+            if where == "close":
+                go_on.wait(TIMEOUT_S)
+
+    started, go_on = threading.Event(), threading.Event()
+    host = make_host(Blocking())
+    host.start()
+    Desk(host).submit(1)
+    assert started.wait(TIMEOUT_S)
+
+    assert not host.stop(timeout=0.01)
+
+    assert "has not ended" in caplog.text
+    go_on.set()
+    assert host.stop(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("function", [double, blocking_double])
+def test_a_host_is_started_once(function: Any) -> None:
+    host = make_host(function)
+    host.start()
+
+    with pytest.raises(RuntimeError, match="started before"):
+        host.start()
+
+    assert host.stop(TIMEOUT_S)
 
 
 def test_stopping_twice_or_before_the_start_does_nothing(desk: OpenDesk) -> None:
