@@ -1,32 +1,28 @@
 """Async I/O over anything that can be iterated: `ordered_wait` and `unordered_wait`.
 
 Threads: the caller's thread reads the input and hands out results, both of which may block. A task thread runs the
-operator meanwhile, and the function's calls have a host of their own. The two sides share two deques, on each of which
-one appends and the other pops, and a bell for each: who sleeps until something comes is rung awake.
+operator meanwhile, and the function's calls have a host of their own.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Generic, TypeVar
 
 from dispatcher.mailbox import MailboxProcessor, ManualClock
-from pipeline.streaming.async_wait import AsyncWaitOperator, OutputMode
+from pipeline.streaming.async_wait import OutputMode
 from pipeline.streaming.call_host import CallHost
 from pipeline.streaming.call_metrics import CallMetrics
-from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.error_policy import DeadLetter, OnError
+from pipeline.streaming.exchange import Bell, ChunkInput, ResultOutput
 from pipeline.streaming.functions import AnyFunction, is_batch_function
-from pipeline.streaming.inputs import AVAILABLE, ElementOutput, InputStatus
 from pipeline.streaming.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.retry import RetryStrategy
 from pipeline.streaming.stream_task import StreamTask
-from pipeline.streaming.task_chain import OperatorContext, StreamTaskOutput
+from pipeline.streaming.task_chain import OperatorContext, StreamOperator
+from pipeline.streaming.task_operators import async_wait_operator
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -36,9 +32,6 @@ _VALUES_AHEAD: Final = 256
 _CHUNKS_OF_RESULTS: Final = 2
 """Chunks of results that wait for the caller before the operator does."""
 _LINGER_MS: Final = 5
-_MORE: Final = InputStatus.MORE_AVAILABLE
-_NOTHING: Final = InputStatus.NOTHING_AVAILABLE
-_END: Final = InputStatus.END_OF_INPUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,35 +66,17 @@ class WaitSettings:
 
     def operator(
         self, function: AnyFunction[Any, Any] | CallHost, context: OperatorContext, metrics: CallMetrics | None = None
-    ) -> AsyncWaitOperator:
+    ) -> StreamOperator:
         """The operator, as part of a task.
 
         Raises:
             ValueError: a setting is not possible. TypeError: `function` is no function.
         """
-        return AsyncWaitOperator(
-            function,
-            timeout_ms=self.timeout_ms,
-            capacity=self.capacity,
-            output_mode=self.output_mode,
-            retry=self.retry,
-            on_error=self.on_error,
-            dead_letter=self.dead_letter,
-            rate_limit=self.rate_limit,
-            concurrency=self.concurrency,
-            dedupe_by=self.dedupe_by,
-            remember=self.remember,
-            remember_ms=self.remember_ms,
-            pool_size=self.pool_size,
-            max_batch_size=self.max_batch_size,
-            linger_ms=(_LINGER_MS if _takes_batches(function) else 0) if self.linger_ms is None else self.linger_ms,
-            retries_at_end=True,
-            metrics=metrics,
-            mailbox_executor=context.mailbox_executor,
-            processing_time_service=context.processing_time_service,
-            output=context.output,
-            output_availability=context.output_availability,
-        )
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.linger_ms is None:
+            options["linger_ms"] = _LINGER_MS if _takes_batches(function) else 0
+        make = async_wait_operator(function, retries_at_end=True, metrics=metrics, name=context.task_name, **options)
+        return make(context)
 
 
 def ordered_wait(
@@ -245,137 +220,6 @@ def _nowhere(_: object) -> None:
     pass
 
 
-class _Bell:
-    """Wakes one thread. Any number of rings before it looks are one."""
-
-    __slots__ = ("_is_rung", "_wakes")
-
-    def __init__(self) -> None:
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Cleared by the sleeper before it looks at what there is, read by ringers after they have brought something.
-        self._is_rung = False
-
-    def ring(self) -> None:
-        if not self._is_rung:
-            self._is_rung = True
-            self._wakes.put(None)
-
-    def sleep(self) -> None:
-        """Until the bell is rung, or at once if it has been since the last time; then look at everything."""
-        self._wakes.get()
-        self._is_rung = False
-
-
-class _ChunkInput(Generic[In]):
-    """The task's input: the values of the chunks that the caller has brought."""
-
-    def __init__(self, ahead: int, caller: _Bell) -> None:
-        self.chunks: deque[Iterable[In]] = deque()  # the caller appends, the mailbox thread pops; both are atomic
-        self._room_at = ahead // 2
-        self._caller = caller
-        self._values: Iterator[In] = iter(())  # mailbox thread only
-        self._lock = threading.Lock()  # leaf lock
-        self._is_ended = False  # guarded by _lock
-        self._waiting: Future[None] | None = None  # guarded by _lock; the mailbox thread found nothing
-
-    def put(self, chunk: Iterable[In]) -> None:
-        """Caller's thread."""
-        self.chunks.append(chunk)
-        # Without the lock: the mailbox thread sets it, under the lock, only if it finds no chunk after that.
-        if self._waiting is not None:
-            self._wake()
-
-    def end(self) -> None:
-        """Caller's thread: no more chunks."""
-        with self._lock:
-            self._is_ended = True
-        self._wake()
-
-    def emit_next(self, output: ElementOutput, /) -> InputStatus:
-        for value in self._values:
-            output(StreamRecord(value))
-            return _MORE
-        chunks = self.chunks
-        if not chunks:
-            # In this order: what is put before the end is seen after it.
-            return _END if self._is_ended and not chunks else _NOTHING
-        self._values = iter(chunks.popleft())
-        if len(chunks) == self._room_at:
-            self._caller.ring()
-        return _MORE
-
-    def available(self) -> Future[None]:
-        with self._lock:
-            if self._is_ended:
-                return AVAILABLE
-            waiting = self._waiting = Future()
-        if self.chunks:
-            self._wake()
-        return waiting
-
-    def snapshot_state(self) -> Any:
-        raise NotImplementedError("values that are iterated are not checkpointed")
-
-    def initialize_state(self, state: Any, /) -> None:
-        raise NotImplementedError("values that are iterated are not checkpointed")
-
-    def close(self) -> None:
-        pass
-
-    def _wake(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.set_result(None)
-
-
-class _ResultOutput(StreamTaskOutput, Generic[Out]):
-    """The task's output: results that the caller has not taken yet."""
-
-    def __init__(self, ring_at: int, most: int, caller: _Bell) -> None:
-        self.ready: deque[Out] = deque()  # the mailbox thread appends, the caller pops; both are atomic
-        self._ring_at = ring_at
-        self._most = most
-        self._caller = caller
-        self._lock = threading.Lock()  # leaf lock
-        self._room: Future[None] | None = None  # guarded by _lock; the mailbox thread waits until there is room
-
-    def __call__(self, element: StreamElement[Any]) -> None:
-        if type(element) is StreamRecord:
-            ready = self.ready
-            ready.append(element.value)
-            if len(ready) >= self._ring_at:
-                self._caller.ring()
-
-    def is_available(self) -> bool:
-        return len(self.ready) < self._most
-
-    def available_future(self) -> Future[None] | None:
-        if len(self.ready) < self._most:
-            return None
-        with self._lock:
-            room = self._room = self._room or Future()
-        if len(self.ready) < self._most:  # taken in between, by a caller that saw nobody waiting
-            self.make_room()
-        return room
-
-    def take(self, most: int) -> list[Out]:
-        """Caller's thread: up to that many results."""
-        ready = self.ready
-        taken = [ready.popleft() for _ in range(min(len(ready), most))]
-        # Without the lock: who waits looks at what is ready once more after that.
-        if self._room is not None and len(ready) < self._most:
-            self.make_room()
-        return taken
-
-    def make_room(self) -> None:
-        """Any thread: end the wait of the mailbox thread, if it waits."""
-        with self._lock:
-            room, self._room = self._room, None
-        if room is not None:
-            room.set_result(None)
-
-
 class _Run(Generic[In, Out]):
     """One iteration: its task, and what both sides share."""
 
@@ -389,14 +233,14 @@ class _Run(Generic[In, Out]):
         ring_at: int,
         max_chunk: int,
     ) -> None:
-        self._bell = _Bell()
+        self._bell = Bell()
         self._chunks_ahead = chunks_ahead
         self._ring_at = ring_at
         self._max_chunk = max_chunk
         self._failure: BaseException | None = None  # written by the task's thread before _is_over
         self._is_over = False  # written by the task's thread, once
-        self._input: _ChunkInput[In] = _ChunkInput(chunks_ahead, self._bell)
-        self._output: _ResultOutput[Out] = _ResultOutput(ring_at, max_chunk * _CHUNKS_OF_RESULTS, self._bell)
+        self._input: ChunkInput[In] = ChunkInput(chunks_ahead, self._bell)
+        self._output: ResultOutput[Out] = ResultOutput(ring_at, max_chunk * _CHUNKS_OF_RESULTS, self._bell)
         self._task = StreamTask(
             self._input,
             lambda context: settings.operator(function, context, metrics),
