@@ -135,6 +135,7 @@ class AsyncWaitOperator:
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in the order of their failures
         self._under_way = 0  # attempts begun that have neither been answered nor given up
         self._is_open = False
+        self._is_closed = False  # answers are for nobody
         self._is_ending = False  # the input has ended: no more retries
         self._restored: deque[StreamElement[Any]] = deque()  # not in the queue yet
 
@@ -181,6 +182,7 @@ class AsyncWaitOperator:
 
     def close(self) -> None:
         """Give up the calls under way and close the function, if the host is this operator's. After a failure, too."""
+        self._is_closed = True
         self._emission.stop()
         self._timers.quiesce()
         for call in self._deadlines:
@@ -255,6 +257,9 @@ class AsyncWaitOperator:
         box = self._box
         box.is_notified = False
         answers = box.answers
+        if self._is_closed:
+            answers.clear()
+            return
         is_plain = self._retry is None and self._dedupe_by is None
         metrics = self.metrics
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
@@ -334,7 +339,7 @@ class AsyncWaitOperator:
                 try:
                     results = as_results(results)
                 except TypeError as refused:
-                    error = refused
+                    error = call.error = refused
         if self._wants_another(call, results, error):
             if self._timeout_ms > 0 and call.deadline_ms <= self._timers.current_processing_time():
                 self._late([call])  # its time is over, though the timer has not fired yet
@@ -465,6 +470,8 @@ class AsyncWaitOperator:
             self._shared.unjoin(call.key, call)
             return
         following = self._shared.abandon(call.key)
+        while following is not None and following.is_done:  # late with this one: it needs no call of its own
+            following = self._shared.abandon(call.key)
         if following is not None:
             following.leads = True
             self._begin(following)

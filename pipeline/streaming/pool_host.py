@@ -32,14 +32,22 @@ class PoolHost(CallHost):
         self._lock = threading.Lock()  # leaf lock
         self._threads: list[threading.Thread] = []  # guarded by _lock; full once it has pool_size of them
         self._busy_or_queued = 0  # guarded by _lock; calls submitted and not answered
+        self._is_started = False  # and opened; the starting thread writes it, the stopping one reads it
         self._is_stopped = False  # guarded by _lock
         self._invoke: Callable[[Any], Any] = function  # type: ignore[assignment]
 
     def start(self) -> None:
-        opening = self._hook("open")
-        if opening is not None and inspect.isawaitable(result := opening()):
-            _close_coroutine(result)
-            raise TypeError(f"{self.name}: open() of a blocking function cannot be a coroutine; make it a plain method")
+        if self._is_started:
+            raise RuntimeError(f"{self.name}: the host has been started before; make a new one")
+        hooks = {name: hook for name in ("open", "close") if (hook := self._hook(name)) is not None}
+        for name, hook in hooks.items():
+            if inspect.iscoroutinefunction(hook):
+                raise TypeError(
+                    f"{self.name}: {name}() of a blocking function cannot be a coroutine; make it a plain method"
+                )
+        if hooks:
+            hooks["open"]()
+        self._is_started = True
 
     def submit(self, call: Call) -> None:
         with self._lock:
@@ -78,7 +86,7 @@ class PoolHost(CallHost):
                 "%s: %d calls have not returned within %s s; their threads are left behind", self.name, alive, timeout
             )
         closing = self._hook("close")
-        if closing is not None:
+        if closing is not None and self._is_started:
             try:
                 closing()
             except Exception as error:
@@ -101,8 +109,3 @@ class PoolHost(CallHost):
                 if not call.box.is_notified:
                     call.box.notify()
             del call  # not kept while this thread waits for the next
-
-
-def _close_coroutine(awaitable: Any) -> None:
-    if inspect.iscoroutine(awaitable):
-        awaitable.close()

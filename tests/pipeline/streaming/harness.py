@@ -48,7 +48,11 @@ class HandCall:
         self.answer: asyncio.Future[list[Any]] = self._loop.create_future()  # the loop's thread only
 
     def complete(self, *results: Any) -> None:
-        self._give(lambda: self.answer.set_result(list(results)))
+        self.give(list(results))
+
+    def give(self, returned: Any) -> None:
+        """Have the function return that, whatever it is."""
+        self._give(lambda: self.answer.set_result(returned))
 
     def fail(self, error: BaseException) -> None:
         self._give(lambda: self.answer.set_exception(error))

@@ -133,6 +133,44 @@ def test_one_mail_emits_all_answers_that_came_before_it() -> None:
         assert harness.values() == ["A", "B", "C"]
 
 
+@pytest.mark.parametrize("with_availability", [False, True])
+def test_many_completed_elements_are_emitted_with_other_mail_in_between(with_availability: bool) -> None:
+    options: dict[str, Any] = {"output_availability": Switch()} if with_availability else {}
+    with Harness(capacity=1000, **options) as harness:
+        harness.process(*range(1000))
+        for value in range(1, 1000):
+            harness.call(value).complete(value)
+        harness.settle()
+        harness.run_mail()
+        harness.complete(0, 0)
+        harness.executor.execute(lambda: emitted_before.append(len(harness.output)), "other mail")
+
+        emitted_before: list[int] = []
+        harness.run_mail()
+
+        assert harness.values() == list(range(1000))
+        assert 0 < emitted_before[0] < 1000
+
+
+def test_an_output_that_runs_mail_does_not_change_the_order() -> None:
+    """As an operator downstream does that waits for room in its own queue."""
+    emitted: list[Any] = []
+
+    def output(element: StreamElement[Any]) -> None:
+        emitted.append(element)
+        harness.run_mail()
+
+    harness: Harness = Harness(output=output)
+    with harness:
+        harness.process("a", "b")
+        harness.complete("a", 1, 2)
+        harness.executor.execute(lambda: None, "what the output runs")
+        harness.executor.execute(lambda: harness.complete("b", 3), "and then an answer")
+        harness.run_mail()
+
+    assert emitted == [record(1), record(2), record(3)]
+
+
 def test_a_chain_of_two_operators_keeps_the_order() -> None:
     """The second operator's input is the first one's output, on the same mailbox at another priority."""
     second = Harness(output_mode="ordered")
@@ -435,6 +473,25 @@ def test_each_record_has_a_deadline_of_its_own() -> None:
         assert harness.values() == ["no a", "no b", "no c"]
 
 
+def test_each_of_many_records_that_are_not_answered_is_late() -> None:
+    """Enough of them for what is answered to be swept out from between them."""
+    function = HandFunction(on_timeout=lambda value: [f"no {value}"])
+    with Harness(function, output_mode="unordered", timeout_ms=100, capacity=1000) as harness:
+        for value in range(900):
+            harness.process(value)
+            if value % 100 == 99:
+                harness.settle()
+                for call in [call for call in function.calls if call.is_open() and call.value % 3]:
+                    call.complete(call.value)
+                harness.settle()
+                harness.run_mail()
+        harness.advance(100)
+
+        late = [f"no {value}" for value in range(0, 900, 3)]
+        assert harness.values()[600:] == late
+        assert sorted(harness.values()[:600]) == [value for value in range(900) if value % 3]
+
+
 def test_an_ordered_timeout_waits_for_its_turn() -> None:
     function = HandFunction(on_timeout=lambda value: [f"no {value}"])
     with Harness(function, output_mode="ordered", timeout_ms=100) as harness:
@@ -733,6 +790,23 @@ def test_an_answer_after_close_is_ignored() -> None:
     assert harness.output == []
 
 
+@pytest.mark.parametrize("timeout_first", [False, True])
+def test_an_error_after_close_is_ignored(timeout_first: bool) -> None:
+    """With the timeout first, it has left the record to the answer, whose mail has not run."""
+    with Harness(timeout_ms=100) as harness:
+        harness.process("a")
+        harness.settle()
+        if timeout_first:
+            harness.clock.advance(100)
+        harness.fail("a", ValueError("no"))
+        if timeout_first:
+            assert harness.executor.try_yield()
+
+    harness.run_mail()
+
+    assert harness.output == []
+
+
 def test_an_answer_to_a_closed_mailbox_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     with Harness() as harness:
         harness.process("a", "b")
@@ -771,6 +845,7 @@ def test_close_ends_the_timers() -> None:
     with Harness(timeout_ms=100) as harness:
         harness.process("a")
 
+    assert harness.clock.pending_timers() == 0
     harness.clock.advance(1000)
     harness.run_mail()
 

@@ -119,7 +119,7 @@ def test_a_dead_letter_that_raises_fails_the_task() -> None:
     with Harness(on_error="capture", dead_letter=full) as harness:
         harness.process("a")
 
-        with pytest.raises(Exception, match="disk full"):
+        with pytest.raises(AsyncOperatorError, match="disk full"):
             harness.answer_error("a", ValueError("no"))
 
 
@@ -154,7 +154,7 @@ def test_an_error_function_that_raises_fails_the_task() -> None:
     with Harness(on_error=on_error) as harness:
         harness.process("a")
 
-        with pytest.raises(Exception, match="no such row"):
+        with pytest.raises(AsyncOperatorError, match="no such row"):
             harness.answer_error("a", ValueError("no such row"))
 
 

@@ -374,6 +374,32 @@ def test_a_timeout_beats_an_outcome_that_would_be_retried_and_came_after_it(mode
         assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
 
 
+@pytest.mark.parametrize("mail_runs", [True, False])
+@pytest.mark.parametrize("timeout_first", [True, False])
+@pytest.mark.parametrize("ms", [100, 150])
+def test_a_timeout_beats_the_retry_of_a_function_that_returned_none(
+    mail_runs: bool, timeout_first: bool, ms: int
+) -> None:
+    """Returning None is an error only once the operator looks at it."""
+    retry = RetryStrategy.fixed_delay(5, 500, retry_on_exception=TypeError)
+    with Harness(fallback(), retry=retry, timeout_ms=100) as harness:
+        harness.process("a")
+        call = harness.call("a")
+        if timeout_first:
+            harness.clock.advance(ms)
+        call.give(None)
+        harness.settle()
+        if mail_runs:
+            harness.run_mail()
+        if not timeout_first:
+            harness.clock.advance(ms)
+        harness.run_mail()
+
+        assert harness.values() == ["no a"]
+        harness.advance(1000)
+        assert harness.called() == ["a"]
+
+
 def test_an_answer_that_is_final_beats_a_timeout_whose_mail_runs_first() -> None:
     with Harness(fallback(), retry=ON_BOTH, timeout_ms=100) as harness:
         harness.process("a")

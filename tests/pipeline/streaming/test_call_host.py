@@ -239,16 +239,22 @@ def test_a_call_that_never_waits_does_not_keep_others_from_their_turn(desk: Open
 
     async def sometimes_wait(value: int) -> list[int]:
         if value == 0:
-            await asyncio.sleep(0)
-            ended_after.append(len(ended))
+            assert all_are_queued.wait(TIMEOUT_S)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            ended_before.append(len(ended))
         ended.append(value)
         return [value]
 
     ended: list[int] = []
-    ended_after: list[int] = []
-    desk(sometimes_wait).results(*range(5000))
+    ended_before: list[int] = []
+    all_are_queued = threading.Event()
+    opened = desk(sometimes_wait)
+    opened.submit(*range(5000))
+    all_are_queued.set()
+    opened.wait_for(5000)
 
-    assert ended_after[0] < 5000 - 1
+    assert ended_before[0] < 5000 - 1
 
 
 # --- answers ---
@@ -535,18 +541,58 @@ def test_what_open_raises_is_raised_by_the_operator() -> None:
     harness.operator.close()
 
 
+class BlockingHooks:
+    """A blocking function with hooks, of which `open` may fail."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.log: list[str] = []
+        self.failure = failure
+
+    def open(self) -> None:
+        self.log.append("open")
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        self.log.append("close")
+
+    def __call__(self, value: int) -> list[int]:
+        self.log.append("call")
+        return [value]
+
+
 def test_what_a_blocking_open_raises_is_raised_by_start() -> None:
-    class Blocking:
-        def open(self) -> None:
-            raise ConnectionError("no route to host")
-
-        def close(self) -> None: ...
-
-        def __call__(self, value: int) -> list[int]:
-            return [value]
+    function = BlockingHooks(ConnectionError("no route to host"))
+    host = make_host(function)
 
     with pytest.raises(ConnectionError, match="no route to host"):
-        make_host(Blocking()).start()
+        host.start()
+
+    assert host.stop(TIMEOUT_S)
+    assert function.log == ["open"]
+
+
+def test_a_blocking_function_that_was_never_opened_is_not_closed() -> None:
+    function = BlockingHooks()
+
+    assert make_host(function).stop(TIMEOUT_S)
+
+    assert function.log == []
+
+
+@pytest.mark.parametrize("hook", ["open", "close"])
+def test_hooks_of_a_blocking_function_cannot_be_coroutines(hook: str) -> None:
+    async def coroutine() -> None: ...
+
+    function = BlockingHooks()
+    setattr(function, hook, coroutine)
+    host = make_host(function)
+
+    with pytest.raises(TypeError, match=rf"{hook}\(\) .* cannot be a coroutine"):
+        host.start()
+
+    assert host.stop(TIMEOUT_S)
+    assert function.log == []
 
 
 def test_what_close_raises_is_logged(desk: OpenDesk, caplog: pytest.LogCaptureFixture) -> None:
@@ -565,21 +611,7 @@ def test_what_close_raises_is_logged(desk: OpenDesk, caplog: pytest.LogCaptureFi
 
 
 def test_blocking_functions_have_hooks_too(desk: OpenDesk) -> None:
-    class Blocking:
-        def __init__(self) -> None:
-            self.log: list[str] = []
-
-        def open(self) -> None:
-            self.log.append("open")
-
-        def close(self) -> None:
-            self.log.append("close")
-
-        def __call__(self, value: int) -> list[int]:
-            self.log.append("call")
-            return [value]
-
-    function = Blocking()
+    function = BlockingHooks()
     opened = desk(function)
     opened.results(1)
 

@@ -7,15 +7,19 @@ import itertools
 import pickle
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from pipeline.streaming.call_metrics import CallMetrics
+from pipeline.streaming.elements import StreamRecord
+from pipeline.streaming.exchange import Bell, ChunkInput, ResultOutput
 from pipeline.streaming.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError
 from pipeline.streaming.functions import AsyncFunction
 from pipeline.streaming.hosts import make_host
+from pipeline.streaming.inputs import InputStatus
 from pipeline.streaming.rate_limit import RateLimit
 from pipeline.streaming.retry import RetryStrategy
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
@@ -536,6 +540,103 @@ def test_settings_that_are_not_possible_are_refused_at_once() -> None:
 def test_a_chunk_size_below_one_is_refused(max_chunk: int) -> None:
     with pytest.raises(ValueError, match="max_chunk"):
         wait_in_chunks([[1]], double, settings(), max_chunk=max_chunk)
+
+
+# --- the exchange between the two threads ---
+
+
+class Meanwhile(deque[Any]):
+    """A deque to which something happens right after somebody has found it empty."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        super().__init__()
+        self._actions = [action]
+
+    def __bool__(self) -> bool:
+        found = len(self) > 0
+        if not found and self._actions:
+            self._actions.pop()()
+        return found
+
+
+def test_a_chunk_that_comes_with_the_end_is_not_lost() -> None:
+    """Both come after the mailbox thread has found no chunk, and before it looks for the end."""
+
+    def bring_the_last() -> None:
+        task_input.put([7])
+        task_input.end()
+
+    task_input: ChunkInput[int] = ChunkInput(1, Bell())
+    task_input.chunks = Meanwhile(bring_the_last)
+    emitted: list[Any] = []
+
+    statuses = [task_input.emit_next(emitted.append) for _ in range(4)]
+
+    assert emitted == [StreamRecord(7)]
+    assert statuses[0] is InputStatus.NOTHING_AVAILABLE
+    assert statuses[-1] is InputStatus.END_OF_INPUT
+    assert task_input.available().done()
+
+
+@pytest.mark.parametrize("what", ["chunk", "end"])
+def test_what_comes_before_the_wait_for_it_ends_it_at_once(what: str) -> None:
+    task_input: ChunkInput[int] = ChunkInput(1, Bell())
+    assert task_input.emit_next(lambda _: None) is InputStatus.NOTHING_AVAILABLE
+
+    if what == "chunk":
+        task_input.put([7])
+    else:
+        task_input.end()
+
+    assert task_input.available().done()
+
+
+@pytest.mark.parametrize("what", ["chunk", "end"])
+def test_what_comes_during_the_wait_for_it_ends_it(what: str) -> None:
+    task_input: ChunkInput[int] = ChunkInput(1, Bell())
+    waiting = task_input.available()
+    assert not waiting.done()
+
+    if what == "chunk":
+        task_input.put([7])
+    else:
+        task_input.end()
+
+    assert waiting.done()
+
+
+def test_results_that_are_taken_make_room() -> None:
+    output: ResultOutput[int] = ResultOutput(1, 2, Bell())
+    assert output.available_future() is None
+    for value in range(3):
+        output(StreamRecord(value))
+    waiting = output.available_future()
+    assert waiting is not None
+
+    assert output.take(1) == [0]
+    assert not waiting.done()
+    assert output.take(5) == [1, 2]
+    assert waiting.done()
+
+
+def test_results_that_are_taken_before_the_wait_for_room_end_it_at_once() -> None:
+    """They are taken after the mailbox thread has found no room, and before anybody can see that it waits."""
+
+    class TakenMeanwhile(deque[int]):
+        def __len__(self) -> int:
+            found = super().__len__()
+            if takes:
+                takes.pop()()
+            return found
+
+    takes: list[Callable[[], Any]] = []
+    output: ResultOutput[int] = ResultOutput(1, 2, Bell())
+    output.ready = TakenMeanwhile([1, 2])
+    takes.append(lambda: output.take(2))
+
+    waiting = output.available_future()
+
+    assert waiting is None or waiting.done()
 
 
 # --- under load ---

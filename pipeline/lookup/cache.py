@@ -1,0 +1,197 @@
+"""Caches of a lookup, with Flink's lookup options (`lookup.cache`, `lookup.partial-cache.*`, `lookup.full-cache.*`).
+
+| Flink                                             | here                                                    |
+| `lookup.cache` NONE, PARTIAL, FULL                | NoCache(), PartialCache(...), FullCache(...)            |
+| `lookup.max-retries`                              | LookupFunction(max_retries=)                            |
+| `lookup.partial-cache.max-rows`                   | PartialCache(max_rows=) (Flink's counts keys, this rows) |
+| `lookup.partial-cache.expire-after-access`        | PartialCache(expire_after_access=)                      |
+| `lookup.partial-cache.expire-after-write`         | PartialCache(expire_after_write=)                       |
+| `lookup.partial-cache.cache-missing-key`          | PartialCache(cache_missing_key=)                        |
+| `lookup.full-cache.periodic-reload.interval`      | FullCache(reload_interval=)                             |
+| `lookup.full-cache.periodic-reload.schedule-mode` | FullCache(schedule_mode=)                               |
+
+Scope: each worker process has a cache of its own, so n workers hold up to n times `max_rows` rows and load a full cache
+n times. It lives as long as the function's host, which on Spark outlives a task: the next task of the same worker
+finds it filled.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pipeline.lookup.errors import LookupTableError
+from pipeline.lookup.metrics import LookupMetrics
+from pipeline.lookup.schema import Key, Row
+
+Duration: TypeAlias = float | datetime.timedelta
+"""Seconds, or a timedelta."""
+
+_DEFAULT_MAX_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class NoCache:
+    """Each key is asked for, once for each batch that has it."""
+
+
+@dataclass(frozen=True)
+class PartialCache:
+    """Keeps what was looked up; the least recently used goes first. One bound at least is needed.
+
+    `max_rows`: most rows; a key that is known to be missing counts as one. `expire_after_access`, `expire_after_write`:
+    how long after its last use, or after it was loaded, a key is forgotten; seconds or a timedelta.
+    `cache_missing_key`: remember that a key has no rows, too.
+    """
+
+    max_rows: int | None = None
+    expire_after_access: Duration | None = None
+    expire_after_write: Duration | None = None
+    cache_missing_key: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_rows is None and self.expire_after_access is None and self.expire_after_write is None:
+            raise LookupTableError(
+                "PartialCache() would grow without a bound. Give max_rows, expire_after_access or expire_after_write."
+            )
+        if self.max_rows is not None and self.max_rows < 1:
+            raise LookupTableError(f"PartialCache: max_rows is {self.max_rows}; it takes 1 or more, or use NoCache().")
+        _positive("PartialCache: expire_after_access", self.expire_after_access)
+        _positive("PartialCache: expire_after_write", self.expire_after_write)
+
+
+@dataclass(frozen=True)
+class FullCache:
+    """Keeps the whole table, and asks nothing else of it; keys are compared in Python, so exactly.
+
+    Lookups before the first load wait for it. `reload_interval` (seconds or a timedelta; None: never again): how long
+    after a load has ended (`schedule_mode="fixed_delay"`) or begun ("fixed_rate") the next begins. Meanwhile the old
+    content answers, also if that load fails, which is logged. During a load both contents are in memory.
+    """
+
+    reload_interval: Duration | None = None
+    schedule_mode: Literal["fixed_delay", "fixed_rate"] = "fixed_delay"
+
+    def __post_init__(self) -> None:
+        _positive("FullCache: reload_interval", self.reload_interval)
+        if self.schedule_mode not in ("fixed_delay", "fixed_rate"):
+            raise LookupTableError(
+                f'FullCache: schedule_mode is {self.schedule_mode!r}; it is "fixed_delay" or "fixed_rate".'
+            )
+
+
+LookupCache: TypeAlias = NoCache | PartialCache | FullCache
+
+
+def seconds(duration: Duration) -> float:
+    return duration.total_seconds() if isinstance(duration, datetime.timedelta) else float(duration)
+
+
+def _positive(name: str, duration: Duration | None) -> None:
+    if duration is not None and not seconds(duration) > 0:
+        raise LookupTableError(f"{name} is {duration}; it takes more than 0 seconds, or None.")
+
+
+def cache_of(cache: LookupCache | str | None) -> LookupCache:
+    """The cache that is meant: None and "none" are NoCache(), "partial" keeps 10,000 rows, "full" is never reloaded.
+
+    Raises:
+        LookupTableError: it is none of these.
+    """
+    if cache is None:
+        return NoCache()
+    if isinstance(cache, NoCache | PartialCache | FullCache):
+        return cache
+    named: dict[str, LookupCache] = {
+        "none": NoCache(),
+        "partial": PartialCache(max_rows=_DEFAULT_MAX_ROWS),
+        "full": FullCache(),
+    }
+    found = named.get(cache.lower()) if isinstance(cache, str) else None
+    if found is None:
+        raise LookupTableError(
+            f'cache is {cache!r}; it is "none", "partial" or "full", or a NoCache, PartialCache or FullCache.'
+        )
+    return found
+
+
+class _Entry:
+    __slots__ = ("accessed_s", "rows", "weight", "written_s")
+
+    def __init__(self, rows: Sequence[Row], now_s: float) -> None:
+        self.rows = rows
+        self.weight = max(1, len(rows))
+        self.written_s = now_s
+        self.accessed_s = now_s
+
+
+class LruRows:
+    """The rows of the keys that a PartialCache keeps. Its owner's thread only; pure of clocks: times are passed in.
+
+    Times (seconds of any clock) must not go back. Every call takes constant time, amortized.
+    """
+
+    def __init__(self, options: PartialCache, metrics: LookupMetrics) -> None:
+        self._options = options
+        self._metrics = metrics
+        self._after_access_s = None if options.expire_after_access is None else seconds(options.expire_after_access)
+        self._after_write_s = None if options.expire_after_write is None else seconds(options.expire_after_write)
+        # Owner's thread only. The first is in the order of the last use, the second has the same keys in the order of
+        # the loads: what expires next is at the head of one of them.
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._loads: OrderedDict[Key, None] = OrderedDict()
+        self._rows = 0  # owner's thread only; == the weights of all entries
+
+    def get(self, key: Key, now_s: float) -> Sequence[Row] | None:
+        """The rows of `key`, none of them if it is known to be missing; None if the cache does not know."""
+        self._expire(now_s)
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        entry.accessed_s = now_s
+        self._entries.move_to_end(key)
+        return entry.rows
+
+    def put(self, key: Key, rows: Sequence[Row], now_s: float) -> None:
+        """Keep what was loaded, unless it is not to be kept: an empty one, or one with more rows than there is room."""
+        self._expire(now_s)
+        self._remove(key)
+        max_rows = self._options.max_rows
+        entry = _Entry(rows, now_s)
+        if (rows or self._options.cache_missing_key) and (max_rows is None or entry.weight <= max_rows):
+            self._entries[key] = entry
+            self._loads[key] = None
+            self._rows += entry.weight
+            while max_rows is not None and self._rows > max_rows:
+                self._evict(next(iter(self._entries)))
+        self._metrics.cached_rows = self._rows
+
+    def rows(self) -> int:
+        return self._rows
+
+    def keys(self) -> list[Key]:
+        """The keys from the least to the most recently used, expired ones included that nobody has met."""
+        return list(self._entries)
+
+    def _expire(self, now_s: float) -> None:
+        entries = self._entries
+        if self._after_access_s is not None:
+            while entries and now_s - entries[key := next(iter(entries))].accessed_s >= self._after_access_s:
+                self._evict(key)
+        if self._after_write_s is not None:
+            while entries and now_s - entries[key := next(iter(self._loads))].written_s >= self._after_write_s:
+                self._evict(key)
+
+    def _evict(self, key: Key) -> None:
+        self._remove(key)
+        self._metrics.evictions += 1
+        self._metrics.cached_rows = self._rows
+
+    def _remove(self, key: Key) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            del self._loads[key]
+            self._rows -= entry.weight

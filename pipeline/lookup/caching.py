@@ -1,0 +1,204 @@
+"""Lookups through a cache. Everything here runs on the asyncio loop of the function's host, so nothing needs a lock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+from pipeline.lookup.cache import FullCache, LookupCache, LruRows, PartialCache, seconds
+from pipeline.lookup.errors import TableUnavailableError
+from pipeline.lookup.metrics import LookupMetrics
+from pipeline.lookup.questions import Found, LookupClock, Questions, Retries, Tasks
+from pipeline.lookup.schema import Key, Row
+from pipeline.lookup.tables import LookupReader
+
+log = logging.getLogger(__name__)
+
+
+class Lookups(ABC):
+    """Lookups in a table by a reader, which it owns."""
+
+    def __init__(self, reader: LookupReader, retries: Retries, metrics: LookupMetrics, clock: LookupClock) -> None:
+        self._reader = reader
+        self._metrics = metrics
+        self._clock = clock
+        self._tasks = Tasks()
+        self._questions = Questions(reader, retries, metrics, clock, self._tasks)
+
+    async def open(self) -> None:
+        await self._reader.open()
+
+    @abstractmethod
+    async def lookup(self, keys: Sequence[Key]) -> Found:
+        """What is there for `keys`, among which there may be equal ones."""
+
+    async def close(self) -> None:
+        """Cancel what is under way, wait for it a while, and close the reader in any case."""
+        await self._tasks.end()
+        self._questions.close()
+        await self._reader.close()
+
+
+class DirectLookups(Lookups):
+    """No cache."""
+
+    async def lookup(self, keys: Sequence[Key]) -> Found:
+        self._metrics.misses += len(keys)
+        return await self._questions.ask(list(dict.fromkeys(keys)))
+
+
+class PartialLookups(Lookups):
+    """Keeps what was looked up. Lookups of a key that is being asked for wait for that answer.
+
+    A question to the table is a task of its own: it goes on, and fills the cache, when the batch that began it is
+    cancelled, because others may wait for it.
+    """
+
+    def __init__(
+        self,
+        reader: LookupReader,
+        options: PartialCache,
+        retries: Retries,
+        metrics: LookupMetrics,
+        clock: LookupClock,
+    ) -> None:
+        super().__init__(reader, retries, metrics, clock)
+        self._cache = LruRows(options, metrics)  # loop thread only
+        self._under_way: dict[Key, asyncio.Task[Found]] = {}  # loop thread only; keys that somebody asks the table for
+
+    async def lookup(self, keys: Sequence[Key]) -> Found:
+        now_s = self._clock.now_s()
+        result: Found = {}
+        missing: dict[Key, None] = {}
+        waits: dict[Key, asyncio.Task[Found]] = {}
+        for key in keys:
+            rows = self._cache.get(key, now_s)
+            if rows is not None:
+                self._metrics.hits += 1
+                result[key] = rows
+                continue
+            self._metrics.misses += 1
+            task = self._under_way.get(key)
+            if task is None:
+                missing[key] = None
+            else:
+                waits[key] = task
+        if missing:
+            task = self._start(list(missing))
+            waits.update(dict.fromkeys(missing, task))
+        if waits:
+            await asyncio.wait(set(waits.values()))
+            for key, task in waits.items():
+                result[key] = _outcome(task, key)
+        return result
+
+    def _start(self, keys: list[Key]) -> asyncio.Task[Found]:
+        task = self._tasks.start(self._load(keys))
+        for key in keys:
+            self._under_way[key] = task
+        return task
+
+    async def _load(self, keys: list[Key]) -> Found:
+        try:
+            found = await self._questions.ask(keys)
+            now_s = self._clock.now_s()
+            for key, rows in found.items():
+                if not isinstance(rows, Exception):
+                    self._cache.put(key, rows, now_s)
+            return found
+        finally:
+            for key in keys:
+                del self._under_way[key]
+
+
+def _outcome(task: asyncio.Task[Found], key: Key) -> Sequence[Row] | Exception:
+    if task.cancelled():  # by close(): nobody else has the task
+        return TableUnavailableError("the lookup was closed while it waited for an answer")
+    error = task.exception()
+    if isinstance(error, Exception):
+        return error
+    return task.result()[key]
+
+
+class FullLookups(Lookups):
+    """Keeps the whole table."""
+
+    def __init__(
+        self, reader: LookupReader, options: FullCache, retries: Retries, metrics: LookupMetrics, clock: LookupClock
+    ) -> None:
+        super().__init__(reader, retries, metrics, clock)
+        self._options = options
+        self._content: Mapping[Key, Sequence[Row]] | None = None  # loop thread only; replaced, never changed
+        self._loading: asyncio.Task[None] | None = None  # loop thread only
+
+    async def open(self) -> None:
+        await super().open()
+        self._tasks.start(self._load_for_ever())
+
+    async def lookup(self, keys: Sequence[Key]) -> Found:
+        known = self._content is not None
+        while self._content is None:
+            await self._load()
+        content = self._content
+        if known:
+            self._metrics.hits += len(keys)
+        else:
+            self._metrics.misses += len(keys)
+        return {key: content.get(key, ()) for key in keys}
+
+    async def _load(self) -> None:
+        """Join the load that is under way, or begin one. Who joins may be cancelled, the load goes on."""
+        if self._loading is None:
+            self._loading = self._tasks.start(self._load_content())
+        await asyncio.shield(self._loading)
+
+    async def _load_content(self) -> None:
+        try:
+            content = await self._questions.load_by(self._read_all)
+        finally:
+            self._loading = None
+        self._content = content
+        self._metrics.cached_rows = sum(map(len, content.values()))
+
+    async def _read_all(self) -> dict[Key, list[Row]]:
+        content: dict[Key, list[Row]] = {}
+        async for piece in self._reader.scan():
+            _add(content, piece)
+        return content
+
+    async def _load_for_ever(self) -> None:
+        interval = self._options.reload_interval
+        while True:
+            started_s = self._clock.now_s()
+            try:
+                await self._load()
+            except Exception as error:
+                what = "the first load" if self._content is None else "a reload; the old content stays in use"
+                log.warning("full cache: %s failed: %s", what, error)
+            if interval is None:
+                return
+            taken_s = self._clock.now_s() - started_s if self._options.schedule_mode == "fixed_rate" else 0.0
+            # A load that takes longer than the interval is followed by the next at once, not by all that were due.
+            await self._clock.sleep(max(0.0, seconds(interval) - taken_s))
+
+
+def _add(content: dict[Key, list[Row]], piece: Iterable[tuple[Key, Row]]) -> None:
+    for key, row in piece:
+        rows = content.get(key)
+        if rows is None:
+            content[key] = [row]
+        else:
+            rows.append(row)
+
+
+def lookups_of(
+    reader: LookupReader, cache: LookupCache, retries: Retries, metrics: LookupMetrics, clock: LookupClock
+) -> Lookups:
+    """Lookups with that cache; nothing is opened yet."""
+    if isinstance(cache, PartialCache):
+        return PartialLookups(reader, cache, retries, metrics, clock)
+    if isinstance(cache, FullCache):
+        return FullLookups(reader, cache, retries, metrics, clock)
+    return DirectLookups(reader, retries, metrics, clock)

@@ -1,0 +1,20 @@
+"""What can go wrong with a lookup.
+
+    DispatcherError
+      LookupTableError          user: a table, a column, a type, an option or a key is wrong; one line
+        TableUnavailableError   service: the database cannot be reached, or does not answer; it may do so later
+
+Neither ever holds a password. Errors of a user's own function pass unchanged.
+"""
+
+from __future__ import annotations
+
+from dispatcher.errors import DispatcherError
+
+
+class LookupTableError(DispatcherError):
+    """A table, a column, a type, an option or a key is wrong; to try again does not help."""
+
+
+class TableUnavailableError(LookupTableError):
+    """The database cannot be reached, went away during a query, or did not answer in time. Worth a retry."""

@@ -1,0 +1,228 @@
+"""The lookup join as an AsyncFunction: a row comes in, and goes out with the table's columns, once for each match."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Literal, TypeAlias
+
+from pipeline.lookup.cache import FullCache, LookupCache, cache_of
+from pipeline.lookup.caching import Lookups, lookups_of
+from pipeline.lookup.errors import LookupTableError
+from pipeline.lookup.keys import KeyForm
+from pipeline.lookup.metrics import LookupMetrics
+from pipeline.lookup.questions import LookupClock, MonotonicClock, Retries
+from pipeline.lookup.schema import Column, Key, LookupSchema, Row, check_distinct
+from pipeline.lookup.tables import LookupTable
+from pipeline.streaming.functions import AsyncFunction
+
+log = logging.getLogger(__name__)
+
+On: TypeAlias = str | Sequence[str] | Mapping[str, str]
+How: TypeAlias = Literal["left", "inner"]
+
+
+class LookupFunction(AsyncFunction[Any, Any]):
+    """Joins rows with a table's. To be given to an asynchronous operator; takes batches best.
+
+    `on`: the key: a column's name, several, or {name in the input: name in the table} where they differ.
+    `how`: "left" keeps a row without a match, with nulls; "inner" drops it. A null in a key matches nothing, not even
+    a null. Several rows of the table with that key give as many results, in the table's order.
+    `input_columns`: the names of the columns of input rows that are tuples; the results are tuples then, with the
+    table's columns at the end. None: input rows are mappings, and the results are dicts.
+    `suffix` is added to the name of a column of the table that the input has, too. Names differ by more than case.
+    `cache`: "none", "partial", "full", or a NoCache, PartialCache or FullCache.
+
+    `max_retries`: how often a question to a table that is not available (a TableUnavailableError) is asked again, first
+    after `retry_delay_s`, then after twice that, and so on; with all the rows of its batch, within the operator's
+    timeout, and at the end of the input, too. Other errors are left to the operator's retry strategy.
+
+    Making one asks the table for its columns, which blocks; so mistakes show here, not in a worker. Afterwards it
+    pickles, with all it needs. The connections, the cache and `metrics` are those of one process: they are made by
+    `open`, and belong to the host's loop thread.
+
+    Raises:
+        LookupTableError: an argument, a column or a type is wrong. TableUnavailableError: the table cannot be asked.
+    """
+
+    def __init__(
+        self,
+        table: LookupTable,
+        on: On,
+        *,
+        how: How = "left",
+        cache: LookupCache | str | None = None,
+        input_columns: Sequence[str] | None = None,
+        suffix: str | None = None,
+        max_retries: int = 3,
+        retry_delay_s: float = 0.5,
+        clock: LookupClock | None = None,
+    ) -> None:
+        if max_retries < 0 or not retry_delay_s >= 0:
+            raise LookupTableError(f"max_retries is {max_retries}, retry_delay_s {retry_delay_s}; both are 0 or more.")
+        if how not in ("left", "inner"):
+            raise LookupTableError(f'how is {how!r}; a lookup join is "left" or "inner".')
+        input_keys, table_keys = key_pairs(on)
+        self._table = table
+        self._cache = cache_of(cache)
+        if isinstance(self._cache, FullCache) and not table.can_scan:
+            raise LookupTableError(
+                f"{table.name} cannot be read as a whole, so it has no full cache. Use PartialCache()."
+            )
+        self._retries = Retries(max_retries, retry_delay_s)
+        self._left = how == "left"
+        self._input_keys = input_keys
+        self._input_columns = None if input_columns is None else tuple(input_columns)
+        self._schema = table.read_schema(table_keys)
+        self._key_form = KeyForm(self._schema.key)
+        self._output_names = _output_names(table.name, self._schema, self._input_columns or input_keys, suffix)
+        self._values_of = _values_of(table.name, input_keys, self._input_columns)
+        self._no_match: Row = (None,) * len(self._output_names)
+        self._clock: LookupClock = clock or MonotonicClock()
+        self._lookups: Lookups | None = None  # loop thread only; None until opened
+        self.metrics = LookupMetrics()
+
+    @property
+    def name(self) -> str:
+        return f"lookup in {self._table.name}"
+
+    @property
+    def schema(self) -> LookupSchema:
+        """What is read of the table."""
+        return self._schema
+
+    @property
+    def input_keys(self) -> tuple[str, ...]:
+        """The input's key columns, in the order of `schema.key`."""
+        return self._input_keys
+
+    @property
+    def output_columns(self) -> tuple[Column, ...]:
+        """What the results have behind the input's columns, under its names there."""
+        return tuple(
+            Column(name, column.type, column.native)
+            for name, column in zip(self._output_names, self._schema.values, strict=True)
+        )
+
+    async def open(self) -> None:
+        self.metrics = LookupMetrics()
+        reader = self._table.reader(self._schema)
+        lookups = lookups_of(reader, self._cache, self._retries, self.metrics, self._clock)
+        await lookups.open()
+        self._lookups = lookups
+
+    async def close(self) -> None:
+        lookups, self._lookups = self._lookups, None
+        if lookups is not None:
+            log.info("%s: %s", self.name, self.metrics)
+            await lookups.close()
+
+    async def async_invoke(self, value: Any) -> list[Any]:
+        (results,) = await self.async_invoke_batch([value])
+        if isinstance(results, Exception):
+            raise results
+        return results
+
+    async def async_invoke_batch(self, values: Sequence[Any]) -> list[list[Any] | Exception]:
+        """One list of joined rows for each of `values`, or the error of that one's lookup."""
+        assert self._lookups is not None, "a host opens its function before it calls it"
+        keys: list[Key | Exception | None] = [self._key_of(value) for value in values]
+        found = await self._lookups.lookup([key for key in keys if isinstance(key, tuple)])
+        results: list[list[Any] | Exception] = []
+        for value, key in zip(values, keys, strict=True):
+            rows = found[key] if isinstance(key, tuple) else (key or ())
+            try:
+                results.append(rows if isinstance(rows, Exception) else self._join(value, rows))
+            except LookupTableError as error:
+                results.append(error)
+        return results
+
+    def _key_of(self, value: Any) -> Key | Exception | None:
+        try:
+            return self._key_form.of(self._values_of(value))
+        except LookupTableError as error:
+            return error
+
+    def _join(self, value: Any, rows: Sequence[Row]) -> list[Any]:
+        if not rows:
+            if not self._left:
+                return []
+            rows = (self._no_match,)
+        if self._input_columns is not None:
+            cells = tuple(value)
+            return [cells + row for row in rows]
+        names = self._output_names
+        if not value.keys().isdisjoint(names):
+            raise LookupTableError(
+                f"{self._table.name}: the input {value!r} has a column of the same name. Give a suffix, or choose the "
+                "table's columns with columns=[...]."
+            )
+        return [{**value, **dict(zip(names, row, strict=True))} for row in rows]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._table!r} on {', '.join(self._input_keys)}>"
+
+
+def key_pairs(on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the key columns in the input, and those in the table.
+
+    Raises:
+        LookupTableError: there are none, or one comes twice.
+    """
+    if isinstance(on, str):
+        pairs = [(on, on)]
+    elif isinstance(on, Mapping):
+        pairs = list(on.items())
+    else:
+        pairs = [(name, name) for name in on]
+    if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
+        raise LookupTableError(f"on is {on!r}; it names the key's columns: a name, several, or {{input's: table's}}.")
+    check_distinct((name for name, _ in pairs), "on")
+    return tuple(name for name, _ in pairs), tuple(name for _, name in pairs)
+
+
+def _values_of(table: str, keys: tuple[str, ...], columns: tuple[str, ...] | None) -> Callable[[Any], Sequence[object]]:
+    getters: Sequence[int | str] = keys
+    if columns is not None:
+        for name in keys:
+            if name not in columns:
+                raise LookupTableError(f"{table}: the input has no column {name!r}; it has {', '.join(columns)}.")
+        getters = [columns.index(name) for name in keys]
+    if len(getters) == 1:
+        return _Single(getters[0])
+    return itemgetter(*getters)
+
+
+class _Single:
+    """As itemgetter, but of one column a tuple, too. Pickles."""
+
+    __slots__ = ("_column",)
+
+    def __init__(self, column: int | str) -> None:
+        self._column = column
+
+    def __call__(self, value: Any) -> tuple[object]:
+        return (value[self._column],)
+
+
+def _output_names(table: str, schema: LookupSchema, taken: Sequence[str], suffix: str | None) -> tuple[str, ...]:
+    """The names of the table's columns in the output.
+
+    Raises:
+        LookupTableError: one is taken by another column.
+    """
+    used = {name.lower() for name in taken}
+    names = []
+    for column in schema.values:
+        name = column.name
+        if name.lower() in used and suffix:
+            name += suffix
+        if name.lower() in used:
+            raise LookupTableError(
+                f"{table}: its column {column.name!r} would be a second {name!r} in the result. Give a suffix, as in "
+                f"suffix=\"_right\", choose the table's columns with columns=[...], or rename the input's."
+            )
+        used.add(name.lower())
+        names.append(name)
+    return tuple(names)

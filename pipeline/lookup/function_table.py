@@ -1,0 +1,156 @@
+"""A user's function as a lookup table: it is asked for a key, and returns the rows."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pipeline.lookup.errors import LookupTableError
+from pipeline.lookup.schema import Column, Key, LookupSchema, Row, check_distinct, choose, parse_columns
+from pipeline.streaming.functions import (
+    AnyFunction,
+    as_results,
+    check_batch_results,
+    is_batch_function,
+    is_coroutine_function,
+    name_of,
+)
+
+_DEFAULT_POOL_SIZE = 8
+
+
+class FunctionTable:
+    """Looks up by calling a function.
+
+    `key`, `columns`: the key's columns and the others with their types, as in `key="node string"`,
+    `columns="rack string, memory bigint"`.
+    `function`: an AsyncFunction, a coroutine function, or a plain one that may block, which is called on up to
+    `pool_size` threads. It is called with the key, a tuple if `key` has several columns, and returns a list of rows
+    ([]: no match): dicts by the names of `columns`, where a missing one is null, or tuples in their order. One row
+    need not stand in a list. A batch form, `async_invoke_batch`, gets a list of keys and returns a list of such
+    lists, in which an Exception fails that key alone. Without a batch form the keys of a batch are called at the same
+    time. What the function raises passes unchanged, for retry predicates to see.
+    """
+
+    can_scan = False
+
+    def __init__(
+        self, function: AnyFunction[Any, Any], *, key: str, columns: str, pool_size: int = _DEFAULT_POOL_SIZE
+    ) -> None:
+        if pool_size < 1:
+            raise LookupTableError(f"pool_size is {pool_size}; blocking calls need at least 1 thread.")
+        self._blocking = not is_coroutine_function(function)
+        self._function = function
+        self._key = parse_columns(key)
+        self._columns = parse_columns(columns)
+        self._pool_size = pool_size
+        check_distinct((column.name for column in (*self._key, *self._columns)), self.name)
+
+    @property
+    def name(self) -> str:
+        return f"function {name_of(self._function)}"
+
+    def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
+        declared = [column.name for column in self._key]
+        if sorted(key_columns) != sorted(declared):
+            raise LookupTableError(
+                f"{self.name} looks up by {', '.join(declared)}, not by {', '.join(key_columns)}. Name its key in `on`."
+            )
+        present = {column.name: column for column in (*self._key, *self._columns)}
+        return choose(self.name, present, key_columns, None)
+
+    def reader(self, schema: LookupSchema) -> FunctionReader:
+        order = [schema.key.index(column) for column in self._key]
+        return FunctionReader(
+            self._function, self.name, order, schema.values, self._pool_size if self._blocking else None
+        )
+
+    def __repr__(self) -> str:
+        return f"FunctionTable({name_of(self._function)})"
+
+
+class FunctionReader:
+    """Calls the function. Loop thread only; `pool_size` is None where the calls do not block."""
+
+    parallelism = None  # how many keys go in a call is the user's to say
+
+    def __init__(
+        self,
+        function: AnyFunction[Any, Any],
+        name: str,
+        order: Sequence[int],
+        columns: Sequence[Column],
+        pool_size: int | None,
+    ) -> None:
+        self._function: Any = function
+        self._name = name
+        self._order = order
+        self._columns = tuple(column.name for column in columns)
+        self._names = frozenset(self._columns)
+        self._batch = is_batch_function(function)
+        self._pool = None if pool_size is None else ThreadPoolExecutor(pool_size, "lookup")
+
+    async def open(self) -> None:
+        await self._hook("open")
+
+    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+        if self._batch:
+            returned = await self._function.async_invoke_batch([self._argument(key) for key in keys])
+            answers = check_batch_results(returned, len(keys))
+        else:
+            answers = await asyncio.gather(*(self._call(self._argument(key)) for key in keys), return_exceptions=True)
+        return {key: self._rows(answer) for key, answer in zip(keys, answers, strict=True)}
+
+    def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+        raise LookupTableError(f"{self._name} cannot be read as a whole.")
+
+    async def close(self) -> None:
+        try:
+            await self._hook("close")
+        finally:
+            if self._pool is not None:
+                # Its calls may hang: they end with the process at the latest, nobody waits for them.
+                self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _hook(self, name: str) -> None:
+        # As of any asynchronous function: only what has both has hooks.
+        if all(callable(getattr(self._function, each, None)) for each in ("open", "close")):
+            answer = getattr(self._function, name)()
+            if inspect.isawaitable(answer):
+                await answer
+
+    def _argument(self, key: Key) -> object:
+        return key[0] if len(self._order) == 1 else tuple(key[at] for at in self._order)
+
+    def _call(self, argument: object) -> Awaitable[Any]:
+        if self._pool is not None:
+            return asyncio.get_running_loop().run_in_executor(self._pool, self._function, argument)
+        called: Awaitable[Any] = getattr(self._function, "async_invoke", self._function)(argument)
+        return called
+
+    def _rows(self, answer: Any) -> Sequence[Row] | Exception:
+        if isinstance(answer, Exception):
+            return answer
+        if isinstance(answer, BaseException):  # a call that was cancelled, or worse, ends the batch
+            raise answer
+        try:
+            return [self._row(row) for row in as_results(answer)]
+        except Exception as error:
+            return error
+
+    def _row(self, row: Any) -> Row:
+        if isinstance(row, Mapping):
+            if not row.keys() <= self._names:
+                raise LookupTableError(
+                    f"{self._name} returned {', '.join(map(repr, row.keys() - self._names))}, which `columns` does not "
+                    f"declare. Declared are {', '.join(self._columns)}."
+                )
+            return tuple(row.get(name) for name in self._columns)
+        if isinstance(row, tuple) and len(row) == len(self._columns):
+            return tuple(row)
+        raise LookupTableError(
+            f"{self._name} returned {row!r} as a row. Return dicts or tuples of {', '.join(self._columns)}."
+        )

@@ -1,0 +1,161 @@
+"""Keys in one form: equal ones are equal wherever they come from, and what can match nothing is not asked for."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import uuid
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TypeAlias
+
+from pipeline.lookup.errors import LookupTableError
+from pipeline.lookup.schema import Column, Key, base_of
+
+Normalizer: TypeAlias = Callable[[object], object]
+"""From a value that is not None to its one form; None if no row can have it. TypeError: it is of another type."""
+
+_BIGGEST = 2**63 - 1
+
+
+def _integer(value: object) -> object:
+    if type(value) is not int:
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+            raise TypeError
+        if isinstance(value, Decimal) and (not value.is_finite() or value != value.to_integral_value()):
+            return None
+        value = int(value)
+    return value if -_BIGGEST - 1 <= value <= _BIGGEST else None
+
+
+def _decimal(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise TypeError
+    value = Decimal(value)
+    return value if value.is_finite() else None
+
+
+def _float(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        raise TypeError
+    # A NaN equals nothing, itself included; this very object is found again in a dict, as databases find a NaN.
+    return math.nan if math.isnan(value) else float(value)
+
+
+def _string(value: object) -> object:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _padded(value: object) -> object:
+    if not isinstance(value, str):
+        raise TypeError
+    return value.rstrip(" ")
+
+
+def _uuid(value: object) -> object:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if not isinstance(value, str):
+        raise TypeError
+    try:
+        return str(uuid.UUID(value))
+    except ValueError:
+        return None
+
+
+def _binary(value: object) -> object:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError
+    return bytes(value)
+
+
+def _boolean(value: object) -> object:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _date(value: object) -> object:
+    if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
+        raise TypeError
+    return value
+
+
+def _timestamp(value: object) -> object:
+    if not isinstance(value, datetime.datetime):
+        raise TypeError
+    # Without a zone it is of the process's own, which is how Spark hands timestamps to Python.
+    return value.astimezone(datetime.UTC)
+
+
+def _timestamp_ntz(value: object) -> object:
+    if not isinstance(value, datetime.datetime) or value.tzinfo is not None:
+        raise TypeError
+    return value
+
+
+_BY_TYPE: dict[str, Normalizer] = {
+    "boolean": _boolean,
+    "tinyint": _integer,
+    "smallint": _integer,
+    "int": _integer,
+    "bigint": _integer,
+    "decimal": _decimal,
+    "float": _float,
+    "double": _float,
+    "string": _string,
+    "varchar": _string,
+    "char": _string,
+    "binary": _binary,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+}
+_BY_NATIVE: dict[str, Normalizer] = {"uuid": _uuid, "bpchar": _padded}
+
+
+def normalizer_of(column: Column) -> Normalizer:
+    """How the values of a key column come into one form.
+
+    Raises:
+        LookupTableError: its type cannot be a key.
+    """
+    found = _BY_NATIVE.get(column.native) or _BY_TYPE.get(base_of(column.type))
+    if found is None:
+        raise LookupTableError(f"the column {column.name!r} is {column.type}, which cannot be a key.")
+    return found
+
+
+class KeyForm:
+    """Brings the keys of one table into one form. Immutable, and pickles."""
+
+    __slots__ = ("_columns", "_normalizers")
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = tuple(columns)
+        self._normalizers = tuple(normalizer_of(column) for column in columns)
+
+    def of(self, values: Sequence[object]) -> Key | None:
+        """The key of these values; None if it matches no row: a null never does, nor does a number out of range.
+
+        Raises:
+            LookupTableError: a value is of another type than the table's column.
+        """
+        key = []
+        for at, value in enumerate(values):
+            if value is None:
+                return None
+            try:
+                value = self._normalizers[at](value)
+            except TypeError:
+                column = self._columns[at]
+                raise LookupTableError(
+                    f"the key column {column.name!r} is {column.type}, got {value!r} of type {type(value).__name__}. "
+                    "Cast the input's column."
+                ) from None
+            if value is None:
+                return None
+            key.append(value)
+        return tuple(key)

@@ -1,0 +1,96 @@
+"""Types of PostgreSQL's columns: as what they are read, and how keys are compared with them. Needs no psycopg."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pipeline.lookup.schema import Column
+
+_MAX_PRECISION = 38
+_UNBOUNDED_NUMERIC = "decimal(38,18)"  # as Spark's own JDBC source reads it
+
+_TYPES = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "int",
+    "int8": "bigint",
+    "float4": "float",
+    "float8": "double",
+    "text": "string",
+    "varchar": "string",
+    "bpchar": "string",
+    "name": "string",
+    "bytea": "binary",
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+}
+
+# As what the keys are sent. The widest of a family: a key out of a narrower column's range must match nothing, and not
+# fail; an index of the narrower type serves all the same.
+_KEY_ARRAYS = {
+    "bool": "bool[]",
+    "int2": "int8[]",
+    "int4": "int8[]",
+    "int8": "int8[]",
+    "float4": "float8[]",
+    "float8": "float8[]",
+    "numeric": "numeric[]",
+    "text": "text[]",
+    "varchar": "text[]",
+    "name": "text[]",
+    "bpchar": "bpchar[]",
+    "uuid": "uuid[]",
+    "bytea": "bytea[]",
+    "date": "date[]",
+    "timestamp": "timestamp[]",
+    "timestamptz": "timestamptz[]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCast:
+    """How a key column is compared: with an array of this type, and the column as text if it has no other way."""
+
+    array: str
+    column_as_text: bool = False
+
+
+def column_of(name: str, native: str, modifier: int) -> Column:
+    """A column of the type `native` (pg_type's typname) with its modifier (-1: none)."""
+    element = native.removeprefix("_")
+    if native == "numeric":
+        return Column(name, _numeric(modifier), native)
+    if native.startswith("_") and (element in _TYPES or element == "numeric"):
+        return Column(name, f"array<{_TYPES.get(element) or _numeric(modifier)}>", native)
+    return Column(name, _TYPES.get(native, "string"), native)
+
+
+def _numeric(modifier: int) -> str:
+    if modifier < 4:
+        return _UNBOUNDED_NUMERIC
+    precision = ((modifier - 4) >> 16) & 0xFFFF
+    scale = (modifier - 4) & 0x7FF
+    if scale >= 0x400:  # a scale is a signed number of 11 bits
+        scale -= 0x800
+    if scale < 0:  # numeric(3,-2) has up to 5 digits before the point
+        precision, scale = precision - scale, 0
+    precision = max(precision, scale)
+    return f"decimal({precision},{scale})" if precision <= _MAX_PRECISION else _UNBOUNDED_NUMERIC
+
+
+def read_as_text(column: Column) -> bool:
+    """Whether the server is to send the column as text, because its own type means nothing to us."""
+    return column.type == "string" and column.native not in ("text", "varchar", "bpchar", "name")
+
+
+def key_cast(column: Column) -> KeyCast:
+    found = _KEY_ARRAYS.get(column.native)
+    return KeyCast(found) if found is not None else KeyCast("text[]", column_as_text=True)
+
+
+def decimal_type(column: Column) -> str | None:
+    """The decimal type in a column's type, if there is one."""
+    found = re.search(r"decimal\(\d+,\d+\)", column.type)
+    return None if found is None else found[0]

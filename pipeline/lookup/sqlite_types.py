@@ -1,0 +1,131 @@
+"""Types of SQLite's columns, which only suggest, and the values in them, which may be of any type."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import TypeAlias
+
+from pipeline.lookup.decimals import ToDecimal
+from pipeline.lookup.schema import Column, base_of
+
+Converter: TypeAlias = Callable[[object], object]
+"""From a value that is not None to one of the column's type. ValueError, TypeError: it is none."""
+
+_NAMED = {
+    "BOOLEAN": "boolean",
+    "BOOL": "boolean",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp_ntz",
+    "DATETIME": "timestamp_ntz",
+}
+_MAX_PRECISION = 38
+
+
+def type_of(declared: str) -> str | None:
+    """The type that a declaration means, by SQLite's rules of affinity; None if it leaves it open."""
+    text = declared.strip().upper()
+    decimal = re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", text)
+    if decimal is not None:
+        precision, scale = int(decimal[1]), int(decimal[2] or 0)
+        return f"decimal({precision},{scale})" if scale <= precision <= _MAX_PRECISION else "double"
+    named = _NAMED.get(re.sub(r"\(.*\)", "", text).strip())
+    if named is not None:
+        return named
+    for parts, type_name in (
+        (("INT",), "bigint"),
+        (("CHAR", "CLOB", "TEXT"), "string"),
+        (("BLOB",), "binary"),
+        (("REAL", "FLOA", "DOUB"), "double"),
+        (("NUMERIC", "DECIMAL"), "double"),
+    ):
+        if any(part in text for part in parts):
+            return type_name
+    return None
+
+
+def _integer(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int):
+        return value
+    raise TypeError
+
+
+def _float(value: object) -> object:
+    if isinstance(value, int | float):
+        return float(value)
+    raise TypeError
+
+
+def _string(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    raise TypeError
+
+
+def _binary(value: object) -> object:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise TypeError
+
+
+def _boolean(value: object) -> object:
+    if value in (0, 1):
+        return bool(value)
+    raise ValueError
+
+
+def _date(value: object) -> object:
+    if isinstance(value, str):
+        return datetime.date.fromisoformat(value)
+    raise TypeError
+
+
+def _timestamp_ntz(value: object) -> object:
+    if not isinstance(value, str):
+        raise TypeError
+    moment = datetime.datetime.fromisoformat(value)
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
+    return moment
+
+
+def _timestamp(value: object) -> object:
+    if not isinstance(value, str):
+        raise TypeError
+    moment = datetime.datetime.fromisoformat(value)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+
+
+_CONVERTERS: dict[str, Converter] = {
+    "tinyint": _integer,
+    "smallint": _integer,
+    "int": _integer,
+    "bigint": _integer,
+    "float": _float,
+    "double": _float,
+    "string": _string,
+    "binary": _binary,
+    "boolean": _boolean,
+    "date": _date,
+    "timestamp_ntz": _timestamp_ntz,
+    "timestamp": _timestamp,
+}
+
+
+def converter_of(column: Column) -> Converter | None:
+    """How values of a column come to its type; None if SQLite's values cannot."""
+    base = base_of(column.type)
+    return ToDecimal(column.type) if base == "decimal" else _CONVERTERS.get(base)
+
+
+def bound(value: object) -> object:
+    """A key's value as SQLite stores it."""
+    if isinstance(value, Decimal | datetime.date):  # a column of numeric affinity makes a number of such a text
+        return str(value)
+    return value

@@ -1,0 +1,110 @@
+"""A clock, a table and a reader for tests of lookups; all on one asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pipeline.lookup import LookupSchema
+from pipeline.lookup.schema import Column, Key, Row
+
+T = TypeVar("T")
+
+TIMEOUT_S = 20.0
+SCHEMA = LookupSchema((Column("node", "string"),), (Column("rack", "string"),))
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine on a loop of its own, and fail it if it hangs."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+async def settle() -> None:
+    """Let every task run until it waits for something that only the test can bring about."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class HandClock:
+    """Time that passes when it is told to. On the loop only."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    async def sleep(self, delay_s: float) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self._now_s + delay_s, waiter))
+        await waiter
+
+    async def advance(self, seconds: float) -> None:
+        await settle()
+        self._now_s += seconds
+        due = [waiter for at_s, waiter in self._sleepers if at_s <= self._now_s]
+        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper[0] > self._now_s]
+        for waiter in due:
+            if not waiter.done():
+                waiter.set_result(None)
+        await settle()
+
+
+class FakeReader:
+    """Answers from `rows`, counts the questions, and waits for `gate` if that is set."""
+
+    def __init__(self, rows: Mapping[str, Sequence[str]]) -> None:
+        self.rows = {(node,): [(rack,) for rack in racks] for node, racks in rows.items()}
+        self.questions: list[list[Key]] = []
+        self.scans = 0
+        self.error: Exception | None = None
+        self.gate: asyncio.Event | None = None
+        self.is_open = False
+        self.parallelism: int | None = None
+
+    async def open(self) -> None:
+        self.is_open = True
+
+    async def close(self) -> None:
+        self.is_open = False
+
+    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+        self.questions.append(list(keys))
+        await self._answer()
+        return {key: self.rows[key] for key in keys if key in self.rows}
+
+    async def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+        self.scans += 1
+        await self._answer()
+        for key, rows in list(self.rows.items()):
+            yield [(key, row) for row in rows]
+
+    async def _answer(self) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class FakeTable:
+    """A table read by one FakeReader."""
+
+    name = "fake"
+    can_scan = True
+
+    def __init__(self, reader: FakeReader, schema: LookupSchema = SCHEMA) -> None:
+        self._reader = reader
+        self._schema = schema
+
+    def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
+        return self._schema
+
+    def reader(self, schema: LookupSchema) -> FakeReader:
+        return self._reader

@@ -1,0 +1,163 @@
+"""The join of rows with what was looked up."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.lookup import Column, LookupFunction, LookupSchema, LookupTable, LookupTableError, SqliteTable
+from pipeline.streaming.wait import ordered_wait
+
+from .fakes import SCHEMA, TIMEOUT_S, FakeReader, FakeTable, run
+
+RACKS = {"a": ["r1"], "b": ["r2", "r3"]}
+
+
+def table(schema: LookupSchema = SCHEMA) -> FakeTable:
+    return FakeTable(FakeReader(RACKS), schema)
+
+
+def join(function: LookupFunction, values: Sequence[Any]) -> list[list[Any] | Exception]:
+    async def scenario() -> list[list[Any] | Exception]:
+        await function.open()
+        try:
+            return await function.async_invoke_batch(values)
+        finally:
+            await function.close()
+
+    return run(scenario())
+
+
+def test_a_left_join_keeps_rows_without_a_match_and_repeats_those_with_several() -> None:
+    function = LookupFunction(table(), "node")
+
+    assert join(function, [{"node": "a", "n": 1}, {"node": "b", "n": 2}, {"node": "c", "n": 3}]) == [
+        [{"node": "a", "n": 1, "rack": "r1"}],
+        [{"node": "b", "n": 2, "rack": "r2"}, {"node": "b", "n": 2, "rack": "r3"}],
+        [{"node": "c", "n": 3, "rack": None}],
+    ]
+
+
+def test_an_inner_join_drops_rows_without_a_match() -> None:
+    function = LookupFunction(table(), "node", how="inner")
+
+    assert join(function, [{"node": "a"}, {"node": "c"}]) == [[{"node": "a", "rack": "r1"}], []]
+
+
+def test_tuples_get_the_table_s_columns_at_their_end() -> None:
+    function = LookupFunction(table(), {"host": "node"}, input_columns=["n", "host"])
+
+    assert join(function, [(1, "a"), (2, "c")]) == [[(1, "a", "r1")], [(2, "c", None)]]
+    assert function.output_columns == (Column("rack", "string"),)
+
+
+def test_a_null_key_matches_nothing_and_is_not_asked_for() -> None:
+    reader = FakeReader(RACKS)
+    function = LookupFunction(FakeTable(reader), "node")
+
+    assert join(function, [{"node": None}]) == [[{"node": None, "rack": None}]]
+    assert reader.questions == [[]]
+
+
+def test_a_key_of_a_wrong_type_fails_its_own_row() -> None:
+    results = join(LookupFunction(table(), "node"), [{"node": 5}, {"node": "a"}])
+
+    assert isinstance(results[0], LookupTableError)
+    assert results[1] == [{"node": "a", "rack": "r1"}]
+
+
+def test_one_value_is_a_batch_of_one() -> None:
+    async def scenario() -> None:
+        reader = FakeReader(RACKS)
+        function = LookupFunction(FakeTable(reader), "node", cache="partial")
+        await function.open()
+        assert await function.async_invoke({"node": "a"}) == [{"node": "a", "rack": "r1"}]
+        reader.error = OSError("gone")
+        with pytest.raises(OSError, match="gone"):
+            await function.async_invoke({"node": "b"})
+        await function.close()
+
+    run(scenario())
+
+
+def test_a_suffix_tells_the_table_s_column_from_the_input_s() -> None:
+    columns = ["node", "Rack"]
+
+    with pytest.raises(LookupTableError, match=r"'rack' would be a second 'rack'.*suffix=\"_right\""):
+        LookupFunction(table(), "node", input_columns=columns)
+    with pytest.raises(LookupTableError, match="a second 'rack_right'"):
+        LookupFunction(table(), "node", input_columns=[*columns, "rack_right"], suffix="_right")
+    renamed = LookupFunction(table(), "node", input_columns=columns, suffix="_right")
+
+    assert [column.name for column in renamed.output_columns] == ["rack_right"]
+
+
+def test_a_mapping_that_has_the_table_s_column_is_refused_rather_than_overwritten() -> None:
+    function = LookupFunction(table(), "node")
+
+    (result,) = join(function, [{"node": "a", "rack": "mine"}])
+
+    assert isinstance(result, LookupTableError)
+    assert "suffix" in str(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"on": "node", "how": "right"}, "how is 'right'"),
+        ({"on": []}, "on is"),
+        ({"on": ["node", "node"]}, "'node' comes twice"),
+        ({"on": "node", "max_retries": -1}, "max_retries is -1"),
+        ({"on": "node", "cache": "lru"}, "cache is 'lru'"),
+        ({"on": "node", "input_columns": ["host"]}, "the input has no column 'node'; it has host"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_at_once(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(LookupTableError, match=said):
+        LookupFunction(table(), **arguments)
+
+
+def test_a_function_pickles_and_each_copy_has_its_own_connections(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    sqlite_table(path)
+    function = pickle.loads(pickle.dumps(LookupFunction(SqliteTable(path, "nodes"), "node", cache="full")))
+
+    assert join(function, [{"node": "a"}]) == [[{"node": "a", "rack": "r1"}]]
+    assert function.metrics.loads == 1
+
+
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_it_runs_in_an_asynchronous_operator(tmp_path: Path, cache: str) -> None:
+    path = tmp_path / "t.db"
+    sqlite_table(path)
+    function = LookupFunction(SqliteTable(path, "nodes"), "node", input_columns=["n", "node"], cache=cache)
+    values = [(number, f"{number % 3}") for number in range(1000)]
+
+    results = list(ordered_wait(values, function, timeout=TIMEOUT_S, max_batch_size=50))
+
+    assert results == [(number, node, f"rack {node}" if node != "2" else None) for number, node in values]
+    metrics = function.metrics
+    assert metrics.hits + metrics.misses == 1000
+    assert (metrics.hits > 0) == (cache != "none")
+
+
+def sqlite_table(path: Path) -> None:
+    import sqlite3
+
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        "CREATE TABLE nodes (node TEXT PRIMARY KEY, rack TEXT);"
+        "INSERT INTO nodes VALUES ('a', 'r1'), ('0', 'rack 0'), ('1', 'rack 1');"
+    )
+    connection.close()
+
+
+def test_a_table_is_anything_that_keeps_the_protocol() -> None:
+    kept: LookupTable = table()
+
+    assert asyncio.iscoroutinefunction(LookupFunction(kept, "node").async_invoke_batch)

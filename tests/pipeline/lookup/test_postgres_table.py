@@ -1,0 +1,457 @@
+"""PostgreSQL tables as lookup tables, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import pickle
+import traceback
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeline.lookup import (
+    FullCache,
+    LookupFunction,
+    LookupTableError,
+    PartialCache,
+    PostgresTable,
+    TableUnavailableError,
+)
+from pipeline.lookup.questions import MonotonicClock
+from pipeline.streaming.wait import ordered_wait
+
+from .fakes import TIMEOUT_S, run, settle
+
+if TYPE_CHECKING:
+    from .postgres_server import PostgresServer
+
+pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'central-dispatcher[postgres]'")
+
+NODES = (
+    "DROP TABLE IF EXISTS nodes",
+    "CREATE TABLE nodes (node text PRIMARY KEY, rack text, memory int)",
+    "INSERT INTO nodes VALUES ('a', 'r1', 1), ('b', NULL, 2)",
+)
+
+
+def found(table: PostgresTable, on: Any, keys: Sequence[Any], **options: Any) -> list[Any]:
+    """For each key the rows, without the key; or the error."""
+    names = [on] if isinstance(on, str) else list(on)
+    function = LookupFunction(table, on, how="inner", input_columns=names, **options)
+
+    async def scenario() -> list[Any]:
+        await function.open()
+        try:
+            results = await function.async_invoke_batch([key if isinstance(key, tuple) else (key,) for key in keys])
+        finally:
+            await function.close()
+        return [each if isinstance(each, Exception) else [row[len(names) :] for row in each] for each in results]
+
+    return run(scenario())
+
+
+@pytest.fixture
+def nodes(postgres: PostgresServer) -> Callable[..., PostgresTable]:
+    postgres.execute(*NODES)
+    return lambda **options: PostgresTable(postgres.conninfo, "nodes", **options)
+
+
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_rows_are_found_by_their_key(nodes: Callable[..., PostgresTable], cache: str) -> None:
+    keys = ["a", "b", "c", None, "a\0", "\ud800"]
+
+    assert found(nodes(), "node", keys, cache=cache) == [[("r1", 1)], [(None, 2)], [], [], [], []]
+
+
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_without_other_columns_it_says_which_keys_there_are(nodes: Callable[..., PostgresTable], cache: str) -> None:
+    assert found(nodes(columns=[]), "node", ["a", "c", "b"], cache=cache) == [[()], [], [()]]
+
+
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_several_columns_and_several_rows(postgres: PostgresServer, cache: str) -> None:
+    postgres.execute(
+        'CREATE TABLE IF NOT EXISTS "Odd ""name"" %s" ("a b" int, b text, "v;%" int)',
+        'TRUNCATE "Odd ""name"" %s"',
+        "INSERT INTO \"Odd \"\"name\"\" %s\" VALUES (1,'x',10), (1,'x',11), (1,'y',12), (2,'x',13), (NULL,'x',14)",
+    )
+    table = PostgresTable(postgres.conninfo, 'Odd "name" %s')
+
+    rows = found(table, ["a b", "b"], [(1, "x"), (1, "y"), (2, "y"), (2**40, "x"), (None, "x")], cache=cache)
+
+    assert [sorted(each) for each in rows] == [[(10,), (11,)], [(12,)], [], [], []]
+
+
+def test_values_have_types_that_spark_knows(postgres: PostgresServer) -> None:
+    postgres.execute(
+        "DROP TABLE IF EXISTS things",
+        "DROP DOMAIN IF EXISTS cents",
+        "CREATE DOMAIN cents AS numeric(6,2)",
+        "CREATE TABLE things (id bigint PRIMARY KEY, small smallint, f real, d double precision, price numeric(10,2),"
+        " free numeric, owed cents, ok boolean, raw bytea, born date, seen timestamp, at timestamptz, tags text[],"
+        " grid int[], about jsonb, took interval)",
+        "INSERT INTO things VALUES (1, 2, 0.5, 0.25, 2.5, 1.0/3, 9.99, true, '\\x00ff', '2026-01-31',"
+        " '2026-01-31 12:00', '2026-01-31 12:00+02', '{a,NULL}', '{1,2}', '{\"x\": 1}', '1 hour')",
+        "INSERT INTO things (id) VALUES (2)",
+    )
+    table = PostgresTable(postgres.conninfo, "public.things")
+
+    schema = table.read_schema(["id"])
+    (full,), (empty,) = found(table, "id", [1, 2])
+
+    assert {column.name: column.type for column in schema.values} == {
+        "small": "smallint",
+        "f": "float",
+        "d": "double",
+        "price": "decimal(10,2)",
+        "free": "decimal(38,18)",
+        "owed": "decimal(6,2)",
+        "ok": "boolean",
+        "raw": "binary",
+        "born": "date",
+        "seen": "timestamp_ntz",
+        "at": "timestamp",
+        "tags": "array<string>",
+        "grid": "array<int>",
+        "about": "string",
+        "took": "string",
+    }
+    assert full == (
+        *(2, 0.5, 0.25, Decimal("2.50"), Decimal("0.333333333333333333"), Decimal("9.99"), True, b"\0\xff"),
+        datetime.date(2026, 1, 31),
+        datetime.datetime(2026, 1, 31, 12),
+        datetime.datetime(2026, 1, 31, 10, tzinfo=datetime.UTC),
+        *(["a", None], [1, 2], '{"x": 1}', "01:00:00"),
+    )
+    assert empty == (None,) * 15
+
+
+@pytest.mark.parametrize(
+    ("native", "stored", "key", "other"),
+    [
+        ("smallint", "7", 7, 2**40),
+        ("numeric(10,2)", "2.5", Decimal("2.50"), Decimal("2.51")),
+        ("real", "0.5", 0.5, 0.1),
+        ("boolean", "true", True, False),
+        ("varchar(5)", "ab", "ab", "a" * 9),
+        ("char(5)", "ab", "ab", "ab   x"),
+        ("uuid", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "no uuid"),
+        ("mood", "fine", "fine", "unheard of"),
+        ("bytea", "\\x00ff", b"\0\xff", b""),
+        ("date", "2026-01-31", datetime.date(2026, 1, 31), datetime.date(1, 1, 1)),
+        ("timestamp", "2026-01-31 12:00", datetime.datetime(2026, 1, 31, 12), datetime.datetime(2026, 1, 31, 13)),
+        (
+            "timestamptz",
+            "2026-01-31 12:00+00",
+            datetime.datetime(2026, 1, 31, 14, tzinfo=datetime.timezone(datetime.timedelta(hours=2))),
+            datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2))),
+        ),
+    ],
+)
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_keys_of_many_types(
+    postgres: PostgresServer, native: str, stored: str, key: Any, other: Any, cache: str
+) -> None:
+    postgres.execute(
+        "DROP TABLE IF EXISTS keyed",
+        "DROP TYPE IF EXISTS mood",
+        "CREATE TYPE mood AS ENUM ('fine', 'sad')",
+        f"CREATE TABLE keyed (k {native}, v int)",
+        f"INSERT INTO keyed VALUES ('{stored}', 1), (NULL, 2)",
+    )
+    table = PostgresTable(postgres.conninfo, "keyed")
+
+    assert found(table, "k", [key, other, None], cache=cache) == [[(1,)], [], []]
+
+
+def test_a_decimal_that_spark_cannot_hold_fails_its_key_alone(postgres: PostgresServer) -> None:
+    postgres.execute(
+        "DROP TABLE IF EXISTS big",
+        "CREATE TABLE big (k int, v numeric)",
+        "INSERT INTO big VALUES (1, 1e30), (2, 'NaN'), (3, 3)",
+    )
+
+    first, second, third = found(PostgresTable(postgres.conninfo, "big"), "k", [1, 2, 3])
+
+    assert third == [(Decimal(3),)]
+    assert isinstance(first, LookupTableError)
+    assert isinstance(second, LookupTableError)
+    assert "'v' is read as decimal(38,18), but holds NaN" in str(second)
+
+
+def test_a_full_load_takes_more_than_one_piece(postgres: PostgresServer) -> None:
+    postgres.execute(
+        "DROP TABLE IF EXISTS many",
+        "CREATE TABLE many AS SELECT n AS k, n * 2 AS v FROM generate_series(1, 12000) AS n",
+    )
+    table = PostgresTable(postgres.conninfo, "many")
+
+    assert found(table, "k", [1, 12_000, 12_001], cache="full") == [[(2,)], [(24_000,)], []]
+
+
+def test_the_sessions_are_read_only(postgres: PostgresServer) -> None:
+    postgres.execute(
+        "DROP TABLE IF EXISTS log CASCADE",
+        "CREATE TABLE log (k int)",
+        "CREATE OR REPLACE FUNCTION written() RETURNS int LANGUAGE sql AS 'INSERT INTO log VALUES (1) RETURNING k'",
+        "CREATE OR REPLACE VIEW writing AS SELECT 1 AS k, written() AS v",
+    )
+
+    async def scenario() -> None:
+        function = LookupFunction(PostgresTable(postgres.conninfo, "writing"), "k", input_columns=["k"])
+        await function.open()
+        with pytest.raises(LookupTableError, match="read-only"):
+            await function.async_invoke((1,))
+        await function.close()
+
+    run(scenario())
+
+
+def test_many_batches_share_a_few_connections(postgres: PostgresServer, nodes: Callable[..., PostgresTable]) -> None:
+    function = LookupFunction(nodes(max_connections=2), "node", input_columns=["n", "node"])
+    values = [(number, "abc"[number % 3]) for number in range(3000)]
+
+    results = list(ordered_wait(values, function, timeout=TIMEOUT_S, max_batch_size=20))
+
+    racks = {"a": ("r1", 1), "b": (None, 2), "c": (None, None)}
+    assert results == [(number, node, *racks[node]) for number, node in values]
+
+
+def test_more_lookups_than_connections_wait_their_turn(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    async def scenario() -> None:
+        function = LookupFunction(nodes(max_connections=2), "node", input_columns=["node"])
+        await function.open()
+        answers = await asyncio.gather(*(function.async_invoke(("a",)) for _ in range(50)))
+        await function.close()
+        assert answers == [[("a", "r1", 1)]] * 50
+
+    run(scenario())
+
+
+def test_a_connection_lost_while_idle_is_replaced_unnoticed(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    async def scenario() -> None:
+        function = LookupFunction(nodes(), "node", input_columns=["node"])
+        await function.open()
+        await asyncio.gather(*(function.async_invoke(("a",)) for _ in range(8)))
+        postgres.stop()
+        postgres.start()
+        answers = await asyncio.gather(*(function.async_invoke(("a",)) for _ in range(8)))
+        await function.close()
+        assert answers == [[("a", "r1", 1)]] * 8
+
+    run(scenario())
+
+
+def test_a_server_that_is_away_is_worth_a_retry_and_found_again_when_it_is_back(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    async def scenario() -> None:
+        function = LookupFunction(nodes(), "node", input_columns=["node"], max_retries=0)
+        await function.open()
+        await function.async_invoke(("a",))
+        postgres.stop()
+        try:
+            with pytest.raises(TableUnavailableError, match="Connection refused"):
+                await function.async_invoke(("a",))
+        finally:
+            postgres.start()
+        assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
+        await function.close()
+
+    run(scenario())
+
+
+def test_retries_bridge_the_time_in_which_the_server_is_away(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    class StartingClock(MonotonicClock):
+        """The server is back when the first pause ends."""
+
+        async def sleep(self, delay_s: float) -> None:
+            await asyncio.to_thread(postgres.start)
+
+    function = LookupFunction(nodes(), "node", input_columns=["node"], max_retries=1, clock=StartingClock())
+    postgres.stop()
+    try:
+        results = list(ordered_wait([("a",), ("b",)], function, timeout=TIMEOUT_S, max_batch_size=2, capacity=2))
+    finally:
+        postgres.start()
+
+    assert results == [("a", "r1", 1), ("b", None, 2)]
+    assert (function.metrics.retries, function.metrics.load_failures) == (1, 0)
+
+
+@pytest.mark.parametrize("cache", [FullCache(), PartialCache(max_rows=10)])
+def test_caches_need_no_server(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable], cache: FullCache | PartialCache
+) -> None:
+    async def scenario() -> None:
+        function = LookupFunction(nodes(), "node", input_columns=["node"], cache=cache)
+        await function.open()
+        await function.async_invoke(("a",))
+        postgres.stop()
+        try:
+            assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
+        finally:
+            postgres.start()
+        await function.close()
+
+    run(scenario())
+
+
+class Locked:
+    """Inside `with`, who reads the table waits."""
+
+    def __init__(self, postgres: PostgresServer, table: str) -> None:
+        import psycopg
+
+        self._connection = psycopg.connect(postgres.conninfo)
+        self._connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
+
+    def await_reader(self) -> None:
+        for _ in range(5000):
+            row = self._connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
+            if row is not None and row[0]:
+                return
+        raise AssertionError("nobody came to read")
+
+    def __enter__(self) -> Locked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def test_a_cancelled_lookup_gives_its_turn_free(postgres: PostgresServer, nodes: Callable[..., PostgresTable]) -> None:
+    async def scenario() -> None:
+        function = LookupFunction(nodes(max_connections=1), "node", input_columns=["node"])
+        await function.open()
+        with Locked(postgres, "nodes") as locked:
+            cancelled = asyncio.create_task(function.async_invoke(("a",)))
+            await asyncio.to_thread(locked.await_reader)
+            waiting = asyncio.create_task(function.async_invoke(("b",)))
+            await settle()
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+
+        assert await waiting == [("b", None, 2)]
+        assert cancelled.cancelled()
+        await function.close()
+
+    run(scenario())
+
+
+def test_an_answer_that_takes_too_long_is_given_up(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    async def scenario() -> None:
+        table = nodes(max_connections=1, query_timeout_s=0.5)
+        function = LookupFunction(table, "node", input_columns=["node"], max_retries=0)
+        await function.open()
+        no_answer = r"no answer within 0.5 s \(query_timeout_s\)"
+        with Locked(postgres, "nodes"), pytest.raises(TableUnavailableError, match=no_answer):
+            await function.async_invoke(("a",))
+
+        assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
+        await function.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "on", "said"),
+    [
+        ("nods", {}, "node", r"there is no such table. Tables there: .*public.nodes"),
+        ("private.nodes", {}, "node", "'private.nodes' .* no such table"),
+        ("nodes", {"schema": "private"}, "node", "'private.nodes' .* no such table"),
+        ("nodes", {}, "host", "has no column 'host'; it has node, rack, memory"),
+        ("nodes", {"columns": ["cpu"]}, "node", "has no column 'cpu'; it has node, rack, memory"),
+        ("nodes", {"columns": "rack"}, "node", "columns is 'rack'"),
+        ("nodes", {"max_connections": 0}, "node", "max_connections is 0"),
+        ("nodes", {"query_timeout_s": 0}, "node", "query_timeout_s is 0"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_on_the_driver(
+    postgres: PostgresServer,
+    nodes: Callable[..., PostgresTable],
+    table: str,
+    options: dict[str, Any],
+    on: str,
+    said: str,
+) -> None:
+    with pytest.raises(LookupTableError, match=said) as told:
+        LookupFunction(PostgresTable(postgres.conninfo, table, **options), on)
+
+    assert "\n" not in str(told.value)
+
+
+def test_a_table_that_may_not_be_read_is_told_on_the_driver(postgres: PostgresServer) -> None:
+    postgres.execute(
+        *NODES,
+        "DROP ROLE IF EXISTS guest",
+        "CREATE ROLE guest LOGIN PASSWORD 'gu3st'",
+    )
+    conninfo = f"host=127.0.0.1 port={postgres.port} dbname=postgres user=guest password=gu3st"
+
+    with pytest.raises(LookupTableError, match="permission denied for table nodes"):
+        LookupFunction(PostgresTable(conninfo, "nodes"), "node")
+
+
+@pytest.mark.parametrize(
+    "conninfo",
+    [
+        "host=127.0.0.1 port={port} dbname=postgres user=postgres password=wr0ng-one",
+        "host=127.0.0.1 port=1 user=postgres password=wr0ng-one",
+        "postgresql://postgres:wr0ng-one@127.0.0.1:{port}/nowhere",
+        "postgresql://postgres:wr0ng-one%zz@127.0.0.1:{port}/postgres",
+        "host=127.0.0.1 passwort=wr0ng-one",
+        "host=127.0.0.1 password wr0ng-one",
+    ],
+)
+def test_no_password_is_ever_shown(postgres: PostgresServer, conninfo: str) -> None:
+    with pytest.raises(LookupTableError) as told:
+        LookupFunction(PostgresTable(conninfo.format(port=postgres.port), "nodes"), "node")
+
+    assert "wr0ng" not in "".join(traceback.format_exception(told.value, chain=True)).replace(conninfo, "")
+    assert "wr0ng" not in repr(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_a_table_shows_where_it_is_but_no_password(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    from .postgres_server import PASSWORD
+
+    table = nodes()
+    function = LookupFunction(table, "node")
+
+    for text in (repr(table), table.name, repr(function), function.name):
+        assert PASSWORD not in text
+        assert f"port={postgres.port}" in text
+
+
+def test_a_conninfo_may_be_found_where_it_is_used(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    from .postgres_server import PASSWORD
+
+    nodes()
+    table = PostgresTable(postgres_conninfo, "nodes")
+    postgres_conninfos.append(postgres.conninfo)
+
+    assert PASSWORD.encode() not in pickle.dumps(table)
+    assert found(pickle.loads(pickle.dumps(table)), "node", ["a"]) == [[("r1", 1)]]
+
+
+postgres_conninfos: list[str] = []
+
+
+def postgres_conninfo() -> str:
+    return postgres_conninfos[-1]

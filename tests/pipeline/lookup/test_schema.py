@@ -1,0 +1,89 @@
+"""Columns, their types, and which of them fit together as keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.lookup import Column, LookupSchema, LookupTableError
+from pipeline.lookup.schema import check_key_types, choose, parse_columns
+
+NODE, RACK = Column("node", "string"), Column("rack", "string")
+
+
+def test_columns_are_read_as_spark_writes_them() -> None:
+    columns = parse_columns(
+        "node string, `memory mb` LONG, cost decimal(10, 2), tags array<string>, at: struct<Day: int, h: decimal(4,1)>"
+    )
+
+    assert columns == (
+        Column("node", "string"),
+        Column("memory mb", "bigint"),
+        Column("cost", "decimal(10,2)"),
+        Column("tags", "array<string>"),
+        Column("at", "struct<Day: int, h: decimal(4,1)>"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("node", "cannot read 'node'"),
+        ("node string,", "cannot read ''"),
+        ("node strnig", "'strnig' is no type"),
+        ("node string, node int", "'node' comes twice"),
+    ],
+)
+def test_columns_that_cannot_be_read_are_refused_with_what_is_wrong(ddl: str, said: str) -> None:
+    with pytest.raises(LookupTableError, match=said):
+        parse_columns(ddl)
+
+
+def test_the_other_columns_are_all_but_the_key_or_those_wanted() -> None:
+    present = {column.name: column for column in (NODE, RACK, Column("memory", "int"))}
+
+    assert choose("t", present, ["node"], None) == LookupSchema((NODE,), (RACK, Column("memory", "int")))
+    assert choose("t", present, ["node"], ["rack"]) == LookupSchema((NODE,), (RACK,))
+    assert choose("t", present, ["node"], ["rack", "node"]) == LookupSchema((NODE,), (RACK,))
+
+
+@pytest.mark.parametrize(
+    ("key", "columns", "said"),
+    [
+        (["host"], None, "t has no column 'host'; it has node, rack"),
+        (["node"], ["racks"], "t has no column 'racks'; it has node, rack"),
+        ([], None, "needs a key"),
+        (["node", "node"], None, "'node' comes twice"),
+        (["node"], ["rack", "rack"], "'rack' comes twice"),
+    ],
+)
+def test_a_column_that_is_not_there_is_refused(key: list[str], columns: list[str] | None, said: str) -> None:
+    with pytest.raises(LookupTableError, match=said):
+        choose("t", {"node": NODE, "rack": RACK}, key, columns)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [("int", "bigint"), ("decimal(10,2)", "int"), ("float", "double"), ("string", "string"), ("varchar(5)", "string")],
+)
+def test_types_of_one_family_fit(mine: str, theirs: str) -> None:
+    check_key_types("t", LookupSchema((Column("key", theirs),), ()), ["id"], [mine])
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ("string", "bigint"),
+        ("double", "bigint"),
+        ("timestamp", "timestamp_ntz"),
+        ("date", "timestamp"),
+        ("array<int>", "int"),
+        ("binary", "string"),
+    ],
+)
+def test_other_types_are_refused_with_the_cast_that_helps(mine: str, theirs: str) -> None:
+    with pytest.raises(LookupTableError) as refused:
+        check_key_types("t", LookupSchema((Column("key", theirs),), ()), ["id"], [mine])
+
+    assert f"'id' of the input is {mine}" in str(refused.value)
+    assert f"'key' is {theirs}" in str(refused.value)
+    assert f"col('id').cast('{theirs}')" in str(refused.value)

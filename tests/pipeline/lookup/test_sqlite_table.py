@@ -1,0 +1,279 @@
+"""SQLite files as lookup tables."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.lookup import LookupFunction, LookupTableError, SqliteTable, TableUnavailableError
+
+from .fakes import run
+
+NODES = """
+    CREATE TABLE nodes (node TEXT PRIMARY KEY, rack TEXT, memory INTEGER);
+    INSERT INTO nodes VALUES ('a', 'r1', 1), ('b', NULL, 2);
+"""
+ALL_TYPES = """
+    CREATE TABLE things (
+        id INTEGER PRIMARY KEY, name VARCHAR(10), size BIGINT, share REAL, raw BLOB, ok BOOLEAN,
+        born DATE, seen DATETIME, price DECIMAL(10,2)
+    );
+    INSERT INTO things VALUES (1, 'x', 9007199254740993, 1, x'00ff', 1, '2026-01-31', '2026-01-31 12:00:00.5', 2.345);
+    INSERT INTO things (id) VALUES (2);
+"""
+Make = Callable[..., Path]
+
+
+def found(table: SqliteTable, on: Any, keys: Sequence[Any], **options: Any) -> list[Any]:
+    """For each key the rows, without the key; or the error."""
+    names = [on] if isinstance(on, str) else list(on)
+    function = LookupFunction(table, on, how="inner", input_columns=names, **options)
+
+    async def scenario() -> list[Any]:
+        await function.open()
+        try:
+            results = await function.async_invoke_batch([key if isinstance(key, tuple) else (key,) for key in keys])
+        finally:
+            await function.close()
+        return [each if isinstance(each, Exception) else [row[len(names) :] for row in each] for each in results]
+
+    return run(scenario())
+
+
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_rows_are_found_by_their_key(sqlite_file: Make, cache: str) -> None:
+    table = SqliteTable(sqlite_file(NODES), "nodes")
+
+    assert found(table, "node", ["a", "b", "c", None], cache=cache) == [[("r1", 1)], [(None, 2)], [], []]
+
+
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_several_columns_and_several_rows(sqlite_file: Make, cache: str) -> None:
+    path = sqlite_file(
+        "CREATE TABLE t (a INT, b TEXT, v INT); CREATE INDEX i ON t (a, b);"
+        "INSERT INTO t VALUES (1, 'x', 10), (1, 'x', 11), (1, 'y', 12), (2, 'x', 13), (NULL, 'x', 14);"
+    )
+
+    keys = [(1, "x"), (1, "y"), (2, "y"), (None, "x")]
+    rows = found(SqliteTable(path, "t"), ["a", "b"], keys, cache=cache)
+
+    assert [sorted(each) for each in rows] == [[(10,), (11,)], [(12,)], [], []]
+
+
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_values_have_the_types_that_are_declared(sqlite_file: Make, cache: str) -> None:
+    table = SqliteTable(sqlite_file(ALL_TYPES), "things")
+    moment = datetime.datetime(2026, 1, 31, 12, 0, 0, 500_000)
+
+    schema = table.read_schema(["id"])
+    full, empty = found(table, "id", [1, 2], cache=cache)
+
+    assert [column.type for column in schema.values] == [
+        *("string", "bigint", "double", "binary", "boolean", "date", "timestamp_ntz", "decimal(10,2)")
+    ]
+    expected = ("x", 2**53 + 1, 1.0, b"\0\xff", True, datetime.date(2026, 1, 31), moment, Decimal("2.35"))
+    assert (full, empty) == ([expected], [(None,) * 8])
+    assert [type(value) for value in full[0]] == [type(value) for value in expected]
+
+
+@pytest.mark.parametrize(("column", "key"), [("price", Decimal("2.50")), ("born", datetime.date(2026, 1, 31))])
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_decimals_and_dates_are_keys_too(sqlite_file: Make, column: str, key: Any, cache: str) -> None:
+    path = sqlite_file(
+        "CREATE TABLE t (price DECIMAL(10,2), born DATE, v INT); INSERT INTO t VALUES (2.5, '2026-01-31', 7);"
+    )
+
+    assert found(SqliteTable(path, "t", ["v"]), column, [key], cache=cache) == [[(7,)]]
+
+
+def test_the_column_s_own_collation_compares(sqlite_file: Make) -> None:
+    path = sqlite_file("CREATE TABLE t (k TEXT COLLATE NOCASE PRIMARY KEY, v INT); INSERT INTO t VALUES ('Abc', 1);")
+
+    assert found(SqliteTable(path, "t"), "k", ["aBC", "ABC"]) == [[(1,)], [(1,)]]
+
+
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_without_other_columns_it_says_which_keys_there_are(sqlite_file: Make, cache: str) -> None:
+    table = SqliteTable(sqlite_file(NODES), "nodes", columns=[])
+
+    assert found(table, "node", ["a", "c", "b"], cache=cache) == [[()], [], [()]]
+
+
+def test_only_the_columns_wanted_are_read(sqlite_file: Make) -> None:
+    path = sqlite_file("CREATE TABLE t (k INT PRIMARY KEY, v INT, odd); INSERT INTO t VALUES (1, 2, 'x');")
+
+    assert found(SqliteTable(path, "t", ["v"]), "k", [1]) == [[(2,)]]
+
+
+def test_names_may_be_any(sqlite_file: Make) -> None:
+    path = sqlite_file(
+        'CREATE TABLE "a ""table"" -- ;" ("the key" INT, "sel;ect" TEXT); INSERT INTO "a ""table"" -- ;" VALUES (1, 2);'
+    )
+
+    for cache in ("none", "full"):
+        assert found(SqliteTable(path, 'a "table" -- ;'), "the key", [1], cache=cache) == [[("2",)]]
+
+
+def test_views_are_tables_whose_types_may_have_to_be_told(sqlite_file: Make) -> None:
+    path = sqlite_file(NODES + "CREATE VIEW v AS SELECT node, memory * 2 AS twice FROM nodes;")
+
+    with pytest.raises(LookupTableError, match=r"'twice' is declared without a type.*types="):
+        SqliteTable(path, "v").read_schema(["node"])
+    assert found(SqliteTable(path, "v", types={"twice": "int"}), "node", ["b"]) == [[(4,)]]
+
+
+def test_more_keys_than_one_query_takes(sqlite_file: Make) -> None:
+    path = sqlite_file(
+        "CREATE TABLE t (k INT PRIMARY KEY, v INT);"
+        "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) "
+        "INSERT INTO t SELECT i, i * 2 FROM n;"
+    )
+    table = SqliteTable(path, "t")
+
+    assert found(table, "k", range(-1, 5001)) == [[], *([(number * 2,)] for number in range(5000)), []]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 3) | st.none(), st.sampled_from(["x", "y", "\0", "ä"]) | st.none(), st.integers()),
+        max_size=12,
+    ),
+    keys=st.lists(
+        st.tuples(st.integers(0, 4) | st.none(), st.sampled_from(["x", "y", "z", "\0", "ä"]) | st.none()), max_size=8
+    ),
+    cache=st.sampled_from(["none", "partial", "full"]),
+)
+def test_it_is_a_join(tmp_path: Path, rows: list[Any], keys: list[Any], cache: str) -> None:
+    path = tmp_path / "join.db"
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t (a INT, b TEXT, v TEXT)")
+    connection.executemany("INSERT INTO t VALUES (?, ?, ?)", [(a, b, str(v)) for a, b, v in rows])
+    connection.commit()
+    connection.close()
+
+    answers = found(SqliteTable(path, "t"), ["a", "b"], keys, cache=cache)
+
+    expected = [sorted((str(v),) for a, b, v in rows if (a, b) == key and None not in key) for key in keys]
+    assert [sorted(each) for each in answers] == expected
+
+
+def test_a_value_of_another_type_fails_its_key_alone(sqlite_file: Make) -> None:
+    table = SqliteTable(sqlite_file(NODES + "UPDATE nodes SET memory = 'much' WHERE node = 'b';"), "nodes")
+
+    first, second = found(table, "node", ["a", "b"])
+
+    assert first == [("r1", 1)]
+    assert isinstance(second, LookupTableError)
+    assert "'memory' is bigint, but holds 'much'" in str(second)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "on", "said"),
+    [
+        ({"table": "nods"}, "node", "no such table; the file has nodes"),
+        ({"table": "nodes"}, "host", "no column 'host'; it has node, rack, memory"),
+        ({"table": "nodes", "columns": ["cpu"]}, "node", "no column 'cpu'; it has node, rack, memory"),
+        ({"table": "nodes", "types": {"cpu": "int"}}, "node", "types names 'cpu'"),
+        ({"table": "nodes", "types": {"rack": "text"}}, "node", "'text' is no type"),
+        ({"table": "nodes", "types": {"rack": "array<int>"}}, "node", r"no values of array<int> for the column 'rack'"),
+        ({"table": "nodes", "types": {"node": "timestamp"}}, "node", "has more than one form as text"),
+        ({"table": "nodes", "columns": "rack"}, "node", "columns is 'rack'"),
+        ({"table": "nodes", "pool_size": 0}, "node", "pool_size is 0"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_on_the_driver(
+    sqlite_file: Make, arguments: dict[str, Any], on: str, said: str
+) -> None:
+    path = sqlite_file(NODES)
+
+    with pytest.raises(LookupTableError, match=said) as told:
+        LookupFunction(SqliteTable(path, **arguments), on)
+
+    assert "\n" not in str(told.value)
+
+
+def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(LookupTableError, match="there is no such file"):
+        SqliteTable(tmp_path / "missing.db", "t").read_schema(["k"])
+    (tmp_path / "text.db").write_text("no database at all, but long enough to be looked at" * 20)
+    with pytest.raises(LookupTableError, match="not a database"):
+        SqliteTable(tmp_path / "text.db", "t").read_schema(["k"])
+
+
+def test_a_relative_path_is_taken_from_where_the_table_was_made(
+    sqlite_file: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = sqlite_file(NODES)
+    monkeypatch.chdir(path.parent)
+    table = SqliteTable(path.name, "nodes")
+    monkeypatch.chdir("/")
+
+    assert found(table, "node", ["a"]) == [[("r1", 1)]]
+
+
+def test_the_file_cannot_be_written_to(sqlite_file: Make) -> None:
+    connection = SqliteTable(sqlite_file(NODES), "nodes").connect()
+
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        connection.execute("DELETE FROM nodes")
+    connection.close()
+
+
+def test_a_key_without_an_index_is_warned_of(sqlite_file: Make, caplog: pytest.LogCaptureFixture) -> None:
+    table = SqliteTable(sqlite_file(NODES), "nodes")
+
+    with caplog.at_level(logging.WARNING):
+        table.read_schema(["node"])
+        assert caplog.text == ""
+        table.read_schema(["rack"])
+
+    assert "has no index on rack" in caplog.text
+
+
+def test_closing_ends_a_query_that_would_take_for_ever(sqlite_file: Make) -> None:
+    path = sqlite_file(
+        "CREATE VIEW endless AS WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n) SELECT k FROM n;"
+    )
+    function = LookupFunction(SqliteTable(path, "endless", types={"k": "bigint"}), "k", input_columns=["k"])
+
+    async def scenario() -> None:
+        await function.open()
+        asking = [asyncio.create_task(function.async_invoke((number,))) for number in range(8)]
+        await asyncio.sleep(0)
+        for each in asking:
+            each.cancel()
+        await asyncio.wait(asking)
+        await function.close()
+
+    run(scenario())
+
+
+def test_a_locked_file_is_worth_a_retry(sqlite_file: Make) -> None:
+    path = sqlite_file(NODES)
+    table = SqliteTable(path, "nodes", busy_timeout_s=0.01)
+    function = LookupFunction(table, "node", input_columns=["node"], max_retries=0)
+    writer = sqlite3.connect(path, isolation_level=None)
+
+    async def scenario() -> None:
+        await function.open()
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(TableUnavailableError, match="locked"):
+            await function.async_invoke(("a",))
+        writer.execute("ROLLBACK")
+        assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
+        await function.close()
+
+    run(scenario())
+    writer.close()
