@@ -41,6 +41,8 @@ class Deadlines(Generic[T]):
 
     def add(self, record: T) -> None:
         waiting = self._waiting
+        while waiting and waiting[0].is_done:
+            waiting.popleft()  # kept until there is a sweep, it would be work for the garbage collector
         waiting.append(record)
         if self._timeout_ms > 0:
             record.deadline_ms = self._now() + self._timeout_ms

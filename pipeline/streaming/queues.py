@@ -12,7 +12,6 @@ against a timeout), gives away a ResultFuture of its own, whose `_on_complete` s
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -34,9 +33,9 @@ class ResultFuture(Generic[Out]):
     __slots__ = ("_claim", "_done", "_error", "_results")
 
     def __init__(self) -> None:
-        # The first completion takes the claim and nobody gives it back. To take a lock without waiting is one
-        # atomic step, with or without a GIL: of any number of threads exactly one gets True.
-        self._claim = threading.Lock()
+        # The first completion deletes the claim, which is one atomic step: of any number of threads exactly one
+        # succeeds, and the others get an AttributeError. A lock would be one more object for each record.
+        self._claim = None
         self._results: tuple[Out, ...] = ()  # written once, by the thread that took the claim
         self._error: BaseException | None = None  # written once, by the thread that took the claim
         # Written after the two above: who reads True from any thread reads the outcome that belongs to it.
@@ -65,7 +64,7 @@ class ResultFuture(Generic[Out]):
         """
         # Copy before the claim: an iterable that raises must not leave a future claimed and never done.
         copied = tuple(results)
-        if not self._claim.acquire(False):
+        if not self._try_claim():
             return False
         self._results = copied
         self._done = True
@@ -84,11 +83,18 @@ class ResultFuture(Generic[Out]):
         # Anything else, None above all, would pass for a record without results: lost, and nobody sees it.
         if not isinstance(error, BaseException):
             raise TypeError(f"complete_exceptionally() needs an exception, got {error!r}. Wrap it in one.")
-        if not self._claim.acquire(False):
+        if not self._try_claim():
             return False
         self._error = error
         self._done = True
         self._on_complete()
+        return True
+
+    def _try_claim(self) -> bool:
+        try:
+            del self._claim
+        except AttributeError:
+            return False
         return True
 
     def _on_complete(self) -> None:
@@ -111,7 +117,7 @@ class _RecordEntry(ResultFuture[Out], Generic[In, Out]):
 
     def __init__(self, record: StreamRecord[In]) -> None:
         # What the future's __init__ does, without its call: there is one for each record.
-        self._claim = threading.Lock()
+        self._claim = None
         self._results = ()
         self._error = None
         self._done = False
@@ -131,7 +137,7 @@ class _WatermarkEntry(ResultFuture[Out]):
     def __init__(self, watermark: Watermark) -> None:
         super().__init__()
         self.element = watermark
-        self._claim.acquire(False)
+        del self._claim
         self._done = True
 
     def emit(self, output: Callable[[StreamElement[Out]], object]) -> None:
@@ -268,7 +274,7 @@ class _SegmentEntry(_RecordEntry[In, Out]):
     __slots__ = ("_segment",)
 
     def __init__(self, record: StreamRecord[In], segment: _Segment[In, Out]) -> None:
-        self._claim = threading.Lock()
+        self._claim = None
         self._results = ()
         self._error = None
         self._done = False

@@ -239,16 +239,18 @@ def test_an_entry_completed_by_many_threads_is_emitted_once(queue_class: type[Qu
         assert queue.is_empty()
 
 
-class PausingLock:
-    """A lock that holds the thread that got it, until it is let go: it widens the window after the claim."""
+class PausingFuture(ResultFuture[str]):
+    """Holds the thread that got the claim until it is let go: it widens the window after the claim."""
+
+    __slots__ = ("go_on", "is_claimed")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
         self.is_claimed = threading.Event()
         self.go_on = threading.Event()
 
-    def acquire(self, blocking: bool) -> bool:
-        if not self._lock.acquire(blocking):
+    def _try_claim(self) -> bool:
+        if not super()._try_claim():
             return False
         self.is_claimed.set()
         assert self.go_on.wait(WAIT_S)
@@ -256,18 +258,16 @@ class PausingLock:
 
 
 def test_a_completion_between_the_claim_and_the_outcome_of_another_is_ignored() -> None:
-    future = ResultFuture[str]()
-    lock = PausingLock()
-    future._claim = lock  # type: ignore[assignment]
+    future = PausingFuture()
     winner = threading.Thread(target=future.complete, args=(["first"],))
     winner.start()
-    assert lock.is_claimed.wait(WAIT_S)
+    assert future.is_claimed.wait(WAIT_S)
 
     assert not future.complete(["second"])
     assert not future.complete_exceptionally(ValueError("third"))
     assert not future.is_done()
 
-    lock.go_on.set()
+    future.go_on.set()
     winner.join(WAIT_S)
     assert future.is_done()
     assert (future.results, future.error) == (("first",), None)
