@@ -1,6 +1,6 @@
 """Measurements behind every speed claim: each beside its peers, in one run, as medians.
 
-scripts/bench [core|core.PART|replay|rm|rm.PART]...
+scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART]...
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from async_io import PARTS as ASYNC_PARTS
+from async_io import async_io
 from endurance import Endurance
 from jvm import Hadoop, hadoop_jvm
 from latency import Latency
@@ -25,7 +27,7 @@ from replay import replay
 from resource_manager import PARTS as RM_PARTS
 from resource_manager import resource_manager
 from stopping import Stopping
-from targets import CORE_TARGETS, RM_TARGETS, print_targets
+from targets import ASYNC_TARGETS, CORE_TARGETS, RM_TARGETS, print_targets
 from throughput import throughput
 
 _STAT = Path("/proc/stat")
@@ -96,7 +98,8 @@ def _machine() -> str:
 
 def main() -> None:
     rm_parts = [f"rm.{part}" for part in RM_PARTS]
-    choices = ["core", *(f"core.{part}" for part in PARTS), "replay", "rm", *rm_parts]
+    async_parts = [f"async.{part}" for part in ASYNC_PARTS]
+    choices = ["core", *(f"core.{part}" for part in PARTS), "replay", "rm", *rm_parts, "async", *async_parts]
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure, each beside its peers in one run.")
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of {', '.join(choices)}; default: core replay")
     parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")
@@ -138,6 +141,10 @@ def main() -> None:
     rm_chosen = [part for part in RM_PARTS if "rm" in chosen or f"rm.{part}" in chosen]
     if rm_chosen:
         print_targets(resource_manager(rm_chosen, settings), RM_TARGETS, everything=len(rm_chosen) == len(RM_PARTS))
+    async_chosen = [part for part in ASYNC_PARTS if "async" in chosen or f"async.{part}" in chosen]
+    if async_chosen:
+        everything = len(async_chosen) == len(ASYNC_PARTS)
+        print_targets(async_io(async_chosen, settings), ASYNC_TARGETS, everything=everything)
 
 
 if __name__ == "__main__":

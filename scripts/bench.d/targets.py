@@ -66,6 +66,28 @@ RM_TARGETS = (
     ),
 )
 
+ASYNC_TARGETS = (
+    Target("unordered on Spark, 10 ms : the limit", "async.unordered", "async.limit", 0.9),
+    Target("ordered on Spark, 10 ms : the limit", "async.ordered", "async.limit", 0.9),
+    Target("unordered, 1 in 100 takes 500 ms : the limit", "async-tail.unordered", "async.tail-limit", 0.9),
+    Target("    the same, ordered", "async-tail.ordered", "async.tail-limit", None),
+    Target("no latency, no engine: StreamTask, ordered", "async-core.task-ordered", None, 100_000, unit="/s"),
+    Target("no latency, no engine: StreamTask, unordered", "async-core.task-unordered", None, 100_000, unit="/s"),
+    Target("no latency, no engine: ordered_wait", "async-core.wait-ordered", None, 100_000, unit="/s"),
+    Target("no latency, no engine: unordered_wait", "async-core.wait-unordered", None, 100_000, unit="/s"),
+    Target("no latency on Spark, per core: ordered", "async-spark.ordered-per-core", None, 60_000, unit="/s"),
+    Target("no latency on Spark, per core: unordered", "async-spark.unordered-per-core", None, 60_000, unit="/s"),
+    Target("blocking functions, unordered : the limit", "async-blocking.unordered", "async.limit", None),
+    Target("unordered : PyFlink's", "async.unordered", "async.pyflink-unordered", 6),
+    Target("ordered : PyFlink's", "async.ordered", "async.pyflink-ordered", 6),
+    Target("    ordered : with a process for each task", "async.ordered", "async.pyflink-processes-ordered", None),
+    Target("    ordered : with all that slows it left out", "async.ordered", "async.pyflink-fast-ordered", None),
+    Target("ordered : asyncio.gather of 100 at a time", "async.ordered", "async.gather", None),
+    Target("ordered : asyncio.gather with a semaphore", "async.ordered", "async.semaphore", None),
+    Target("ordered : Spark's arrow.concurrency.level", "async.ordered", "async.level", None),
+    Target("RSS growth from 10 % to 100 % of the rows", "async.memory.growth", None, 0.05, at_most=True, unit="%"),
+)
+
 
 def print_targets(figures: Figures, targets: Sequence[Target], *, everything: bool) -> None:
     """Those measured in this run; with `everything`, also those that could not be."""
