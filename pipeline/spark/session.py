@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from dispatcher.errors import DispatcherError
@@ -68,11 +70,14 @@ def _find_java() -> str:
     return on_path
 
 
-def spark_session(master: str = "local[*]", app_name: str = "dispatcher") -> SparkSession:
+def spark_session(
+    master: str = "local[*]", app_name: str = "dispatcher", config: Mapping[str, str] | None = None
+) -> SparkSession:
     """The running session of this process, or a new one; blocks for the seconds that Spark takes to start.
 
     `master`: `local[*]` and its kin are tuned for a small run on this machine, `sc://host` connects to a
-    Spark Connect server, anything else is a cluster's master and keeps the cluster's own settings.
+    Spark Connect server, anything else is a cluster's master and keeps the cluster's own settings. `config` holds
+    settings of Spark that go before these, but over Spark Connect.
     The session is a context manager that stops Spark on the way out.
 
     Raises:
@@ -91,8 +96,10 @@ def spark_session(master: str = "local[*]", app_name: str = "dispatcher") -> Spa
         if master.startswith("local"):
             # Or Spark looks for an address of this machine's name, and warns where that is a loopback one.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            # Or the workers are some Python that is first on the PATH, without the packages of this one.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master).appName(app_name)
-        for key, value in _settings(master).items():
+        for key, value in (_settings(master) | dict(config or {})).items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")

@@ -455,10 +455,10 @@ class AsyncWaitOperator:
         if not call.ended_ns or isinstance(call.error, RetryAfter):
             return False
         retry = self._retry
-        if retry is None:
+        if retry is None or self._is_ending:
             return True
         if call.error is not None:
-            return False
+            return not (retry.can_retry(call.attempts) and retry.retries_error(call.error))
         results = call.results if isinstance(call.results, list) else (call.results,)
         return not (retry.can_retry(call.attempts) and retry.retries_result(results))
 

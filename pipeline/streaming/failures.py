@@ -56,8 +56,8 @@ class AsyncOperatorError(DispatcherError):
 class RetryAfter(Exception):
     """Raised by a user's function: the service wants no call before `delay_s` seconds have passed.
 
-    All calls of the limit's scope wait until then, and this one is made again, within its timeout. It does not count
-    as an attempt of the retry strategy.
+    All calls of the limit's scope wait until then, and this one is made again, behind those that wait already, within
+    its timeout. It does not count as an attempt of the retry strategy.
     """
 
     def __init__(self, delay_s: float, cause: BaseException | None = None) -> None:

@@ -190,7 +190,8 @@ class LoopHost(CallHost):
             box = call.box
             box.answers.append(call)
             if not box.is_notified:
-                box.notify()
+                box.is_notified = True
+                loop.call_soon(box.notify)  # when this turn of the loop is over: one mail for all that it has answered
             turns += 1
             if turns >= _CALLS_PER_TURN:
                 turns = 0

@@ -32,6 +32,8 @@ _VALUES_AHEAD: Final = 256
 _CHUNKS_OF_RESULTS: Final = 2
 """Chunks of results that wait for the caller before the operator does."""
 _LINGER_MS: Final = 5
+_NO_MORE: Final[list[Any]] = []
+"""Instead of a chunk: this very object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ class WaitSettings:
 
 def ordered_wait(
     values: Iterable[In],
-    function: AnyFunction[In, Out],
+    function: AnyFunction[In, Any],
     *,
     timeout: float,
     capacity: int = 100,
@@ -97,7 +99,7 @@ def ordered_wait(
     max_batch_size: int | None = None,
     linger_ms: int | None = None,
     metrics: CallMetrics | None = None,
-) -> Iterator[Out]:
+) -> Iterator[Any]:
     """Call `function` for each value, up to `capacity` at a time, and give the results in the order of the values.
 
     `timeout` is in seconds, for a value with all its attempts. The other options are those of AsyncWaitOperator.
@@ -128,7 +130,7 @@ def ordered_wait(
 
 def unordered_wait(
     values: Iterable[In],
-    function: AnyFunction[In, Out],
+    function: AnyFunction[In, Any],
     *,
     timeout: float,
     capacity: int = 100,
@@ -144,7 +146,7 @@ def unordered_wait(
     max_batch_size: int | None = None,
     linger_ms: int | None = None,
     metrics: CallMetrics | None = None,
-) -> Iterator[Out]:
+) -> Iterator[Any]:
     """As `ordered_wait`, but the results come as the calls end: one slow call holds up no other."""
     settings = WaitSettings(
         timeout_ms=timeout_to_ms(timeout),
@@ -187,7 +189,7 @@ def wait_in_chunks(
     """Values in, results out, many at a time: what Spark tasks are made of.
 
     `chunks` is read one ahead on the caller's thread; the calls go on across its chunks. Each list that is given has
-    `max_chunk` results, but for the last.
+    `max_chunk` results, but for the last: fewer wait for more of them, also while `chunks` blocks.
 
     Raises:
         AsyncOperatorError: as `ordered_wait`.
@@ -200,12 +202,12 @@ def wait_in_chunks(
 
 
 def _wait_for_each(
-    values: Iterable[In], function: AnyFunction[In, Out], settings: WaitSettings, metrics: CallMetrics | None
-) -> Iterator[Out]:
+    values: Iterable[In], function: AnyFunction[In, Any], settings: WaitSettings, metrics: CallMetrics | None
+) -> Iterator[Any]:
     settings.check(function)
-    run: _Run[In, Out] = _Run(function, settings, metrics, chunks_ahead=_VALUES_AHEAD, ring_at=1, max_chunk=1000)
+    run: _Run[In, Any] = _Run(function, settings, metrics, chunks_ahead=_VALUES_AHEAD, ring_at=1, max_chunk=1000)
 
-    def each() -> Iterator[Out]:
+    def each() -> Iterator[Any]:
         for results in run.results((value,) for value in values):
             yield from results
 
@@ -259,8 +261,8 @@ class _Run(Generic[In, Out]):
                 if len(output.ready) >= self._ring_at:
                     yield output.take(self._max_chunk)
                 elif reading is not None and len(task_input.chunks) < self._chunks_ahead:
-                    chunk = next(reading, None)
-                    if chunk is None:
+                    chunk = next(reading, _NO_MORE)
+                    if chunk is _NO_MORE:
                         reading = None
                         task_input.end()
                     else:

@@ -1,0 +1,292 @@
+"""Async I/O inside Spark: a function that waits for a service is called for many rows of a task at once.
+
+`ordered_wait` and `unordered_wait` take a DataFrame, batch or streaming, and give one. Each task runs the same operator
+as `pipeline.streaming` does, on threads of its own: the worker's main thread only reads Arrow batches and writes them.
+
+- The calls of a task are under way across its input batches, and have all ended when its partition ends. A `limit` or a
+  failure gives them up.
+- The function is pickled with the query. In a worker it is opened once, by the first task that needs it, kept for the
+  tasks and micro-batches that follow there, and closed when no task has used it for `idle_timeout` seconds, when
+  its task fails, or when the worker ends. A worker that is killed closes nothing.
+- Limits hold for a task or for a worker, see `pipeline.streaming.rate_limit`; a limit over the whole job is divided
+  by the tasks that run at once: `rate_limit=RateLimit(1000).split(executor cores / spark.task.cpus)`.
+- A task that Spark runs again makes its calls again. Nothing is lost; the service may see a row more than once.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from dispatcher.mailbox import MailboxProcessor, ManualClock
+from pipeline.spark.arrow_types import require_supported
+from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE, TaskReport, observe_calls
+from pipeline.spark.checked_calls import checked_function, checked_settings
+from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
+from pipeline.spark.result_values import Check, row_check
+from pipeline.spark.results import OutputColumns, ResultWriter
+from pipeline.spark.rows import RowReader
+from pipeline.spark.workers import WorkerHosts, worker_hosts
+from pipeline.streaming.call_host import CallHost
+from pipeline.streaming.call_metrics import CallMetrics
+from pipeline.streaming.error_policy import OnError
+from pipeline.streaming.failures import AsyncOperatorError
+from pipeline.streaming.functions import AnyFunction, name_of
+from pipeline.streaming.hosts import make_host
+from pipeline.streaming.rate_limit import RateLimit
+from pipeline.streaming.retry import RetryStrategy
+from pipeline.streaming.task_chain import OperatorContext
+from pipeline.streaming.wait import WaitSettings, timeout_to_ms, wait_in_chunks
+
+DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
+
+_RESULTS_AT_ONCE: Final = 256
+"""Results that go from the task's thread to the main thread at once; about three times as many are between the two."""
+_REPORT_EVERY_S: Final = 1.0
+
+
+def ordered_wait(
+    df: DataFrame,
+    function: AnyFunction[Any, Any],
+    schema: T.StructType | str,
+    *,
+    timeout: float,
+    capacity: int = 100,
+    retry: RetryStrategy | None = None,
+    on_error: OnError = "fail",
+    rate_limit: RateLimit | None = None,
+    concurrency: int | None = None,
+    dedupe_by: DedupeBy | None = None,
+    remember: int = 0,
+    remember_ms: int | None = None,
+    pool_size: int | None = None,
+    max_batch_size: int | None = None,
+    linger_ms: int | None = None,
+    error_column: str = "error",
+    metrics: Any = None,
+    idle_timeout: float = 30.0,
+) -> DataFrame:
+    """Call `function` for each row, up to `capacity` at a time in each task; results come in the order of the rows.
+
+    In:  any DataFrame. `function` is given each row as a Row; see `pipeline.spark.rows` for the values in it.
+    Out: the columns of `schema` (a StructType or DDL), one row for each result: the function returns a list of them,
+         or a single one. A Row with names or a dict goes by name, any other tuple by position. What does not fit the
+         schema is that call's error. With on_error="capture" also the column `error_column`: null, or for a row whose
+         call has failed a struct of input (the row), error_class string, message string, attempts int and
+         time_spent_ms double; then the other columns are null, and all are nullable. The rows where it is not null
+         are the dead letters.
+
+    `function`: an AsyncFunction, an `async def`, or a blocking function, which is called on `pool_size` threads.
+    `timeout`: seconds for a row with all its attempts. `capacity`: rows of a task under way or waiting for their turn.
+    `on_error`: "fail", "drop", "capture", or a function of a CapturedError that returns rows.
+    `dedupe_by`: a column, some columns or a function of the row: rows of the same key share one call. This and the
+        other options are those of AsyncWaitOperator.
+    `metrics`: an Observation, for batch queries, or a name, under which the streaming progress has them; to be read by
+        `pipeline.spark.call_metrics`.
+
+    Raises:
+        ValueError, TypeError: an option, or a type in one of the schemas, is not possible.
+    """
+    settings = WaitSettings(
+        timeout_ms=timeout_to_ms(timeout),
+        capacity=capacity,
+        retry=retry,
+        on_error=on_error,
+        rate_limit=rate_limit,
+        concurrency=concurrency,
+        dedupe_by=_key_function(df, dedupe_by),
+        remember=remember,
+        remember_ms=remember_ms,
+        pool_size=pool_size,
+        max_batch_size=max_batch_size,
+        linger_ms=linger_ms,
+    )
+    return _wait(df, function, schema, settings, error_column, metrics, idle_timeout)
+
+
+def unordered_wait(
+    df: DataFrame,
+    function: AnyFunction[Any, Any],
+    schema: T.StructType | str,
+    *,
+    timeout: float,
+    capacity: int = 100,
+    retry: RetryStrategy | None = None,
+    on_error: OnError = "fail",
+    rate_limit: RateLimit | None = None,
+    concurrency: int | None = None,
+    dedupe_by: DedupeBy | None = None,
+    remember: int = 0,
+    remember_ms: int | None = None,
+    pool_size: int | None = None,
+    max_batch_size: int | None = None,
+    linger_ms: int | None = None,
+    error_column: str = "error",
+    metrics: Any = None,
+    idle_timeout: float = 30.0,
+) -> DataFrame:
+    """As `ordered_wait`, but results come as the calls of a task end: one slow call holds up no other."""
+    settings = WaitSettings(
+        timeout_ms=timeout_to_ms(timeout),
+        capacity=capacity,
+        output_mode="unordered",
+        retry=retry,
+        on_error=on_error,
+        rate_limit=rate_limit,
+        concurrency=concurrency,
+        dedupe_by=_key_function(df, dedupe_by),
+        remember=remember,
+        remember_ms=remember_ms,
+        pool_size=pool_size,
+        max_batch_size=max_batch_size,
+        linger_ms=linger_ms,
+    )
+    return _wait(df, function, schema, settings, error_column, metrics, idle_timeout)
+
+
+def _wait(
+    df: DataFrame,
+    function: AnyFunction[Any, Any],
+    schema: T.StructType | str,
+    settings: WaitSettings,
+    error_column: str,
+    metrics: Any,
+    idle_timeout: float,
+) -> DataFrame:
+    result_schema = schema if isinstance(schema, T.StructType) else df.sparkSession.createDataFrame([], schema).schema
+    _check(df, function, result_schema, settings, error_column, metrics, idle_timeout)
+    columns = OutputColumns(
+        result_schema,
+        df.schema,
+        error_name=error_column if settings.on_error == "capture" else None,
+        metrics_name=METRICS_COLUMN if metrics is not None else None,
+        metrics_type=METRICS_TYPE if metrics is not None else None,
+    )
+    task = AsyncWaitTask(
+        key=str(uuid.uuid4()),
+        operator=f"{settings.output_mode}_wait({name_of(function)})",
+        function=function,
+        settings=settings,
+        columns=columns,
+        time_zone=df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC",
+        idle_s=idle_timeout,
+    )
+
+    def async_wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task.run(batches, worker_hosts())
+
+    results = df.mapInArrow(async_wait, columns.task_schema())
+    return results if metrics is None else observe_calls(results, metrics)
+
+
+def _check(
+    df: DataFrame,
+    function: AnyFunction[Any, Any],
+    schema: T.StructType,
+    settings: WaitSettings,
+    error_column: str,
+    metrics: Any,
+    idle_timeout: float,
+) -> None:
+    """Refuse on the driver what every task would refuse."""
+    require_supported(df.schema, "the DataFrame")
+    require_supported(schema, "the schema of the results")
+    taken = {error_column} if settings.on_error == "capture" else set()
+    if metrics is not None:
+        taken.add(METRICS_COLUMN)
+    if both := taken & set(schema.names):
+        raise ValueError(
+            f"the schema of the results has a column {min(both)}; rename it, or choose another error_column"
+        )
+    if metrics is not None and not isinstance(metrics, str) and df.isStreaming:
+        raise ValueError("metrics is an Observation, which is for batch queries; give a name for that of a stream")
+    if not idle_timeout >= 0:
+        raise ValueError(f"idle_timeout is {idle_timeout}; a function is kept open for 0 seconds or more")
+    _refuse_bad_settings(function, settings)
+
+
+def _refuse_bad_settings(function: AnyFunction[Any, Any], settings: WaitSettings) -> None:
+    """Build an operator as the tasks will. It checks its settings and starts nothing."""
+    context = OperatorContext(
+        mailbox_executor=MailboxProcessor(lambda _: None).main_mailbox_executor,
+        processing_time_service=ManualClock(),
+        output=lambda _: None,
+        output_availability=None,
+        report_error=lambda _: None,
+        task_name="",
+        position=0,
+    )
+    settings.operator(function, context)
+
+
+def _key_function(df: DataFrame, dedupe_by: DedupeBy | None) -> Callable[[Any], Any] | None:
+    if dedupe_by is None or not isinstance(dedupe_by, str | Sequence):
+        return dedupe_by
+    names = [dedupe_by] if isinstance(dedupe_by, str) else list(dedupe_by)
+    if unknown := [name for name in names if name not in df.columns]:
+        raise ValueError(f"dedupe_by names {', '.join(unknown)}; the columns are {', '.join(df.columns)}")
+    return itemgetter(*(df.columns.index(name) for name in names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncWaitTask:
+    """What runs in each task: Arrow batches in, Arrow batches out. Pickles."""
+
+    key: str
+    """The same in all tasks of one operator, and nowhere else: by it they find the host in their worker."""
+    operator: str
+    function: AnyFunction[Any, Any]
+    settings: WaitSettings
+    columns: OutputColumns
+    time_zone: str
+    idle_s: float
+
+    def run(self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
+        """The output of one task. The calling thread reads the input and gives the output; it blocks for both."""
+        zone = pa.lib.string_to_tzinfo(self.time_zone)
+        check = row_check(self.columns.schema, zone)
+        settings = checked_settings(self.settings, check)
+        metrics = CallMetrics()
+        report = TaskReport(metrics)
+        writer = ResultWriter(self.columns, zone)
+        reader = RowReader(self.columns.input_schema)
+        with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
+            results: Any = wait_in_chunks(
+                reader.read(batches), host, settings, max_chunk=_RESULTS_AT_ONCE, metrics=metrics
+            )
+            told_s = time.monotonic()
+            with closing(results):
+                try:
+                    for batch in writer.batches(results):
+                        yield batch
+                        if self._reports and time.monotonic() - told_s >= _REPORT_EVERY_S:
+                            told_s = time.monotonic()
+                            yield writer.metrics_batch(report.take(is_last=False))
+                except AsyncOperatorError as error:
+                    raise_in_worker(row_failure(self.operator, error))
+            if self._reports:
+                yield writer.metrics_batch(report.take(is_last=True))
+
+    @property
+    def _reports(self) -> bool:
+        return self.columns.metrics_name is not None
+
+    def _open_host(self, check: Check) -> CallHost:
+        """A host for this process, started."""
+        function = checked_function(self.function, check, self.settings.retry)
+        host = make_host(function, pool_size=self.settings.pool_size, name=name_of(self.function))
+        try:
+            host.start()
+        except BaseException as error:
+            raise_in_worker(open_failure(self.operator, error))
+        return host
