@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -28,7 +28,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from dispatcher.mailbox import MailboxProcessor, ManualClock
 from pipeline.spark.arrow_types import require_supported
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE, TaskReport, observe_calls
 from pipeline.spark.checked_calls import checked_function, checked_settings
@@ -40,12 +39,11 @@ from pipeline.spark.workers import WorkerHosts, worker_hosts
 from pipeline.streaming.call_host import CallHost
 from pipeline.streaming.call_metrics import CallMetrics
 from pipeline.streaming.error_policy import OnError
-from pipeline.streaming.failures import AsyncOperatorError
+from pipeline.streaming.failures import AsyncOperatorError, CapturedError
 from pipeline.streaming.functions import AnyFunction, name_of
 from pipeline.streaming.hosts import make_host
 from pipeline.streaming.rate_limit import RateLimit
 from pipeline.streaming.retry import RetryStrategy
-from pipeline.streaming.task_chain import OperatorContext
 from pipeline.streaming.wait import WaitSettings, timeout_to_ms, wait_in_chunks
 
 DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
@@ -72,6 +70,7 @@ def ordered_wait(
     pool_size: int | None = None,
     max_batch_size: int | None = None,
     linger_ms: int | None = None,
+    keep_input: bool = False,
     error_column: str = "error",
     metrics: Any = None,
     idle_timeout: float = 30.0,
@@ -89,8 +88,10 @@ def ordered_wait(
     `function`: an AsyncFunction, an `async def`, or a blocking function, which is called on `pool_size` threads.
     `timeout`: seconds for a row with all its attempts. `capacity`: rows of a task under way or waiting for their turn.
     `on_error`: "fail", "drop", "capture", or a function of a CapturedError that returns rows.
-    `dedupe_by`: a column, some columns or a function of the row: rows of the same key share one call. This and the
-        other options are those of AsyncWaitOperator.
+    `dedupe_by`: a column, some columns or a function of the row: rows of the same key share one call and its results,
+        which are then to be made of the key alone; `keep_input` puts each row's own columns before them. The other
+        options are those of AsyncWaitOperator.
+    `keep_input`: the columns of `df` come before those of `schema`, with the values of the row that was called for.
     `metrics`: an Observation, for batch queries, or a name, under which the streaming progress has them; to be read by
         `pipeline.spark.call_metrics`.
 
@@ -111,7 +112,7 @@ def ordered_wait(
         max_batch_size=max_batch_size,
         linger_ms=linger_ms,
     )
-    return _wait(df, function, schema, settings, error_column, metrics, idle_timeout)
+    return _wait(df, function, schema, settings, keep_input, error_column, metrics, idle_timeout)
 
 
 def unordered_wait(
@@ -131,6 +132,7 @@ def unordered_wait(
     pool_size: int | None = None,
     max_batch_size: int | None = None,
     linger_ms: int | None = None,
+    keep_input: bool = False,
     error_column: str = "error",
     metrics: Any = None,
     idle_timeout: float = 30.0,
@@ -151,7 +153,7 @@ def unordered_wait(
         max_batch_size=max_batch_size,
         linger_ms=linger_ms,
     )
-    return _wait(df, function, schema, settings, error_column, metrics, idle_timeout)
+    return _wait(df, function, schema, settings, keep_input, error_column, metrics, idle_timeout)
 
 
 def _wait(
@@ -159,14 +161,15 @@ def _wait(
     function: AnyFunction[Any, Any],
     schema: T.StructType | str,
     settings: WaitSettings,
+    keep_input: bool,
     error_column: str,
     metrics: Any,
     idle_timeout: float,
 ) -> DataFrame:
     result_schema = schema if isinstance(schema, T.StructType) else df.sparkSession.createDataFrame([], schema).schema
-    _check(df, function, result_schema, settings, error_column, metrics, idle_timeout)
+    _check(df, function, result_schema, settings, keep_input, error_column, metrics, idle_timeout)
     columns = OutputColumns(
-        result_schema,
+        T.StructType(df.schema.fields + result_schema.fields) if keep_input else result_schema,
         df.schema,
         error_name=error_column if settings.on_error == "capture" else None,
         metrics_name=METRICS_COLUMN if metrics is not None else None,
@@ -177,6 +180,8 @@ def _wait(
         operator=f"{settings.output_mode}_wait({name_of(function)})",
         function=function,
         settings=settings,
+        result_schema=result_schema,
+        keep_input=keep_input,
         columns=columns,
         time_zone=df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC",
         idle_s=idle_timeout,
@@ -194,6 +199,7 @@ def _check(
     function: AnyFunction[Any, Any],
     schema: T.StructType,
     settings: WaitSettings,
+    keep_input: bool,
     error_column: str,
     metrics: Any,
     idle_timeout: float,
@@ -204,7 +210,11 @@ def _check(
     taken = {error_column} if settings.on_error == "capture" else set()
     if metrics is not None:
         taken.add(METRICS_COLUMN)
-    if both := taken & set(schema.names):
+    if keep_input and (both := set(df.columns) & set(schema.names)):
+        raise ValueError(
+            f"keep_input puts the columns of the DataFrame before those of the results, and both have {min(both)}"
+        )
+    if both := taken & {*schema.names, *(df.columns if keep_input else ())}:
         raise ValueError(
             f"the schema of the results has a column {min(both)}; rename it, or choose another error_column"
         )
@@ -212,21 +222,7 @@ def _check(
         raise ValueError("metrics is an Observation, which is for batch queries; give a name for that of a stream")
     if not idle_timeout >= 0:
         raise ValueError(f"idle_timeout is {idle_timeout}; a function is kept open for 0 seconds or more")
-    _refuse_bad_settings(function, settings)
-
-
-def _refuse_bad_settings(function: AnyFunction[Any, Any], settings: WaitSettings) -> None:
-    """Build an operator as the tasks will. It checks its settings and starts nothing."""
-    context = OperatorContext(
-        mailbox_executor=MailboxProcessor(lambda _: None).main_mailbox_executor,
-        processing_time_service=ManualClock(),
-        output=lambda _: None,
-        output_availability=None,
-        report_error=lambda _: None,
-        task_name="",
-        position=0,
-    )
-    settings.operator(function, context)
+    settings.check(function)
 
 
 def _key_function(df: DataFrame, dedupe_by: DedupeBy | None) -> Callable[[Any], Any] | None:
@@ -238,6 +234,12 @@ def _key_function(df: DataFrame, dedupe_by: DedupeBy | None) -> Callable[[Any], 
     return itemgetter(*(df.columns.index(name) for name in names))
 
 
+def _with_input(check_input: Check, row: Any, results: Sequence[Any]) -> list[Any]:
+    """Results behind the columns of the row that they are for; what was captured has the row in it."""
+    values = check_input(row)
+    return [result if type(result) is CapturedError else values + result for result in results]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AsyncWaitTask:
     """What runs in each task: Arrow batches in, Arrow batches out. Pickles."""
@@ -247,6 +249,8 @@ class AsyncWaitTask:
     operator: str
     function: AnyFunction[Any, Any]
     settings: WaitSettings
+    result_schema: T.StructType
+    keep_input: bool
     columns: OutputColumns
     time_zone: str
     idle_s: float
@@ -254,8 +258,10 @@ class AsyncWaitTask:
     def run(self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
         """The output of one task. The calling thread reads the input and gives the output; it blocks for both."""
         zone = pa.lib.string_to_tzinfo(self.time_zone)
-        check = row_check(self.columns.schema, zone)
+        check = row_check(self.result_schema, zone)
         settings = checked_settings(self.settings, check)
+        if self.keep_input:
+            settings = replace(settings, combine=partial(_with_input, row_check(self.columns.input_schema, zone)))
         metrics = CallMetrics()
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)

@@ -57,6 +57,8 @@ class AsyncWaitOperator:
     `concurrency`: calls under way at most, if fewer than `capacity`; with the batch form, batches.
     `dedupe_by`: value -> key. While a call for a key is under way, others of that key wait for its outcome. `remember`
         results of finished calls stay known, the last used, for `remember_ms` if that is given.
+    `combine`: (value, results) -> results, for each record when it is complete, on the mailbox thread: what is shared
+        by a key is then made the record's own. It is given what is captured, too, and the results of a timeout.
     `max_batch_size`, `linger_ms`: for the batch form: a batch goes when it is full, when its first member has waited
         that long, or when the queue is full. With 0 ms it goes as soon as other mail has run.
     `output_availability`: see OutputAvailability; records are emitted only while it gives None.
@@ -81,6 +83,7 @@ class AsyncWaitOperator:
         dedupe_by: Callable[[Any], Any] | None = None,
         remember: int = 0,
         remember_ms: int | None = None,
+        combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None,
         pool_size: int | None = None,
         max_batch_size: int | None = None,
         linger_ms: int = 0,
@@ -131,6 +134,7 @@ class AsyncWaitOperator:
             linger_ms=linger_ms,
         )
         self._dedupe_by = dedupe_by
+        self._combine = combine
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(remember, remember_ms)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in the order of their failures
         self._under_way = 0  # attempts begun that have neither been answered nor given up
@@ -260,7 +264,7 @@ class AsyncWaitOperator:
         if self._is_closed:
             answers.clear()
             return
-        is_plain = self._retry is None and self._dedupe_by is None
+        is_plain = self._retry is None and self._dedupe_by is None and self._combine is None
         metrics = self.metrics
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
         try:
@@ -364,7 +368,7 @@ class AsyncWaitOperator:
 
     def _complete(self, call: RecordCall, results: Sequence[Any]) -> None:
         call.is_done = True
-        call.entry.complete(results)
+        call.entry.complete(results if self._combine is None else self._combine(call.value, results))
 
     def _fail(self, call: RecordCall, error: BaseException) -> None:
         """The record's outcome is `error`, and that of those that share its call. Raises what fails the task."""

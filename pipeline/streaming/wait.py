@@ -55,6 +55,7 @@ class WaitSettings:
     dedupe_by: Callable[[Any], Any] | None = None
     remember: int = 0
     remember_ms: int | None = None
+    combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None
     pool_size: int | None = None
     max_batch_size: int | None = None
     linger_ms: int | None = None

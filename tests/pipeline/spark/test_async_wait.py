@@ -248,6 +248,37 @@ def test_rows_of_the_same_key_share_a_call(spark: SparkSession, tmp_path: Path) 
     assert log.read_text().count("call") == 3
 
 
+def test_rows_that_share_a_call_keep_their_own_columns(spark: SparkSession) -> None:
+    async def name(row: Row) -> tuple[str]:
+        return (f"item {row.item}",)
+
+    orders = spark.range(0, 20, 1, 2).selectExpr(
+        "id", "id % 3 AS item", "named_struct('at', timestamp_seconds(id)) AS at"
+    )
+
+    found = unordered_wait(orders, name, "name string", timeout=TIMEOUT_S, dedupe_by="item", keep_input=True)
+
+    assert found.columns == ["id", "item", "at", "name"]
+    expected = orders.selectExpr("*", "concat('item ', item) AS name")
+    assert sorted(found.collect()) == sorted(expected.collect())
+
+
+def test_a_captured_error_has_its_row_and_no_columns_beside_it(spark: SparkSession) -> None:
+    async def refuse(row: Row) -> tuple[str]:
+        raise ValueError("no")
+
+    found = ordered_wait(
+        numbers(spark, 1), refuse, "name string", timeout=TIMEOUT_S, keep_input=True, on_error="capture"
+    )
+
+    assert [(row.id, row.name, row.error.input.id) for row in found.collect()] == [(None, None, 0)]
+
+
+def test_columns_of_both_sides_with_one_name_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match="both have id"):
+        ordered_wait(numbers(spark, 1), square, SQUARES, timeout=TIMEOUT_S, keep_input=True)
+
+
 def append(path: Path, line: str) -> None:
     """Any process, any thread: short appends are whole."""
     with path.open("a") as lines:

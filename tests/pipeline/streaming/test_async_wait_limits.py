@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -409,6 +410,18 @@ def test_a_timeouts_results_are_not_remembered() -> None:
 def test_a_key_that_is_not_hashable_fails_the_task() -> None:
     with Harness(dedupe_by=lambda value: [value]) as harness, pytest.raises(TypeError, match="hashable"):
         harness.process("a")
+
+
+def test_what_is_shared_is_combined_with_each_record() -> None:
+    def combine(value: str, results: Sequence[Any]) -> list[Any]:
+        return [(value, result) for result in results]
+
+    with Harness(dedupe_by=first_letter, remember=10, combine=combine) as harness:
+        harness.process("a1", "a2")
+        harness.answer("a1", "A")
+        harness.process("a3")
+
+        assert harness.values() == [("a1", "A"), ("a2", "A"), ("a3", "A")]
 
 
 def test_remember_without_dedupe_by_is_refused() -> None:
