@@ -86,7 +86,8 @@ def ordered_wait(
          are the dead letters.
 
     `function`: an AsyncFunction, an `async def`, or a blocking function, which is called on `pool_size` threads.
-    `timeout`: seconds for a row with all its attempts. `capacity`: rows of a task under way or waiting for their turn.
+    `timeout`: seconds for a row with all its attempts. `capacity`: rows of a task under way
+        or done and waiting for their turn; a fourth as many are read ahead.
     `on_error`: "fail", "drop", "capture", or a function of a CapturedError that returns rows.
     `dedupe_by`: a column, some columns or a function of the row: rows of the same key share one call and its results,
         which are then to be made of the key alone; `keep_input` puts each row's own columns before them. The other
@@ -290,7 +291,9 @@ class AsyncWaitTask:
     def _open_host(self, check: Check) -> CallHost:
         """A host for this process, started."""
         function = checked_function(self.function, check, self.settings.retry)
-        host = make_host(function, pool_size=self.settings.pool_size, name=name_of(self.function))
+        host = make_host(
+            function, pool_size=self.settings.pool_size, max_calls=self.settings.capacity, name=name_of(self.function)
+        )
         try:
             host.start()
         except BaseException as error:

@@ -49,6 +49,9 @@ class AsyncWaitOperator:
     `retries_at_end`: at the end of the input, Flink makes the retries that wait at once, and none after that; with this
         they are made in their time.
     `capacity`: how many elements are in the queue at most, watermarks and what is not emitted yet included.
+    `read_ahead`: elements taken in beyond the capacity. At most `capacity` calls are under way all the same, and the
+        next one starts the moment one has ended, not after a thread or two have been woken. A host that is given has
+        to have `capacity` as its `max_calls` for that.
     `on_error`: what becomes of a record whose call has failed for good. "fail" fails the task, "drop" counts it,
         "capture" emits a CapturedError in its place, or gives it to `dead_letter` at once if there is one. A callable
         is given the CapturedError and returns results to emit, as a function does.
@@ -73,6 +76,7 @@ class AsyncWaitOperator:
         processing_time_service: ProcessingTimeService,
         output: Callable[[StreamElement[Any]], Any],
         capacity: int = 100,
+        read_ahead: int = 0,
         output_mode: OutputMode = "ordered",
         retry: RetryStrategy | None = None,
         retries_at_end: bool = False,
@@ -103,7 +107,9 @@ class AsyncWaitOperator:
         self.name = name
         self.metrics = metrics if metrics is not None else CallMetrics()
         self._owns_host = not isinstance(function, CallHost)
-        self._host = function if isinstance(function, CallHost) else make_host(function, pool_size=pool_size)
+        self._host = (
+            function if isinstance(function, CallHost) else make_host(function, pool_size=pool_size, max_calls=capacity)
+        )
         if not self._host.is_batch and (max_batch_size is not None or linger_ms):
             raise ValueError(
                 f"max_batch_size is {max_batch_size} and linger_ms {linger_ms}, but {self._host.name} takes one value "
@@ -114,10 +120,13 @@ class AsyncWaitOperator:
         self._errors = ErrorPolicy(name, on_error, dead_letter, self.metrics)
         self._retry = retry if retries else None
         self._retries_at_end = retries_at_end
+        self._read_ahead = read_ahead
         self._timers = MailboxTimeService(processing_time_service, mailbox_executor)
         self._box = AnswerBox(mailbox_executor.execute, self._fetch_answers)
         self._queue: StreamElementQueue[Any, Any] = (
-            OrderedStreamElementQueue(capacity) if output_mode == "ordered" else UnorderedStreamElementQueue(capacity)
+            OrderedStreamElementQueue(capacity + read_ahead)
+            if output_mode == "ordered"
+            else UnorderedStreamElementQueue(capacity + read_ahead)
         )
         self._emission = Emission(self._queue, output, output_availability, mailbox_executor)
         self._deadlines: Deadlines[RecordCall] = Deadlines(self._timers, timeout_ms, self._late)
@@ -191,6 +200,8 @@ class AsyncWaitOperator:
         self._timers.quiesce()
         for call in self._deadlines:
             call.is_done = True
+            if call.retry_timer is not None:
+                call.retry_timer.cancel()  # or the time service would keep it, and all of this, until then
             self._path.give_up(call)
         self.metrics.ended += self._under_way
         self._under_way = 0
@@ -295,8 +306,14 @@ class AsyncWaitOperator:
     def _answered(self, call: RecordCall) -> None:
         if call.is_done:
             return
+        if isinstance(call.error, RetryAfter):
+            self._pause(call.error)  # before its end makes room for another
         if call.is_counted:
             self._path.ended(call)
+        if call.is_returned:
+            call.is_returned = False
+            self._path.start(call)
+            return
         self._ended(call)
         self.metrics.call_time.record_ns(call.ended_ns - call.started_ns)
         self._count_wait(call)
@@ -316,14 +333,23 @@ class AsyncWaitOperator:
     def _count_wait(self, call: RecordCall) -> None:
         if call.is_first:
             call.is_first = False
+            if self._read_ahead:
+                call.prolonged_ms = min(call.waited_ms(), self._timeout_ms)
             self.metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
 
     def _answered_batch(self, call: Call) -> None:
         assert isinstance(call, BatchCall)
+        if call.is_returned:
+            self._path.submit_again(call)
+            return
+        members = call.hand_out()
+        for member in members:
+            if isinstance(member.error, RetryAfter):
+                self._pause(member.error)
         self._path.ended(call)
         self.metrics.call_time.record_ns(call.ended_ns - call.started_ns)
         failure: BaseException | None = None
-        for member in call.hand_out():
+        for member in members:
             self._ended(member)
             self._count_wait(member)
             try:
@@ -345,10 +371,10 @@ class AsyncWaitOperator:
                 except TypeError as refused:
                     error = call.error = refused
         if self._wants_another(call, results, error):
-            if self._timeout_ms > 0 and call.deadline_ms <= self._timers.current_processing_time():
-                self._late([call])  # its time is over, though the timer has not fired yet
+            due_ms = call.deadline_ms + call.prolonged_ms
+            if self._timeout_ms > 0 and due_ms <= self._timers.current_processing_time():
+                self._end_late([call])  # its time is over, though the timer has not fired yet
             elif isinstance(error, RetryAfter):
-                self._path.pause(self._timers.current_processing_time() + error.delay_s * 1000)
                 self._start_again(call)
             else:
                 self._retry_later(call)
@@ -395,6 +421,9 @@ class AsyncWaitOperator:
             return False
         return retry.retries_error(error) if error is not None else retry.retries_result(results)
 
+    def _pause(self, wanted: RetryAfter) -> None:
+        self._path.pause(self._timers.current_processing_time() + wanted.delay_s * 1000)
+
     def _retry_later(self, call: RecordCall) -> None:
         assert self._retry is not None
         now_ms = self._timers.current_processing_time()
@@ -420,7 +449,9 @@ class AsyncWaitOperator:
 
     def _late(self, calls: list[RecordCall]) -> None:
         """Their time is over. Nothing happens to those whose outcome has arrived, though nobody has fetched it."""
-        late = [call for call in calls if not self._has_outcome(call)]
+        self._end_late([call for call in calls if not self._has_outcome(call) and not self._prolong(call)])
+
+    def _end_late(self, late: list[RecordCall]) -> None:
         for call in late:
             call.is_done = True  # all of them, before one makes room for another: whatever comes now is too late
         failure: BaseException | None = None
@@ -451,6 +482,22 @@ class AsyncWaitOperator:
             return self._errors.results_of(call, error)
         self.metrics.completed += 1
         return results
+
+    def _prolong(self, call: RecordCall) -> bool:
+        """One that was read ahead has its whole time from when its call was started, and not less for having waited."""
+        if not self._read_ahead:
+            return False
+        now_ms = self._timers.current_processing_time()
+        if call.is_first and self._path.is_direct:
+            # Those before it end within a timeout, so one that has waited longer waits for something that hangs.
+            waited_ms = call.waited_ms() if call.started_ns else self._timeout_ms
+            call.prolonged_ms = min(waited_ms, self._timeout_ms)
+        if call.deadline_ms + call.prolonged_ms <= now_ms:
+            return False
+        self._timers.register_timer(
+            call.deadline_ms + call.prolonged_ms, lambda _: None if call.is_done else self._late([call])
+        )
+        return True
 
     def _has_outcome(self, call: RecordCall) -> bool:
         """Whether an answer has arrived that ends the record. One that leads to another attempt does not."""

@@ -57,6 +57,7 @@ class Call:
     started_ns = 0
     ended_ns = 0  # not 0: answered
     is_cancelled = False
+    is_returned = False  # in place of an answer: not made, and to be submitted again
     is_counted = False  # the mailbox thread only: it takes room under a limit of concurrency
     worker: asyncio.Task[None] | None = None  # the loop's thread only
 
@@ -72,6 +73,7 @@ class CallHost(ABC):
         self.function = function
         self.name = name
         self.is_batch = is_batch_function(function)
+        self.max_calls: int | None = None  # it makes at once; others wait for one to end; None: any number
         self._limiters: dict[RateLimit, RateLimiter] = {}  # of the scope "worker"; setdefault is atomic
 
     @abstractmethod

@@ -1,7 +1,8 @@
 """The way of a call from the operator to its host: past the rate limit, the limit of concurrency, and into a batch.
 
-Mailbox thread only. A record's call is held in at most one place at a time: for its turn at the rate limit, for room
-among the concurrent ones, or for a batch to fill. One that is done by then, because it was late, is dropped there.
+Mailbox thread only. A record's call is held in at most one place at a time: for room among the concurrent ones and its
+turn at the rate limit, or for a batch to fill and to have room. One that is done by then, because it was late, is
+dropped there. Whatever is held here when a pause begins stays until it is over.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class RecordCall(Call):
 
     is_done = False  # the queue has its outcome
     deadline_ms = 0
+    prolonged_ms = 0  # how much later than its deadline it is late
     attempts = 1  # as the retry strategy counts them
     retry_timer: TimerFuture | None = None  # it waits for a retry
     key: Any = None  # by which calls are shared
@@ -38,6 +40,10 @@ class RecordCall(Call):
         self.box = box
         self.entry = entry  # where its outcome goes: the queue's future
         self.taken_ns = taken_ns  # when the operator took the record in
+
+    def waited_ms(self) -> int:
+        """From when the record was taken in until its call was started."""
+        return (self.started_ns - self.taken_ns) // 1_000_000
 
     def prepare_again(self) -> None:
         """Forget the answer: the call is made again. Its host has let it go when it was answered."""
@@ -99,13 +105,16 @@ class CallPath:
         self._timers = timers
         self._limiter = limiter
         self._cost_of = cost_of
-        self._line: deque[RecordCall] = deque()  # for their turn at the limit, or for the end of a pause
+        self._line: deque[RecordCall] = deque()  # for room, then for their turn at the limit, or for the end of a pause
         self._reserved: tuple[float, float] | None = None  # when the first of _line may start, ms, and at what cost
         self._line_timer: TimerFuture | None = None  # for the first of _line
         self._paused_until_ms = 0.0  # without a limiter; with one, the pause is its own
-        self._concurrency = concurrency or 0
+        # With a limit, also the host's own: calls that wait there have had their turn, and would start all at once.
+        most = [number for number in (concurrency, host.max_calls if limiter is not None else None) if number]
+        self._concurrency = min(most, default=0)
         self._running = 0  # calls that are counted: submitted, and neither answered nor given up; 0 without a limit
-        self._waiting: deque[Call] = deque()  # for room among the concurrent ones
+        self._waiting: deque[BatchCall] = deque()  # batches: for room among the concurrent ones, or the end of a pause
+        self._waiting_timer: TimerFuture | None = None  # for the end of a pause
         self._max_batch_size = max_batch_size if host.is_batch else 0
         self._linger_ms = linger_ms
         self._batch: list[RecordCall] = []
@@ -114,6 +123,11 @@ class CallPath:
         # Most operators have none of all this: then a call goes straight to its host.
         is_direct = limiter is None and concurrency is None and not host.is_batch
         self.start: Callable[[RecordCall], None] = host.submit if is_direct else self._start
+
+    @property
+    def is_direct(self) -> bool:
+        """A call that is started is in the hands of its host."""
+        return self.start == self._host.submit
 
     def pause(self, until_ms: float) -> None:
         """Start no call before that time; with a limiter, no call of its scope."""
@@ -128,10 +142,9 @@ class CallPath:
         if call.is_counted:
             call.is_counted = False
             self._running -= 1
-            while self._waiting and self._running < self._concurrency:
-                following = self._waiting.popleft()
-                if not _is_over(following):
-                    self._submit(following)
+            self._submit_waiting(0)
+            if self._line and self._line_timer is None:
+                self._advance_line(0)
 
     def give_up(self, call: RecordCall) -> None:
         """Nobody waits for the call any more; it may be anywhere."""
@@ -145,6 +158,15 @@ class CallPath:
             self._host.cancel(batch)
             self.ended(batch)
 
+    def submit_again(self, batch: BatchCall) -> None:
+        """The host has given a batch back that it had not begun."""
+        batch.is_returned = False
+        if batch.is_counted:
+            batch.is_counted = False
+            self._running -= 1
+        self._waiting.appendleft(batch)
+        self._submit_waiting(0)
+
     def flush(self) -> None:
         """Send the batch as it is: nothing will be added to it for a while."""
         self._is_flush_sent = False
@@ -157,7 +179,8 @@ class CallPath:
             batch = BatchCall(members, self._box)
             for member in members:
                 member.batch = batch
-            self._admit(batch)
+            self._waiting.append(batch)
+            self._submit_waiting(0)
 
     def _start(self, call: RecordCall) -> None:
         self._line.append(call)
@@ -172,6 +195,9 @@ class CallPath:
         while line:
             call = line[0]
             if not call.is_done:
+                # Room first: a turn that was taken, and not used for a while, would let too many start at once then.
+                if self._is_full():
+                    return
                 start_ms = self._turn_of(call, now_ms)
                 if start_ms > now_ms:
                     self._line_timer = self._timers.register_timer(math.ceil(start_ms), self._advance_line)
@@ -193,7 +219,7 @@ class CallPath:
 
     def _gather(self, call: RecordCall) -> None:
         if not self._max_batch_size:
-            self._admit(call)
+            self._submit(call)
             return
         self._batch.append(call)
         if len(self._batch) >= self._max_batch_size:
@@ -213,18 +239,35 @@ class CallPath:
         self._batch_timer = None
         self.flush()
 
-    def _admit(self, call: Call) -> None:
-        if self._concurrency and self._running >= self._concurrency:
-            self._waiting.append(call)
-        else:
-            self._submit(call)
+    def _is_full(self) -> bool:
+        """Whether the first of the line has to wait for a call to end."""
+        if self._max_batch_size:
+            return self._limiter is not None and bool(self._waiting)
+        return bool(self._concurrency) and self._running >= self._concurrency
+
+    def _submit_waiting(self, due_ms: int) -> None:
+        """Submit the batches for which there is room, unless there is a pause."""
+        waiting = self._waiting
+        while waiting and not (self._concurrency and self._running >= self._concurrency):
+            batch = waiting[0]
+            if batch.wanted:
+                now_ms = max(due_ms, self._timers.current_processing_time())
+                ready_ms = self._paused_until_ms if self._limiter is None else self._limiter.ready_at(now_ms)
+                if ready_ms > now_ms:
+                    if self._waiting_timer is None:
+                        self._waiting_timer = self._timers.register_timer(math.ceil(ready_ms), self._pause_is_over)
+                    return
+                self._submit(batch)
+            waiting.popleft()
+
+    def _pause_is_over(self, due_ms: int) -> None:
+        self._waiting_timer = None
+        self._submit_waiting(due_ms)
+        if self._line and self._line_timer is None:
+            self._advance_line(due_ms)
 
     def _submit(self, call: Call) -> None:
         if self._concurrency:
             call.is_counted = True
             self._running += 1
         self._host.submit(call)
-
-
-def _is_over(call: Call) -> bool:
-    return call.wanted == 0 if isinstance(call, BatchCall) else isinstance(call, RecordCall) and call.is_done

@@ -12,8 +12,16 @@ from pipeline.streaming.pool_host import PoolHost
 DEFAULT_POOL_SIZE: Final = 32
 
 
-def make_host(function: AnyFunction[Any, Any], *, pool_size: int | None = None, name: str | None = None) -> CallHost:
+def make_host(
+    function: AnyFunction[Any, Any],
+    *,
+    pool_size: int | None = None,
+    max_calls: int | None = None,
+    name: str | None = None,
+) -> CallHost:
     """The host that suits the function, not started: a loop for coroutines, else a pool of `pool_size` threads.
+
+    `max_calls`: under way on a loop at once; those submitted beyond it wait, and start the moment another has ended.
 
     Raises:
         TypeError: `function` is not callable. ValueError: `pool_size` is not positive.
@@ -22,5 +30,5 @@ def make_host(function: AnyFunction[Any, Any], *, pool_size: int | None = None, 
         raise ValueError(f"pool_size is {pool_size}; a pool needs at least 1 thread")
     name = name or name_of(function)
     if is_coroutine_function(function):
-        return LoopHost(function, name)
+        return LoopHost(function, name, max_calls)
     return PoolHost(function, name, pool_size or DEFAULT_POOL_SIZE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
@@ -17,7 +18,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from pipeline.streaming.call_host import Call, CallHost
-from pipeline.streaming.failures import describe
+from pipeline.streaming.failures import RetryAfter, describe
 from pipeline.streaming.functions import AnyFunction
 from pipeline.streaming.precise_loop import new_event_loop
 
@@ -30,8 +31,10 @@ _CALLS_PER_TURN: Final = 64
 class LoopHost(CallHost):
     """Calls coroutine functions on an asyncio loop, in a daemon thread."""
 
-    def __init__(self, function: AnyFunction[Any, Any], name: str) -> None:
+    def __init__(self, function: AnyFunction[Any, Any], name: str, max_calls: int | None = None) -> None:
         super().__init__(function, name)
+        self.max_calls = max_calls
+        self._max_calls = max_calls or sys.maxsize
         self._inbox: deque[Call] = deque()  # operators append, the loop's thread pops; both are atomic
         # The loop will look into the inbox. The loop clears it before it looks, operators read it after appending.
         self._is_awake = False
@@ -112,6 +115,7 @@ class LoopHost(CallHost):
             return
         self._started.set()
         await self._stopping.wait()
+        self._inbox.clear()
         await _cancel(self._workers)
         try:
             await _call_hook(self._hook("close"))
@@ -137,10 +141,13 @@ class LoopHost(CallHost):
         assert self._stopping is not None
         if self._stopping.is_set():
             return
-        self._is_starting_worker = True
         if self._idle:
+            self._is_starting_worker = True
             self._idle.pop().set_result(None)
             return
+        if len(self._workers) >= self._max_calls:
+            return  # the first that is done takes the next call
+        self._is_starting_worker = True
         worker = self._loop.create_task(self._work())
         self._workers.add(worker)
         worker.add_done_callback(self._workers.discard)
@@ -148,6 +155,17 @@ class LoopHost(CallHost):
     def _cancel(self, call: Call) -> None:
         if call.worker is not None:
             call.worker.cancel()
+
+    def _give_back(self) -> None:
+        """Let operators keep what has not begun: there is a pause, of which they know how long it is."""
+        inbox = self._inbox
+        while inbox:
+            call = inbox.popleft()
+            if not call.is_cancelled:
+                call.is_returned = True
+                call.box.answers.append(call)
+                if not call.box.is_notified:
+                    call.box.notify()
 
     async def _work(self) -> None:
         """Make one call after the other. Ends when the host stops, or when a call kept this worker for too long."""
@@ -161,6 +179,8 @@ class LoopHost(CallHost):
         turns = 0
         while True:
             if not inbox:
+                if self._stopping.is_set():
+                    return  # its call has kept the cancellation to itself
                 turns = 0
                 call = None  # not kept while this waits
                 waiter = loop.create_future()
@@ -180,11 +200,14 @@ class LoopHost(CallHost):
             except asyncio.CancelledError as error:
                 if self._stopping.is_set():
                     raise
-                while this.uncancel():  # of our own cancel; then the task is as good as new
-                    pass
                 call.error = error
             except BaseException as error:
                 call.error = error
+                if isinstance(error, RetryAfter):
+                    loop.call_soon(self._give_back)  # behind its answer
+            if call.is_cancelled:
+                while this.uncancel():  # of our own cancel, which the call may have kept to itself
+                    pass
             call.worker = None
             call.ended_ns = perf_counter_ns()
             box = call.box

@@ -7,11 +7,12 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
 from pipeline.streaming.call_host import Call, CallHost
-from pipeline.streaming.failures import describe
+from pipeline.streaming.failures import RetryAfter, describe
 from pipeline.streaming.functions import AnyFunction
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class PoolHost(CallHost):
 
     def __init__(self, function: AnyFunction[Any, Any], name: str, pool_size: int) -> None:
         super().__init__(function, name)
-        self._pool_size = pool_size
+        self._pool_size = self.max_calls = pool_size
         self._inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()  # thread-safe; None ends a thread
         self._lock = threading.Lock()  # leaf lock
         self._threads: list[threading.Thread] = []  # guarded by _lock; full once it has pool_size of them
@@ -102,10 +103,29 @@ class PoolHost(CallHost):
                 except BaseException as error:
                     call.error = error
                 call.ended_ns = perf_counter_ns()
+            waiting = self._take_waiting() if isinstance(call.error, RetryAfter) else ()
             with self._lock:
                 self._busy_or_queued -= 1
             if call.ended_ns:
-                call.box.answers.append(call)
-                if not call.box.is_notified:
-                    call.box.notify()
-            del call  # not kept while this thread waits for the next
+                _answer(call)
+            for other in waiting:  # behind the one that asks for the pause
+                other.is_returned = True
+                _answer(other)
+            del call, waiting  # not kept while this thread waits for the next
+
+    def _take_waiting(self) -> list[Call]:
+        """Take back what no thread has begun: there is a pause, of which the operators know how long it is."""
+        waiting: list[Call] = []
+        with self._lock:
+            if not self._is_stopped:  # then only the ends of threads are left
+                with suppress(queue.Empty):
+                    while (call := self._inbox.get_nowait()) is not None:
+                        waiting.append(call)
+                self._busy_or_queued -= len(waiting)
+        return [call for call in waiting if not call.is_cancelled]
+
+
+def _answer(call: Call) -> None:
+    call.box.answers.append(call)
+    if not call.box.is_notified:
+        call.box.notify()

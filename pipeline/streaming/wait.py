@@ -32,6 +32,8 @@ _VALUES_AHEAD: Final = 256
 _CHUNKS_OF_RESULTS: Final = 2
 """Chunks of results that wait for the caller before the operator does."""
 _LINGER_MS: Final = 5
+_READ_AHEAD: Final = 4
+"""A fourth of the capacity is taken in beyond it, so that no call waits for a thread to wake up."""
 _NO_MORE: Final[list[Any]] = []
 """Instead of a chunk: this very object."""
 
@@ -40,8 +42,8 @@ _NO_MORE: Final[list[Any]] = []
 class WaitSettings:
     """How the calls are made; each field as in AsyncWaitOperator. Pickles if what it refers to does.
 
-    `linger_ms`: None is 5 ms. At the end of the input, retries are made in their time: the end of a partition or of a
-    micro-batch is no reason to hurry.
+    `capacity`: the calls under way; some more rows are read ahead. `linger_ms`: None is 5 ms. At the end of the input,
+    retries are made in their time: the end of a partition or of a micro-batch is no reason to hurry.
     """
 
     timeout_ms: int
@@ -78,7 +80,11 @@ class WaitSettings:
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.linger_ms is None:
             options["linger_ms"] = _LINGER_MS if _takes_batches(function) else 0
-        make = async_wait_operator(function, retries_at_end=True, metrics=metrics, name=context.task_name, **options)
+        holds_calls = self.rate_limit is not None or self.concurrency is not None or _takes_batches(function)
+        read_ahead = 0 if holds_calls else self.capacity // _READ_AHEAD
+        make = async_wait_operator(
+            function, retries_at_end=True, read_ahead=read_ahead, metrics=metrics, name=context.task_name, **options
+        )
         return make(context)
 
 

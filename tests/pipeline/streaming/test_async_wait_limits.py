@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from pipeline.streaming.functions import AsyncFunction
 from pipeline.streaming.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.retry import RetryStrategy
 
-from .harness import HandFunction, Harness, until
+from .harness import TIMEOUT_S, HandFunction, Harness, until
 
 MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 ON_ERROR = RetryStrategy.fixed_delay(2, 10, retry_on_exception=ValueError)
@@ -777,3 +778,54 @@ def test_a_shared_call_in_flight_is_counted_once() -> None:
 
         metrics = harness.operator.metrics
         assert (metrics.in_flight, metrics.timed_out, metrics.completed, metrics.shared) == (0, 3, 3, 2)
+
+
+# --- reading ahead ---
+
+
+def test_what_is_read_ahead_is_not_called_before_a_call_has_ended() -> None:
+    with Harness(capacity=2, read_ahead=2) as harness:
+        harness.process("a", "b", "c", "d")
+        assert harness.called() == ["a", "b"]
+        assert not harness.operator.is_available()
+
+        harness.answer("b", "B")
+
+        assert harness.called() == ["a", "b", "c"]
+        assert harness.values() == []
+        harness.answer("a", "A")
+        assert harness.called() == ["a", "b", "c", "d"]
+        assert harness.values() == ["A", "B"]
+
+
+def test_what_is_read_ahead_has_its_time_from_when_it_is_called() -> None:
+    with Harness(fallback(), capacity=1, read_ahead=1, timeout_ms=100) as harness:
+        harness.process("a", "b")
+
+        harness.advance(100)
+
+        assert harness.values() == ["no a"]
+        assert harness.called() == ["a", "b"]
+        harness.answer("b", "B")
+        assert harness.values() == ["no a", "B"]
+
+
+def test_what_is_read_ahead_of_a_call_that_hangs_is_late_at_last() -> None:
+    """A blocking call that is late keeps its thread; without an end, what waits for that would wait for ever."""
+    has_begun, go_on = threading.Event(), threading.Event()
+
+    def hang(value: str) -> list[str]:
+        has_begun.set()
+        go_on.wait(TIMEOUT_S)
+        return [value]
+
+    with Harness(hang, capacity=1, read_ahead=1, pool_size=1, timeout_ms=100, on_error="capture") as harness:
+        harness.process("a", "b")
+        assert has_begun.wait(TIMEOUT_S)
+        harness.advance(100)
+        assert [error.input for error in harness.values()] == ["a"]
+
+        harness.advance(100)
+
+        assert [error.input for error in harness.values()] == ["a", "b"]
+        go_on.set()
