@@ -26,7 +26,7 @@ from pipeline.streaming.wait import ordered_wait
 from .fakes import TIMEOUT_S, run, settle
 
 if TYPE_CHECKING:
-    from .postgres_server import PostgresServer
+    from ..postgres_server import PostgresServer
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'central-dispatcher[postgres]'")
 
@@ -427,7 +427,7 @@ def test_no_password_is_ever_shown(postgres: PostgresServer, conninfo: str) -> N
 def test_a_table_shows_where_it_is_but_no_password(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable]
 ) -> None:
-    from .postgres_server import PASSWORD
+    from ..postgres_server import PASSWORD
 
     table = nodes()
     function = LookupFunction(table, "node")
@@ -440,7 +440,7 @@ def test_a_table_shows_where_it_is_but_no_password(
 def test_a_conninfo_may_be_found_where_it_is_used(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable]
 ) -> None:
-    from .postgres_server import PASSWORD
+    from ..postgres_server import PASSWORD
 
     nodes()
     table = PostgresTable(postgres_conninfo, "nodes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from pipeline.spark.lookup import lookup_join
 from pipeline.streaming.functions import AsyncFunction
 
 if TYPE_CHECKING:
-    from ..lookup.postgres_server import PostgresServer
+    from ..postgres_server import PostgresServer
 
 AssertTable = Callable[[DataFrame, str, list[tuple[Any, ...]]], None]
 
@@ -35,22 +35,6 @@ NODES = """
     CREATE TABLE nodes (node TEXT PRIMARY KEY, rack TEXT, memory INTEGER);
     INSERT INTO nodes VALUES ('a', 'r1', 1), ('b', NULL, 2);
 """
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'central-dispatcher[postgres]'")
-    from ..lookup.postgres_server import PostgresServer, PostgresUnavailableError
-
-    try:
-        server = PostgresServer()
-    except PostgresUnavailableError as missing:
-        pytest.skip(str(missing))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture

@@ -1,0 +1,28 @@
+"""The database server that tests of lookups share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .postgres_server import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server for all tests; each makes tables of its own. Started again if a test has stopped it."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'central-dispatcher[postgres]'")
+    from .postgres_server import PostgresServer, PostgresUnavailableError
+
+    try:
+        server = PostgresServer()
+    except PostgresUnavailableError as missing:
+        pytest.skip(str(missing))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
