@@ -141,14 +141,16 @@ class AsyncWaitOperator:
             concurrency=concurrency,
             max_batch_size=max_batch_size or min(capacity, DEFAULT_BATCH_SIZE),
             linger_ms=linger_ms,
+            nothing_follows=self._nothing_follows,
         )
         self._dedupe_by = dedupe_by
         self._combine = combine
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(remember, remember_ms)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in the order of their failures
         self._under_way = 0  # attempts begun that have neither been answered nor given up
-        self._is_open = False
+        self._is_open = False  # from `open` until `close`
         self._is_closed = False  # answers are for nobody
+        self._has_ended = False  # the input
         self._is_ending = False  # the input has ended: no more retries
         self._restored: deque[StreamElement[Any]] = deque()  # not in the queue yet
 
@@ -156,7 +158,7 @@ class AsyncWaitOperator:
 
     def initialize_state(self, state: Iterable[StreamElement[Any]]) -> None:
         """Take up what `snapshot_state` gave, to be called for again by `open`. Call it before that."""
-        if self._is_open:
+        if self._is_open or self._is_closed:
             raise RuntimeError(f"{self.name}: initialize_state comes before open, which has been called")
         self._restored = deque(state)
 
@@ -182,6 +184,8 @@ class AsyncWaitOperator:
         """Wait until all that was taken in is emitted. Waiting retries are made at once, and none after that, if the
         operator was not told to make `retries_at_end` as ever.
         """
+        self._check_open()
+        self._has_ended = True
         if not self._retries_at_end:
             self._is_ending = True
             retrying, self._retrying = self._retrying, {}
@@ -195,9 +199,10 @@ class AsyncWaitOperator:
 
     def close(self) -> None:
         """Give up the calls under way and close the function, if the host is this operator's. After a failure, too."""
-        self._is_closed = True
+        self._is_open, self._is_closed = False, True
         self._emission.stop()
         self._timers.quiesce()
+        self._path.close()
         for call in self._deadlines:
             call.is_done = True
             if call.retry_timer is not None:
@@ -216,7 +221,13 @@ class AsyncWaitOperator:
     # ---------------------------------------------------------------------------------------------------- input
 
     def process_element(self, record: StreamRecord[Any]) -> None:
-        """Start the call for a record. Waits while the queue is full, and runs mail meanwhile."""
+        """Start the call for a record. Waits while the queue is full, and runs mail meanwhile.
+
+        Raises:
+            RuntimeError: the operator is not open. AsyncOperatorError: a mail has failed.
+        """
+        if not self._is_open:
+            self._check_open()
         entry = self._queue.try_put(record)
         if entry is None:
             entry = self._put_when_there_is_room(record)
@@ -227,6 +238,7 @@ class AsyncWaitOperator:
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Queue a watermark behind what was taken in before. Waits as `process_element` does."""
+        self._check_open()
         if self._queue.try_put(watermark) is None:
             self._put_when_there_is_room(watermark)
         self._emission.run()
@@ -241,6 +253,15 @@ class AsyncWaitOperator:
         if room is not None:
             self._path.flush()  # nothing will come that could fill the batch
         return room
+
+    def _nothing_follows(self) -> bool:
+        """No call will begin before another has ended."""
+        return self._queue.is_full() or (self._has_ended and not self._retrying)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            what = "it has been closed, make another one" if self._is_closed else "call open() first"
+            raise RuntimeError(f"{self.name}: the operator is not open: {what}")
 
     def _put_when_there_is_room(self, element: StreamElement[Any]) -> ResultFuture[Any]:
         while (entry := self._queue.try_put(element)) is None:

@@ -98,6 +98,7 @@ class CallPath:
         concurrency: int | None,
         max_batch_size: int,
         linger_ms: int,
+        nothing_follows: Callable[[], bool],
     ) -> None:
         self._host = host
         self._box = box
@@ -117,6 +118,7 @@ class CallPath:
         self._waiting_timer: TimerFuture | None = None  # for the end of a pause
         self._max_batch_size = max_batch_size if host.is_batch else 0
         self._linger_ms = linger_ms
+        self._nothing_follows = nothing_follows  # that could fill the batch
         self._batch: list[RecordCall] = []
         self._batch_timer: TimerFuture | None = None
         self._is_flush_sent = False
@@ -157,6 +159,14 @@ class CallPath:
         if batch.wanted == 0:
             self._host.cancel(batch)
             self.ended(batch)
+
+    def close(self) -> None:
+        """Let go of all that is held here: what is given up from now on makes no room for it."""
+        self._line.clear()
+        self._waiting.clear()
+        for timer in (self._line_timer, self._waiting_timer, self._batch_timer):
+            if timer is not None:
+                timer.cancel()
 
     def submit_again(self, batch: BatchCall) -> None:
         """The host has given a batch back that it had not begun."""
@@ -205,6 +215,8 @@ class CallPath:
                 self._reserved = None
                 self._gather(call)
             line.popleft()
+        if self._batch and self._nothing_follows():
+            self.flush()
 
     def _turn_of(self, call: RecordCall, now_ms: float) -> float:
         limiter = self._limiter

@@ -13,7 +13,10 @@ from pipeline.streaming.elements import StreamElement
 from pipeline.streaming.queues import StreamElementQueue
 
 OutputAvailability: TypeAlias = Callable[[], "Future[None] | None"]
-"""None while the output takes elements; else a future that completes, in any thread, when it does again."""
+"""None while the output takes elements; else a future that completes, in any thread, when it does again.
+
+An error of the future fails the task.
+"""
 
 _ELEMENTS_PER_STEP: Final = 128
 """Elements emitted before other mail has its turn."""
@@ -76,20 +79,28 @@ class Emission:
             available = self._output_availability()
             if available is not None and not available.done():
                 self._is_postponed = True
-                available.add_done_callback(lambda _: self._send_mail())
+                available.add_done_callback(self._send_mail)
                 return
+            _check(available)
             queue.emit_completed_element(output)
         self._postpone()
 
     def _postpone(self) -> None:
         self._is_postponed = True
-        self._send_mail()
+        self._send_mail(None)
 
-    def _send_mail(self) -> None:
+    def _send_mail(self, available: Future[None] | None) -> None:
         """Any thread."""
         with suppress(RejectedExecutionError):  # the mailbox is closed: the state will be replayed
-            self._executor.execute(self._run_postponed, "emit completed elements")
+            self._executor.execute(lambda: self._run_postponed(available), "emit completed elements")
 
-    def _run_postponed(self) -> None:
+    def _run_postponed(self, available: Future[None] | None) -> None:
         self._is_postponed = False
+        _check(available)
         self.run()
+
+
+def _check(available: Future[None] | None) -> None:
+    """Raise what an output's future, which is done, has ended with."""
+    if available is not None and not available.cancelled() and (error := available.exception()) is not None:
+        raise error

@@ -46,6 +46,7 @@ class LoopHost(CallHost):
         self._idle: list[asyncio.Future[None]] = []  # the loop's thread only: workers without a call
         self._workers: set[asyncio.Task[None]] = set()  # the loop's thread only
         self._is_starting_worker = False  # the loop's thread only: one is on its way to the inbox
+        self._is_resting = False  # the loop's thread only: all workers are busy, and the first that is not says so
         method = "async_invoke_batch" if self.is_batch else "async_invoke"
         self._invoke: Callable[[Any], Any] = getattr(function, method, function)  # type: ignore[arg-type]
 
@@ -132,35 +133,36 @@ class LoopHost(CallHost):
             if not self._inbox:
                 return
             self._is_awake = True
-        if not self._is_starting_worker:
-            self._start_worker()
-        self._loop.call_soon(self._wake)
+        if self._is_starting_worker or self._start_worker():
+            self._loop.call_soon(self._wake)
+        else:
+            self._is_resting = True  # and still awake: nobody needs to call before a worker is idle
 
-    def _start_worker(self) -> None:
+    def _start_worker(self) -> bool:
+        """False if there are as many as there may be, and none is idle: the first that is done takes the next call."""
         assert self._loop is not None
         assert self._stopping is not None
         if self._stopping.is_set():
-            return
+            return False
         if self._idle:
             self._is_starting_worker = True
             self._idle.pop().set_result(None)
-            return
+            return True
         if len(self._workers) >= self._max_calls:
-            return  # the first that is done takes the next call
+            return False
         self._is_starting_worker = True
         worker = self._loop.create_task(self._work())
         self._workers.add(worker)
         worker.add_done_callback(self._workers.discard)
+        return True
 
     def _cancel(self, call: Call) -> None:
         if call.worker is not None:
             call.worker.cancel()
 
-    def _give_back(self) -> None:
+    def _give_back(self, waiting: list[Call]) -> None:
         """Let operators keep what has not begun: there is a pause, of which they know how long it is."""
-        inbox = self._inbox
-        while inbox:
-            call = inbox.popleft()
+        for call in waiting:
             if not call.is_cancelled:
                 call.is_returned = True
                 call.box.answers.append(call)
@@ -181,6 +183,9 @@ class LoopHost(CallHost):
             if not inbox:
                 if self._stopping.is_set():
                     return  # its call has kept the cancellation to itself
+                if self._is_resting:
+                    self._is_resting = False
+                    loop.call_soon(self._wake)
                 turns = 0
                 call = None  # not kept while this waits
                 waiter = loop.create_future()
@@ -204,7 +209,8 @@ class LoopHost(CallHost):
             except BaseException as error:
                 call.error = error
                 if isinstance(error, RetryAfter):
-                    loop.call_soon(self._give_back)  # behind its answer
+                    waiting = [inbox.popleft() for _ in range(len(inbox))]
+                    loop.call_soon(self._give_back, waiting)  # behind its answer
             if call.is_cancelled:
                 while this.uncancel():  # of our own cancel, which the call may have kept to itself
                     pass

@@ -6,6 +6,7 @@ operator meanwhile, and the function's calls have a host of their own.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -110,7 +111,9 @@ def ordered_wait(
     """Call `function` for each value, up to `capacity` at a time, and give the results in the order of the values.
 
     `timeout` is in seconds, for a value with all its attempts. The other options are those of AsyncWaitOperator.
-    Values are read as results are taken; a generator that is closed early gives up the calls under way.
+    Values are read as results are taken, on the same thread: while `values` blocks, the calls go on, and their results
+    come after that. A generator that is closed early gives up the calls under way; for one that blocks, and does not
+    return, it waits up to 10 seconds.
 
     Raises:
         AsyncOperatorError: a call has failed, and `on_error` is "fail"; after the results before it.
@@ -178,10 +181,12 @@ def timeout_to_ms(timeout: float) -> int:
     """Seconds to whole milliseconds, at least 1.
 
     Raises:
-        ValueError: it is not positive.
+        ValueError: it is not positive, or not finite.
     """
-    if not timeout > 0:
-        raise ValueError(f"timeout is {timeout}; give the seconds that a value with all its attempts may take, above 0")
+    if not 0 < timeout < math.inf:
+        raise ValueError(
+            f"timeout is {timeout}; give the seconds that a value with all its attempts may take, above 0 and finite"
+        )
     return max(1, round(timeout * 1000))
 
 
@@ -260,10 +265,10 @@ class _Run(Generic[In, Out]):
 
     def results(self, chunks: Iterable[Iterable[In]]) -> Iterator[list[Out]]:
         """Caller's thread: read, hand out, wait, in turns."""
-        self._thread.start()
         reading: Iterator[Iterable[In]] | None = iter(chunks)
         output, task_input = self._output, self._input
         try:
+            self._thread.start()
             while not self._is_over:
                 if len(output.ready) >= self._ring_at:
                     yield output.take(self._max_chunk)
@@ -282,7 +287,8 @@ class _Run(Generic[In, Out]):
                 raise self._failure
         finally:
             self._task.cancel()
-            self._thread.join()
+            if self._thread.ident is not None:  # started; a KeyboardInterrupt may have come before that
+                self._thread.join()
 
     def _work(self) -> None:
         """The task's thread."""

@@ -150,6 +150,38 @@ def test_variant_and_time_of_day_pass_through(spark: SparkSession) -> None:
     assert sorted(found.collect(), key=repr) == [('{"a":[1,2]}',), (None,)]
 
 
+@pytest.mark.parametrize("zone", ["Z", "GMT+3", "+05:30"])
+def test_time_zones_that_python_calls_otherwise_are_understood(spark: SparkSession, zone: str) -> None:
+    """They failed the tasks, whether there was a timestamp or not."""
+
+    async def hour(row: Row) -> tuple[int, Any]:
+        return row.at.hour, row.at.replace(tzinfo=None)
+
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        table = spark.sql("SELECT TIMESTAMP'2026-07-01 12:00:00' AS at")
+        (found,) = ordered_wait(table, hour, "hour int, at timestamp", timeout=TIMEOUT_S).collect()
+
+        assert found.hour == 12
+        assert found.at == table.collect()[0].at
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.mark.parametrize("names", [["id", "id"], ["id", "ID"], ["a.b", "c"], ["`", "a b"]])
+def test_columns_are_given_whatever_their_names(spark: SparkSession, names: list[str]) -> None:
+    """Spark looks them up by name on the way to Python, and found none or too many."""
+
+    async def swap(row: Row) -> tuple[int, int, list[str]]:
+        return row[1], row[0], row.__fields__  # type: ignore[attr-defined]
+
+    table = numbers(spark, 1).selectExpr("1 AS x", "2 AS y").toDF(*names)
+    found = ordered_wait(table, swap, "x int, y int, names array<string>", timeout=TIMEOUT_S).collect()
+
+    assert found == [(2, 1, names)]
+
+
 def test_timestamps_reach_the_function_with_the_time_zone_of_the_session(spark: SparkSession) -> None:
     async def text(row: Row) -> tuple[str, str]:
         return row.at.isoformat(), row.wall.isoformat()
@@ -521,6 +553,7 @@ def test_failed_task_gives_up_its_calls_and_closes_the_connection(spark: SparkSe
         ({"dedupe_by": "key"}, "dedupe_by names key; the columns are id"),
         ({"idle_timeout": -1}, "idle_timeout is -1"),
         ({"on_error": "capture", "error_column": "square"}, "has a column square; rename it"),
+        ({"on_error": "capture", "error_column": "Square"}, "has a column square; rename it"),
     ],
 )
 def test_impossible_options_are_refused_on_the_driver(
@@ -537,6 +570,39 @@ def test_types_that_do_not_cross_to_python_are_refused_on_the_driver(spark: Spar
         ordered_wait(months, square, SQUARES, timeout=1.0)
     with pytest.raises(TypeError, match="the schema of the results: the column months"):
         ordered_wait(numbers(spark, 1), square, months.schema, timeout=1.0)
+
+
+def test_two_columns_of_one_name_in_the_output_are_refused_on_the_driver(spark: SparkSession) -> None:
+    """The JVM failed on the first batch, with a message about Arrow's buffers."""
+    twice = numbers(spark, 1).selectExpr("id", "id AS id")
+
+    with pytest.raises(ValueError, match="2 columns a; rename them"):
+        ordered_wait(numbers(spark, 1), square, "a int, a int", timeout=1.0)
+    with pytest.raises(ValueError, match=r"2 columns s\.a; rename them"):
+        ordered_wait(numbers(spark, 1), square, "s array<struct<a: int, a: int>>", timeout=1.0)
+    with pytest.raises(ValueError, match=r"2 columns error\.input\.id; rename them"):
+        ordered_wait(twice, square, SQUARES, timeout=1.0, on_error="capture")
+
+
+def test_function_that_does_not_pickle_is_refused_on_the_driver(spark: SparkSession) -> None:
+    lock = threading.Lock()
+
+    async def locked(row: Row) -> tuple[int]:
+        with lock:
+            return (row.id,)
+
+    with pytest.raises(TypeError, match=r"locked\): the function, or what .* cannot pickle '_thread.lock' object"):
+        ordered_wait(numbers(spark, 1), locked, "id long", timeout=1.0)
+
+
+def test_time_zone_that_python_does_not_know_is_refused_on_the_driver(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "PST")
+    try:
+        with pytest.raises(ValueError, match=r"time zone is 'PST', .* such as America/Los_Angeles"):
+            ordered_wait(numbers(spark, 1), square, SQUARES, timeout=1.0)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_what_is_no_function_is_refused_on_the_driver(spark: SparkSession) -> None:

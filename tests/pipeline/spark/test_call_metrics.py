@@ -79,6 +79,17 @@ def test_table_has_a_line_for_each_operator() -> None:
     assert len({len(line) for line in table.splitlines()}) == 1
 
 
+def test_no_quantile_of_a_printed_table_is_above_the_longest_time() -> None:
+    """All times below 1 ms are one bucket, by which the median of short calls was 0.5 ms."""
+    metrics = CallMetrics()
+    metrics.call_time.counts[20] = 10
+    metrics.call_time.total_ns, metrics.call_time.max_ns = 1_000_000, 100_000
+
+    _, line = format_call_metrics({"look up": metrics}).splitlines()
+
+    assert line.split()[-4:] == ["0.1"] * 4
+
+
 # ------------------------------------------------------------------------------------------------------ of a query
 
 

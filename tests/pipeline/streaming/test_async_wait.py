@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -382,6 +383,20 @@ def test_an_output_that_becomes_unavailable_stops_the_emission_in_between() -> N
         switch.turn_on()
         harness.run_mail()
         assert emitted == [record("A"), record("B"), record("C")]
+
+
+def test_an_output_that_fails_while_it_is_waited_for_fails_the_task() -> None:
+    """The task heard of it only where it waited itself; the operator took an error for room."""
+    room: Future[None] = Future()
+    with Harness(output_availability=lambda: room) as harness:
+        harness.process("a")
+        harness.answer("a", "A")
+
+        room.set_exception(OSError("the output is gone"))
+
+        with pytest.raises(OSError, match="is gone"):
+            harness.run_mail()
+        assert harness.values() == []
 
 
 def test_an_output_that_becomes_available_after_close_is_ignored() -> None:
@@ -1040,3 +1055,16 @@ def test_everything_comes_out_once_when_latencies_differ(mode: str) -> None:
 
     expected = [2 * value for value in range(500)]
     assert (harness.values() if mode == "ordered" else sorted(harness.values())) == expected
+
+
+def test_an_operator_that_is_not_open_takes_nothing_in() -> None:
+    harness: Harness = Harness()
+    with pytest.raises(RuntimeError, match="call open"):
+        harness.process("a")
+    with harness:
+        pass
+    for use in (lambda: harness.process("a"), lambda: harness.watermark(1), harness.operator.end_input):
+        with pytest.raises(RuntimeError, match="has been closed"):
+            use()
+
+    assert harness.operator.snapshot_state() == []

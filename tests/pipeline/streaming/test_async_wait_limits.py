@@ -12,6 +12,7 @@ import pytest
 from pipeline.streaming.elements import StreamRecord
 from pipeline.streaming.failures import CapturedError, RetryAfter
 from pipeline.streaming.functions import AsyncFunction
+from pipeline.streaming.hosts import make_host
 from pipeline.streaming.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.retry import RetryStrategy
 
@@ -120,6 +121,103 @@ def test_retry_after_pauses_all_operators_of_a_shared_limiter() -> None:
 
         second.advance(2000)
         assert second.called() == ["b"]
+
+
+def test_a_pause_holds_for_what_waits_for_room_too() -> None:
+    """The call that asked for the pause made room for the next one, which did not wait."""
+    with Harness(concurrency=1, timeout_ms=9000) as harness:
+        harness.process("a", "b", "c")
+        harness.answer_error("a", RetryAfter(2.0))
+
+        harness.advance(1999)
+        assert harness.called() == ["a"]
+        harness.advance(1)
+        assert harness.called() == ["a", "b"]
+
+
+def test_a_pause_holds_for_batches_that_wait_for_room_too() -> None:
+    batches: list[list[str]] = []
+
+    class Busy(AsyncFunction[str, str]):
+        async def async_invoke_batch(self, values: list[str]) -> list[list[str]]:
+            batches.append(values)
+            if len(batches) == 1:
+                raise RetryAfter(2.0)
+            return [[value] for value in values]
+
+    harness: Harness = Harness(Busy(), max_batch_size=1, concurrency=1, timeout_ms=9000)
+    with harness:
+        harness.process("a", "b", "c")
+        harness.run_until(lambda: harness.operator.metrics.retried == 1)
+        harness.clock.advance(1999)
+        harness.run_mail()
+        assert batches == [["a"]]
+
+        harness.clock.advance(1)
+        harness.run_until(lambda: len(harness.values()) == 3)
+
+        assert batches == [["a"], ["b"], ["c"], ["a"]]
+
+
+@pytest.mark.parametrize("is_blocking", [True, False], ids=["pool", "loop"])
+def test_a_pause_holds_for_what_its_host_has_not_begun(is_blocking: bool) -> None:
+    """A pool's threads, and a loop that is read ahead for, went on with the calls that had been submitted."""
+    called: list[str] = []
+
+    def refuse_first(value: str) -> list[str]:
+        called.append(value)
+        assert go_on.wait(TIMEOUT_S)
+        if len(called) == 1:
+            raise RetryAfter(2.0)
+        return [value]
+
+    async def refuse_first_on_a_loop(value: str) -> list[str]:
+        return refuse_first(value)
+
+    go_on = threading.Event()
+    function: Any = refuse_first if is_blocking else refuse_first_on_a_loop
+    harness: Harness = Harness(function, pool_size=1, capacity=1, read_ahead=3, timeout_ms=9000)
+    with harness:
+        harness.process("a", "b", "c", "d")
+        go_on.set()
+        harness.run_until(lambda: harness.operator.metrics.retried == 1)
+        harness.clock.advance(1999)
+        harness.run_mail()
+        before = list(called)
+
+        harness.clock.advance(1)
+        harness.operator.end_input()
+
+        assert before == ["a"]
+        assert sorted(called) == ["a", "a", "b", "c", "d"]
+        assert harness.values() == ["a", "b", "c", "d"]
+
+
+def test_an_operator_that_closes_submits_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was given up made room for the next."""
+    host = make_host(HandFunction())
+    host.start()
+    submit, submitted = host.submit, []
+    monkeypatch.setattr(host, "submit", lambda call: submitted.append(call.value) or submit(call))
+    with Harness(host, concurrency=1) as harness:
+        harness.process("a", "b", "c")
+
+    host.stop()
+    assert submitted == ["a"]
+
+
+def test_calls_that_wait_for_room_have_had_no_turn_at_the_rate() -> None:
+    """While one call took long, the others had their turns one after the other, and then all started at once."""
+    with Harness(concurrency=1, rate_limit=RateLimit(10, burst=1), timeout_ms=9000) as harness:
+        harness.process("a", "b", "c")
+        harness.advance(1000)
+
+        harness.answer("a")
+        harness.answer("b")
+
+        assert harness.called() == ["a", "b"]
+        harness.advance(100)
+        assert harness.called() == ["a", "b", "c"]
 
 
 def test_after_a_pause_calls_start_at_the_rate_again() -> None:

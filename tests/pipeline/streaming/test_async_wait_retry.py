@@ -682,3 +682,17 @@ def test_retry_after_zero_calls_again_at_once() -> None:
         harness.advance(1)
 
         assert harness.called() == ["a", "a"]
+
+
+def test_a_predicate_that_changes_its_mind_loses_no_record() -> None:
+    """It wanted another attempt, was asked once more since there was no time for that, and then did not want one."""
+    answers = iter([True, False, False])
+    retry = RetryStrategy.fixed_delay(3, 10, retry_on_exception=lambda _: next(answers))
+    with Harness(retry=retry, timeout_ms=100, on_error="capture") as harness:
+        harness.process("a")
+        harness.fail("a", ValueError("busy"))  # its mail has not run yet
+
+        harness.clock.advance(100)
+        harness.run_mail()
+
+        assert [error.input for error in harness.values()] == ["a"]

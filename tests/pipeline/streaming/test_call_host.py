@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import sys
@@ -18,6 +19,7 @@ from dispatcher.mailbox import MailboxExecutor, TaskMailbox
 from pipeline.streaming.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.functions import AsyncFunction
 from pipeline.streaming.hosts import make_host
+from pipeline.streaming.loop_host import LoopHost
 
 from .harness import TIMEOUT_S, HandFunction, Harness, Parking, until
 
@@ -444,6 +446,69 @@ def test_a_function_that_ignores_its_cancellation_answers_all_the_same(desk: Ope
     opened.host.cancel(call)
 
     assert opened.wait_for(1)[0].results == ["still here"]
+
+
+def test_a_cancellation_that_a_call_keeps_to_itself_is_undone_too(desk: OpenDesk) -> None:
+    """Else a TaskGroup of the next call of that worker would take it for its own."""
+
+    async def stubborn(value: int) -> list[int]:
+        task = asyncio.current_task()
+        assert task is not None
+        if value < 0:
+            started.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+            return []
+        return [task.cancelling()]
+
+    started = threading.Event()
+    opened = desk(stubborn, max_calls=1)
+    [call] = opened.submit(-1)
+    assert started.wait(TIMEOUT_S)
+    opened.host.cancel(call)
+    opened.wait_for(1)
+
+    assert opened.results(1) == [[0]]
+
+
+def test_a_call_that_keeps_its_cancellation_to_itself_does_not_hold_up_the_stop() -> None:
+    async def stubborn(value: int) -> list[int]:
+        started.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        return []
+
+    started = threading.Event()
+    host = make_host(stubborn)
+    host.start()
+    Desk(host).submit(1, 2)
+    assert started.wait(TIMEOUT_S)
+
+    assert host.stop(TIMEOUT_S)
+
+
+def test_a_loop_without_room_for_another_call_rests(desk: OpenDesk) -> None:
+    """It looked for room in each of its turns, all the time."""
+
+    async def slow(value: int) -> list[int]:
+        begun.release()
+        await asyncio.get_running_loop().run_in_executor(None, go_on.wait, TIMEOUT_S)
+        return [value]
+
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    opened = desk(slow, max_calls=2)
+    calls = opened.submit(1, 2, 3, 4)
+    assert begun.acquire(timeout=TIMEOUT_S)
+    assert begun.acquire(timeout=TIMEOUT_S)
+    host = opened.host
+    assert isinstance(host, LoopHost)
+
+    until(lambda: host._is_resting, "the rest")
+    go_on.set()
+    opened.wait_for(4)
+
+    assert opened.results(5) == [[5]]
+    assert [call.results for call in calls] == [[1], [2], [3], [4]]
 
 
 # --- hooks ---

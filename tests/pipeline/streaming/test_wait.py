@@ -288,6 +288,7 @@ def test_every_value_appears_once_when_errors_are_captured(wait: Any) -> None:
         {"timeout": 0},
         {"timeout": -1.0},
         {"timeout": float("nan")},
+        {"timeout": float("inf")},
         {"timeout": 1, "capacity": 0},
         {"timeout": 1, "on_error": "ignore"},
         {"timeout": 1, "concurrency": 0},
@@ -485,6 +486,12 @@ def test_an_error_of_the_chunks_is_raised() -> None:
 
     with pytest.raises(OSError, match="disk gone"):
         list(wait_in_chunks(chunks(), double, settings()))
+
+
+def test_chunks_that_cannot_be_read_leave_no_thread_behind() -> None:
+    """The task's thread had been started by then, and nobody ended it: the fixture saw it."""
+    with pytest.raises(TypeError, match="not iterable"):
+        next(wait_in_chunks(3, double, settings()))  # type: ignore[arg-type]
 
 
 def test_a_failed_call_is_raised_while_the_input_goes_on() -> None:
