@@ -34,7 +34,10 @@ class AsyncFunction(Generic[In, Out]):
     """
 
     def open(self) -> Awaitable[None] | None:
-        """Called once before the first call; may be a coroutine. What it raises keeps the task from starting."""
+        """Called once before the first call; may be a coroutine. What it raises keeps the task from starting.
+
+        The task waits for it, and cannot be cancelled meanwhile: give what may hang a timeout of its own.
+        """
         return None
 
     def close(self) -> Awaitable[None] | None:

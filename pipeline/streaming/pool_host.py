@@ -54,12 +54,12 @@ class PoolHost(CallHost):
         with self._lock:
             if self._is_stopped:
                 return
-            self._busy_or_queued += 1
-            if len(self._threads) < min(self._pool_size, self._busy_or_queued):
+            if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
                 name = f"calls of {self.name} {len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
+                thread.start()  # raises if there are too many threads; then nothing has been submitted
                 self._threads.append(thread)
-                thread.start()
+            self._busy_or_queued += 1
         self._inbox.put(call)
 
     def cancel(self, call: Call) -> None:
