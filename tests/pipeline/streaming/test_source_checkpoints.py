@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,12 +30,6 @@ from .task_fakes import (
     values,
     wait_for,
 )
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> CheckpointStorage:
-    return CheckpointStorage(tmp_path)
-
 
 # ---------------------------------------------------------------------------------------------------------- checkpoints
 

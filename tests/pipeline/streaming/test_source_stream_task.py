@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.streaming.checkpoints import CheckpointStorage
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.source_stream_task import (
     MAX_WATERMARK,
@@ -30,12 +28,6 @@ from .task_fakes import (
     values,
     wait_for,
 )
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> CheckpointStorage:
-    return CheckpointStorage(tmp_path)
-
 
 # ---------------------------------------------------------------------------------------------------------- the run
 

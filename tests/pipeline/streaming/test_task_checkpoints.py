@@ -31,12 +31,6 @@ from .task_fakes import (
     wait_for,
 )
 
-
-@pytest.fixture
-def storage(tmp_path: Path) -> CheckpointStorage:
-    return CheckpointStorage(tmp_path)
-
-
 # ---------------------------------------------------------------------------------------------------------- taking
 
 

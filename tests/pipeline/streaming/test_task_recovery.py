@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,12 +26,6 @@ from .task_fakes import (
     latest,
     values,
 )
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> CheckpointStorage:
-    return CheckpointStorage(tmp_path)
-
 
 # ---------------------------------------------------------------------------------------------------------- restoring
 
