@@ -121,7 +121,7 @@ def print_metrics(query: StreamingQuery) -> None:
     Spark keeps the last 100 micro-batches. To add up those of a long run, or to show them to Prometheus, there is
     `CallMetricsListener`.
     """
-    batches = [call_metrics(progress, METRICS) for progress in query.recentProgress if progress["numInputRows"]]
+    batches = [call_metrics(progress, METRICS) for progress in query.recentProgress if progress.numInputRows]
     if not batches:
         print("Nothing new: no segment has been closed since the last run.")
         return

@@ -3,8 +3,8 @@
 `ordered_wait` and `unordered_wait` take a DataFrame, batch or streaming, and give one. Each task runs the same operator
 as `pipeline.streaming` does, on threads of its own: the worker's main thread only reads Arrow batches and writes them.
 
-- The calls of a task are under way across its input batches, and have all ended when its partition ends. A `limit` or a
-  failure gives them up.
+- The calls of a task are under way across its input batches, and have all ended when its partition ends. A failure
+  gives them up, and so does a `limit`: as soon as there is another batch to hand over, or after `timeout`.
 - The function is pickled with the query. In a worker it is opened once, by the first task that needs it, kept for the
   tasks and micro-batches that follow there, and closed when no task has used it for `idle_timeout` seconds, when
   its task fails, or when the worker ends. A worker that is killed closes nothing.
@@ -25,16 +25,19 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.spark.arrow_types import require_supported
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE, TaskReport, observe_calls
 from pipeline.spark.checked_calls import checked_function, checked_settings
+from pipeline.spark.columns import require_distinct, with_plain_names
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
 from pipeline.spark.result_values import Check, row_check
 from pipeline.spark.results import OutputColumns, ResultWriter
 from pipeline.spark.rows import RowReader
+from pipeline.spark.time_zones import time_zone
 from pipeline.spark.workers import WorkerHosts, worker_hosts
 from pipeline.streaming.call_host import CallHost
 from pipeline.streaming.call_metrics import CallMetrics
@@ -83,7 +86,8 @@ def ordered_wait(
          schema is that call's error. With on_error="capture" also the column `error_column`: null, or for a row whose
          call has failed a struct of input (the row), error_class string, message string, attempts int and
          time_spent_ms double; then the other columns are null, and all are nullable. The rows where it is not null
-         are the dead letters.
+         are the dead letters. A stream's watermark goes on with its column where that is the input's, by
+         `keep_input` or in a `schema` made of `df.schema`; else set one on the output.
 
     `function`: an AsyncFunction, an `async def`, or a blocking function, which is called on `pool_size` threads.
     `timeout`: seconds for a row with all its attempts. `capacity`: rows of a task under way
@@ -97,7 +101,8 @@ def ordered_wait(
         `pipeline.spark.call_metrics`.
 
     Raises:
-        ValueError, TypeError: an option, or a type in one of the schemas, is not possible.
+        ValueError, TypeError: an option, or a name or a type in one of the schemas, is not possible, or `function` does
+            not pickle.
     """
     settings = WaitSettings(
         timeout_ms=timeout_to_ms(timeout),
@@ -187,11 +192,14 @@ def _wait(
         time_zone=df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC",
         idle_s=idle_timeout,
     )
+    time_zone(task.time_zone)
+    require_distinct(columns.task_schema())
+    _require_picklable(task)
 
     def async_wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches, worker_hosts())
 
-    results = df.mapInArrow(async_wait, columns.task_schema())
+    results = with_plain_names(df).mapInArrow(async_wait, columns.task_schema())
     return results if metrics is None else observe_calls(results, metrics)
 
 
@@ -208,22 +216,34 @@ def _check(
     """Refuse on the driver what every task would refuse."""
     require_supported(df.schema, "the DataFrame")
     require_supported(schema, "the schema of the results")
-    taken = {error_column} if settings.on_error == "capture" else set()
+    taken = {error_column.lower()} if settings.on_error == "capture" else set()
     if metrics is not None:
         taken.add(METRICS_COLUMN)
     if keep_input and (both := set(df.columns) & set(schema.names)):
         raise ValueError(
             f"keep_input puts the columns of the DataFrame before those of the results, and both have {min(both)}"
         )
-    if both := taken & {*schema.names, *(df.columns if keep_input else ())}:
+    names = [*schema.names, *(df.columns if keep_input else ())]
+    if clashes := [name for name in names if name.lower() in taken]:
         raise ValueError(
-            f"the schema of the results has a column {min(both)}; rename it, or choose another error_column"
+            f"the schema of the results has a column {clashes[0]}; rename it, or choose another error_column"
         )
     if metrics is not None and not isinstance(metrics, str) and df.isStreaming:
         raise ValueError("metrics is an Observation, which is for batch queries; give a name for that of a stream")
     if not idle_timeout >= 0:
         raise ValueError(f"idle_timeout is {idle_timeout}; a function is kept open for 0 seconds or more")
     settings.check(function)
+
+
+def _require_picklable(task: AsyncWaitTask) -> None:
+    """Spark would refuse it too, with Spark Connect not before the first action, but not say whose it is."""
+    try:
+        cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise TypeError(
+            f"{task.operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
+            "Make connections, locks and the like in open(), and leave the SparkSession out."
+        ) from error
 
 
 def _key_function(df: DataFrame, dedupe_by: DedupeBy | None) -> Callable[[Any], Any] | None:
@@ -258,7 +278,7 @@ class AsyncWaitTask:
 
     def run(self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
         """The output of one task. The calling thread reads the input and gives the output; it blocks for both."""
-        zone = pa.lib.string_to_tzinfo(self.time_zone)
+        zone = time_zone(self.time_zone)
         check = row_check(self.result_schema, zone)
         settings = checked_settings(self.settings, check)
         if self.keep_input:

@@ -152,7 +152,9 @@ def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
         time = each.call_time
         mean_s = time.sum_s / time.count if time.count else 0.0
         counts = (each.calls, each.completed, each.failed, each.retried, each.timed_out, each.dropped, each.captured)
-        in_ms = (mean_s, time.quantile(0.5), time.quantile(0.99), time.max_s)
+        # A quantile is a guess within its bucket, and the first bucket goes up to 1 ms.
+        p50_s, p99_s = (min(time.quantile(share), time.max_s) for share in (0.5, 0.99))
+        in_ms = (mean_s, p50_s, p99_s, time.max_s)
         shared = each.shared + each.remembered
         rows.append((name, *map(str, counts), str(shared), *(f"{seconds * 1e3:.1f}" for seconds in in_ms)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -16,6 +16,8 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
+from pipeline.spark.time_zones import time_zone
+
 Reader = Callable[[Any], list[Any]]
 """Takes a pyarrow Array, gives one Python value for each of its places."""
 
@@ -92,7 +94,7 @@ def _read_plain(array: Any) -> list[Any]:
 
 def _read_timestamps(array: Any) -> list[Any]:
     # Arrow's own conversion takes ten times as long.
-    zone = pa.lib.string_to_tzinfo(array.type.tz)
+    zone = time_zone(array.type.tz)
     made = (_UTC_EPOCH + dt.timedelta(microseconds=us) if us is not None else None for us in _microseconds(array))
     return [moment.astimezone(zone) if moment is not None else None for moment in made]
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,15 +30,40 @@ ROWS_PER_FILE = 10
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A source of FILES micro-batches."""
-    source = tmp_path / "in"
+    return with_source(tmp_path)
+
+
+def with_source(folder: Path) -> Path:
+    source = folder / "in"
     source.mkdir()
     for number in range(FILES):
         file = source / f"{number}.json"
         first = number * ROWS_PER_FILE
         file.write_text("".join(json.dumps({"id": i}) + "\n" for i in range(first, first + ROWS_PER_FILE)))
         os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads them in this order
-    (tmp_path / "log").touch()
-    return tmp_path
+    (folder / "log").touch()
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hanging_query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """The folder of a query that another process is to hang in, and how to kill that one; killed at the end anyhow.
+
+    Its Spark takes seconds to start, so it does that while the other tests of the module run.
+    """
+    folder = with_source(tmp_path_factory.mktemp("hanging"))
+    # A group of its own, so that its JVM is killed with it.
+    command = [sys.executable, enriching_query.__file__, str(folder)]
+    with (folder / "victim.log").open("wb") as output:
+        victim = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+
+    def kill() -> None:
+        if victim.returncode is None:
+            os.killpg(victim.pid, signal.SIGKILL)
+            victim.wait(TIMEOUT_S)
+
+    yield folder, kill
+    kill()
 
 
 @pytest.fixture(autouse=True)
@@ -61,28 +86,6 @@ def finish(query: StreamingQuery) -> None:
         assert query.awaitTermination(TIMEOUT_S)
     finally:
         query.stop()
-
-
-def test_query_killed_in_the_middle_of_a_batch_is_complete_after_its_restart(spark: SparkSession, folder: Path) -> None:
-    # A process of its own, and a group of its own, so that its JVM is killed with it.
-    command = [sys.executable, enriching_query.__file__, str(folder)]
-    with (folder / "victim.log").open("wb") as output:
-        victim = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-    try:
-        until(lambda: str(enriching_query.HANGS_AT) in (folder / "log").read_text().splitlines(), "the third batch")
-    finally:
-        os.killpg(victim.pid, signal.SIGKILL)
-        victim.wait(TIMEOUT_S)
-    before = [int(line) for line in (folder / "log").read_text().splitlines()]
-    (folder / "log").write_text("")
-
-    finish(enriching_query.start_query(spark, folder))
-
-    after = [int(line) for line in (folder / "log").read_text().splitlines()]
-    found = spark.read.parquet(str(folder / "out")).orderBy("id").collect()
-    assert [tuple(row) for row in found] == [(i, f"fact {i}") for i in range(FILES * ROWS_PER_FILE)]
-    assert set(before) >= set(range(2 * ROWS_PER_FILE))
-    assert after == list(range(2 * ROWS_PER_FILE, FILES * ROWS_PER_FILE))  # the batch that was cut off, and the last
 
 
 def test_worker_killed_in_the_middle_of_a_batch_fails_the_query_and_it_is_complete_after_its_restart(
@@ -165,3 +168,23 @@ def test_listener_adds_the_micro_batches_up_and_exports_them(spark: SparkSession
 
     assert registry.get_sample_value("async_calls_total", {"operator": operator}) == everything
     assert registry.get_sample_value("async_call_seconds_count", {"operator": operator}) == everything
+
+
+def test_query_killed_in_the_middle_of_a_batch_is_complete_after_its_restart(
+    spark: SparkSession, hanging_query: tuple[Path, Callable[[], None]]
+) -> None:
+    folder, kill = hanging_query
+    try:
+        until(lambda: str(enriching_query.HANGS_AT) in (folder / "log").read_text().splitlines(), "the third batch")
+    finally:
+        kill()
+    before = [int(line) for line in (folder / "log").read_text().splitlines()]
+    (folder / "log").write_text("")
+
+    finish(enriching_query.start_query(spark, folder))
+
+    after = [int(line) for line in (folder / "log").read_text().splitlines()]
+    found = spark.read.parquet(str(folder / "out")).orderBy("id").collect()
+    assert [tuple(row) for row in found] == [(i, f"fact {i}") for i in range(FILES * ROWS_PER_FILE)]
+    assert set(before) >= set(range(2 * ROWS_PER_FILE))
+    assert after == list(range(2 * ROWS_PER_FILE, FILES * ROWS_PER_FILE))  # the batch that was cut off, and the last
