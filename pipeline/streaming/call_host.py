@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.errors import RejectedExecutionError
@@ -92,6 +93,8 @@ class CallHost(ABC):
     def stop(self, timeout: float = 10.0) -> bool:
         """Give up the calls under way and close the function; says whether all has ended within `timeout` seconds.
 
+        Calls that operators still wait for, and those they submit from now on, end with a RejectedExecutionError.
+
         What does not end is left behind on a daemon thread. Errors of `close` are logged. Stopping again does nothing.
         """
 
@@ -106,6 +109,17 @@ class CallHost(ABC):
             if error.timeout_ms is None:
                 raise AsyncTimeoutError(timeout_ms, attempts) from None
             raise
+
+    def _refuse(self, call: Call) -> None:
+        """Answer a call that will not be made, or not be waited for: the host has ended. Any thread."""
+        if call.is_cancelled:
+            return
+        call.error = RejectedExecutionError(f"{self.name}: the host of its calls has ended; make a new one")
+        call.ended_ns = perf_counter_ns()
+        call.started_ns = call.started_ns or call.ended_ns
+        call.box.answers.append(call)
+        if not call.box.is_notified:
+            call.box.notify()
 
     def limiter_for(self, limit: RateLimit) -> RateLimiter:
         """A limiter of its own for each that asks, or with scope "worker" one for all that share the host."""

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -38,6 +39,9 @@ class LoopHost(CallHost):
         self._inbox: deque[Call] = deque()  # operators append, the loop's thread pops; both are atomic
         # The loop will look into the inbox. The loop clears it before it looks, operators read it after appending.
         self._is_awake = False
+        # The loop takes no more calls. Its thread sets it before it looks into the inbox a last time, operators read it
+        # after appending: so each call is answered.
+        self._is_over = False
         self._loop: asyncio.AbstractEventLoop | None = None  # set by start, never changes then
         self._thread: threading.Thread | None = None  # set by start, never changes then
         self._stopping: asyncio.Event | None = None  # the loop's thread, but for its creation in start
@@ -64,7 +68,9 @@ class LoopHost(CallHost):
 
     def submit(self, call: Call) -> None:
         self._inbox.append(call)
-        if not self._is_awake:
+        if self._is_over:
+            self._refuse_waiting()
+        elif not self._is_awake:
             self._is_awake = True
             self._call_soon(self._wake)
 
@@ -102,6 +108,8 @@ class LoopHost(CallHost):
         except BaseException:
             log.exception("%s: the loop has failed", self.name)
         finally:
+            self._is_over = True
+            loop.run_until_complete(self._end_calls())
             self._started.set()
             asyncio.set_event_loop(None)
             loop.close()
@@ -116,14 +124,26 @@ class LoopHost(CallHost):
             return
         self._started.set()
         await self._stopping.wait()
-        self._inbox.clear()
-        await _cancel(self._workers)
+        await self._end_calls()
         try:
             await _call_hook(self._hook("close"))
         except Exception as error:
             log.exception("%s: close() failed: %s", self.name, describe(error))
         this = asyncio.current_task()
         await _cancel({task for task in asyncio.all_tasks() if task is not this})  # that the function has started
+
+    async def _end_calls(self) -> None:
+        """Whatever the loop has ended of: calls that somebody waits for are answered."""
+        assert self._stopping is not None
+        self._stopping.set()
+        await _cancel(self._workers)
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        """Any thread, once the host has ended."""
+        with suppress(IndexError):
+            while True:
+                self._refuse(self._inbox.popleft())
 
     def _wake(self) -> None:
         """Have the inbox emptied, and look once more in the loop's next turn: operators that are busy bring more."""
@@ -204,6 +224,7 @@ class LoopHost(CallHost):
                 call.results = await invoke(call.value)
             except asyncio.CancelledError as error:
                 if self._stopping.is_set():
+                    self._refuse(call)
                     raise
                 call.error = error
             except BaseException as error:

@@ -51,15 +51,20 @@ class PoolHost(CallHost):
         self._is_started = True
 
     def submit(self, call: Call) -> None:
-        with self._lock:
-            if self._is_stopped:
+        with self._lock:  # over the put, too: behind what ends the threads, nobody would find the call
+            if not self._is_stopped:
+                self._submit(call)
                 return
-            if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
-                name = f"calls of {self.name} {len(self._threads)}"
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
-                thread.start()  # raises if there are too many threads; then nothing has been submitted
-                self._threads.append(thread)
-            self._busy_or_queued += 1
+        self._refuse(call)
+
+    def _submit(self, call: Call) -> None:
+        """Under _lock."""
+        if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
+            name = f"calls of {self.name} {len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            thread.start()  # raises if there are too many threads; then nothing has been submitted
+            self._threads.append(thread)
+        self._busy_or_queued += 1
         self._inbox.put(call)
 
     def cancel(self, call: Call) -> None:
@@ -73,7 +78,9 @@ class PoolHost(CallHost):
             threads = list(self._threads)
         try:
             while True:
-                self._inbox.get_nowait()
+                waiting = self._inbox.get_nowait()
+                if waiting is not None:
+                    self._refuse(waiting)
         except queue.Empty:
             pass
         for _ in threads:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, TaskMailbox
 from pipeline.streaming.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.functions import AsyncFunction
@@ -778,16 +779,54 @@ def test_stopping_twice_or_before_the_start_does_nothing(desk: OpenDesk) -> None
         assert opened.host.stop(TIMEOUT_S)
 
 
-def test_a_call_submitted_after_the_stop_is_dropped(desk: OpenDesk) -> None:
+def test_a_call_submitted_after_the_stop_is_refused(desk: OpenDesk) -> None:
     for function in (double, blocking_double):
         opened = desk(function)
         opened.results(1)
         assert opened.host.stop(TIMEOUT_S)
 
-        [call] = opened.submit(2)
-        opened.host.cancel(call)
+        [error] = opened.results(2)
 
-        assert call.ended_ns == 0
+        assert isinstance(error, RejectedExecutionError)
+        assert "has ended" in str(error)
+
+
+def test_calls_that_somebody_waits_for_are_refused_by_the_stop(desk: OpenDesk) -> None:
+    """Without a timeout, an operator would wait for them for ever."""
+
+    async def wait(value: int) -> list[int]:
+        await asyncio.get_running_loop().create_future()
+        return [value]
+
+    opened = desk(wait, max_calls=1)
+    opened.submit(1, 2)
+    assert opened.host.stop(TIMEOUT_S)
+
+    assert [type(call.error) for call in opened.wait_for(2)] == [RejectedExecutionError] * 2
+
+
+def test_calls_of_a_loop_that_a_task_of_the_function_ends_are_refused(
+    desk: OpenDesk, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def end_the_loop(value: int) -> list[int]:
+        async def leave() -> None:
+            raise SystemExit(1)
+
+        tasks.append(asyncio.create_task(leave()))
+        await asyncio.get_running_loop().create_future()
+        return [value]
+
+    opened = desk(end_the_loop)
+
+    [error] = opened.results(1)
+
+    assert isinstance(error, RejectedExecutionError)
+    assert isinstance(opened.results(2)[0], RejectedExecutionError)
+    assert "the loop has failed" in caplog.text
+    with pytest.raises(SystemExit):
+        tasks[0].result()
 
 
 def test_tasks_that_a_function_left_behind_end_with_the_host() -> None:
