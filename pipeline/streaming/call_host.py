@@ -36,6 +36,12 @@ class AnswerBox:
         self._execute = execute
         self._fetch = fetch
 
+    def put(self, call: Call) -> None:
+        """Add an answered call, and tell the mailbox thread of it. Any thread; does not block."""
+        self.answers.append(call)
+        if not self.is_notified:
+            self.notify()
+
     def notify(self) -> None:
         """Tell the mailbox thread. Any thread; does not block."""
         self.is_notified = True
@@ -117,9 +123,7 @@ class CallHost(ABC):
         call.error = RejectedExecutionError(f"{self.name}: the host of its calls has ended; make a new one")
         call.ended_ns = perf_counter_ns()
         call.started_ns = call.started_ns or call.ended_ns
-        call.box.answers.append(call)
-        if not call.box.is_notified:
-            call.box.notify()
+        call.box.put(call)
 
     def limiter_for(self, limit: RateLimit) -> RateLimiter:
         """A limiter of its own for each that asks, or with scope "worker" one for all that share the host."""

@@ -255,12 +255,15 @@ class CallPath:
         """Whether the first of the line has to wait for a call to end."""
         if self._max_batch_size:
             return self._limiter is not None and bool(self._waiting)
-        return bool(self._concurrency) and self._running >= self._concurrency
+        return not self._has_room()
+
+    def _has_room(self) -> bool:
+        return not self._concurrency or self._running < self._concurrency
 
     def _submit_waiting(self, due_ms: int) -> None:
         """Submit the batches for which there is room, unless there is a pause."""
         waiting = self._waiting
-        while waiting and not (self._concurrency and self._running >= self._concurrency):
+        while waiting and self._has_room():
             batch = waiting[0]
             if batch.wanted:
                 now_ms = max(due_ms, self._timers.current_processing_time())

@@ -185,9 +185,7 @@ class LoopHost(CallHost):
         for call in waiting:
             if not call.is_cancelled:
                 call.is_returned = True
-                call.box.answers.append(call)
-                if not call.box.is_notified:
-                    call.box.notify()
+                call.box.put(call)
 
     async def _work(self) -> None:
         """Make one call after the other. Ends when the host stops, or when a call kept this worker for too long."""

@@ -114,10 +114,10 @@ class PoolHost(CallHost):
             with self._lock:
                 self._busy_or_queued -= 1
             if call.ended_ns:
-                _answer(call)
+                call.box.put(call)
             for other in waiting:  # behind the one that asks for the pause
                 other.is_returned = True
-                _answer(other)
+                other.box.put(other)
             del call, waiting  # not kept while this thread waits for the next
 
     def _take_waiting(self) -> list[Call]:
@@ -130,9 +130,3 @@ class PoolHost(CallHost):
                         waiting.append(call)
                 self._busy_or_queued -= len(waiting)
         return [call for call in waiting if not call.is_cancelled]
-
-
-def _answer(call: Call) -> None:
-    call.box.answers.append(call)
-    if not call.box.is_notified:
-        call.box.notify()
