@@ -10,6 +10,7 @@ from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.errors import (
     ConfigError,
     DispatcherError,
+    EventNotDeclaredError,
     ForkedProcessError,
     JournalError,
     MailboxClosedError,
@@ -40,6 +41,7 @@ __all__ = [
     "Event",
     "EventDispatcher",
     "EventHandler",
+    "EventNotDeclaredError",
     "ForkedProcessError",
     "JournalConfig",
     "JournalError",

@@ -9,12 +9,13 @@ when it stops, is the event queue's subject; how they are handed to the handlers
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
@@ -24,10 +25,11 @@ from typing import Any
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatcher_view import DispatcherView
 from dispatcher.dispatching import BatchDispatching, frame_of
-from dispatcher.errors import ForkedProcessError
+from dispatcher.errors import EventNotDeclaredError, ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import Handler
 from dispatcher.event_queue import ABANDONED, DRAINING, FORKED, STOPPED, EventQueue, KeyOf
-from dispatcher.journal.writer import JournalWriter
+from dispatcher.journal.event_codec import EventCodec
+from dispatcher.journal.writer import NOT_LOGGED, JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from dispatcher.mailbox.processor import MailboxController, MailboxProcessor
@@ -90,6 +92,11 @@ class AsyncDispatcher(DispatcherView):
         self._exit_action = exit_action
         self._time_service = time_service
         times = "all" if journal is not None else config.measure_times
+        self._codec = EventCodec(name)
+        self._writes_ahead = journal is not None and journal.config.write_ahead
+        if journal is not None:
+            journal.on_failure = self._on_journal_failure
+            journal.on_flush_due = lambda: self._queue.wake()
 
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = TaskMailbox(self._thread)
@@ -101,6 +108,8 @@ class AsyncDispatcher(DispatcherView):
             times=times,
             is_inside=self._is_inside,
             on_size=size_log,
+            accept=self._write_ahead if self._writes_ahead else None,
+            settle=journal.settle if journal is not None else lambda _: None,
         )
         self._routes = RoutingTable(name, self._default_handler())
         self._dispatching = BatchDispatching(
@@ -146,6 +155,7 @@ class AsyncDispatcher(DispatcherView):
         *,
         on_error: OnError = "continue",
         coalesce_by: KeyOf | None = None,
+        events: type | Iterable[type] = (),
     ) -> None:
         """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
 
@@ -156,17 +166,23 @@ class AsyncDispatcher(DispatcherView):
         `coalesce_by(event)` gives a key, on the producer's thread: while an event of the class with that key is queued,
         a newer one takes its place, and the older one is counted as superseded. None: this event stands for itself.
 
+        `events` declares what the class's events are: pydantic models or dataclasses, which a journal in write-ahead
+        mode keeps as JSON. There, an event of another class is not accepted (EventNotDeclaredError).
+
         Any thread; best before `start`. Afterwards it holds from the next event that is handled, or, for coalescing,
         posted; for a handler that also yields to mail, from the next batch.
 
         Raises:
             TypeError: `event_type` is not an Enum class, `handler` or `coalesce_by` cannot be called, or `handler` is
-                an `async def`.
-            ValueError: an unknown `on_error`.
+                an `async def`; or `events` has something that is neither a pydantic model nor a dataclass.
+            ValueError: an unknown `on_error`; or two classes of one name are declared.
         """
+        classes = (events,) if isinstance(events, type) else tuple(events)
         if coalesce_by is not None and not callable(coalesce_by):
             raise TypeError(f"coalesce_by is called with an event and returns its key; {coalesce_by!r} is not callable")
         self._routes.register(event_type, handler, on_error)
+        if classes:
+            self._codec.declare(event_type, classes)
         if coalesce_by is not None:
             self._queue.supersede_by(event_type, coalesce_by)
         self._break_batch()
@@ -199,6 +215,11 @@ class AsyncDispatcher(DispatcherView):
         """
         self._check_not_forked()
         return self._executor
+
+    def is_redelivering(self) -> bool:
+        """On the handler thread: whether the event in its hands was accepted before a crash or a stop, and is handed to
+        its handlers again, or perhaps again. Such an event has `redelivered = True`, too, if it can have attributes."""
+        return 0 < self._dispatching.in_hand_seq <= self._dispatching.redelivered_upto
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
@@ -282,7 +303,7 @@ class AsyncDispatcher(DispatcherView):
         if self._idle_action is not None and self._idle_action():
             return False
         if self._journal is not None:
-            self._journal.flush()
+            self._journal.idle()
         return True
 
     def _tell_drained(self) -> None:
@@ -340,9 +361,54 @@ class AsyncDispatcher(DispatcherView):
         self._finished.set()
         self._tell_drained()
 
+    # -- the journal ---------------------------------------------------------------------------------------------------
+
+    def _write_ahead(self, event: Any) -> int:
+        """Put a posted event in the log, on its producer's thread, which may wait for the disk; 0: refused."""
+        journal = self._journal
+        assert journal is not None
+        try:
+            line = self._codec.encode(event)
+        except AttributeError as error:  # it has no type
+            raise EventNotDeclaredError(self.name, event) from error
+        try:
+            return journal.append_accepted(line)
+        except JournalError:
+            # A journal that has failed has said so; if the dispatcher goes on without it, so do its producers.
+            return NOT_LOGGED if journal.is_failed and journal.config.failure_policy == "continue" else 0
+
+    def _redeliver(self) -> None:
+        """Before the start: queue what the journal's earlier writer accepted and did not see handled.
+
+        Raises:
+            JournalError: the class of one was not declared, or has changed.
+        """
+        if self._journal is None or not self._journal.recovered:
+            return
+        recovered = [(accepted.seq, self._codec.decode(accepted.line)) for accepted in self._journal.recovered]
+        for _, event in recovered:
+            with contextlib.suppress(AttributeError, TypeError, ValueError):  # one with slots has no room for it
+                object.__setattr__(event, "redelivered", True)
+        self._dispatching.redelivered_upto = recovered[-1][0]
+        self._queue.put_first(recovered)
+        self._journal.forget_recovered()
+        log.warning("%s: %d accepted events of an earlier run are handled first", self.name, len(recovered))
+
+    def _on_journal_failure(self, error: JournalError) -> None:
+        """On the thread that found out: unless the policy is to go on, end the handler thread by it."""
+        if self._journal is None or self._journal.config.failure_policy == "continue":
+            return
+
+        def fail() -> None:
+            raise error
+
+        with contextlib.suppress(MailboxStateError):  # it has ended
+            self._mailbox.put(Mail(fail, MAX_PRIORITY, "the journal failed", options=MailOptions.URGENT))
+
     # -- life (service hooks) --------------------------------------------------------------------------------------
 
     def service_start(self) -> None:
+        self._redeliver()
         time_service = self._time_service or shared_time_service()
         if self.measures_times:
             metrics = self._processor.metrics_controller

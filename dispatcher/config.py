@@ -77,6 +77,29 @@ class JournalConfig(ConfigModel):
         60.0, gt=0, description="a segment that is this old is closed with the next event or idle moment"
     )
     buffer_rows: int = Field(4096, ge=1, description="rows kept in memory before they are written")
+    durability: Literal["none", "interval", "sync"] = Field(
+        "none",
+        description="what a power failure leaves: what the system has written by then (none), all but the last "
+        "sync_interval_ms (interval), or all (sync: each write waits for the disk, and many threads share one wait). "
+        "A crash of the process alone loses what is buffered, under each",
+    )
+    sync_interval_ms: int = Field(1000, ge=1, description="time between two fsyncs under durability interval")
+    write_ahead: bool = Field(
+        False,
+        description="handle(event) returns True only when the event is in the journal (under sync: on disk), and what "
+        "was accepted and not handled is handed to the handlers again by the next start",
+    )
+    failure_policy: Literal["stop", "continue"] = Field(
+        "stop",
+        description="when the journal cannot be written (disk full, read-only, gone): stop the dispatcher, or go on "
+        "without a journal, saying so",
+    )
+    retention_s: float | None = Field(
+        None, gt=0, description="closed segments that are older are removed, unless recovery needs them; null: none are"
+    )
+    retention_bytes: int | None = Field(
+        None, ge=1, description="the oldest closed segments beyond this size are, too; null: none are"
+    )
 
 
 def load_config(path: Path | str, model: type[M], overrides: Mapping[str, Any] | None = None) -> M:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dispatcher.dispatching import BatchDispatching, frame_of
 from dispatcher.event_queue import EventQueue
+from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.routes import RoutingTable
 from dispatcher.service import Service
@@ -104,6 +105,11 @@ class DispatcherView(Service):
     def rejected(self) -> dict[str, int]:
         """Events refused, by reason: full, timeout, draining, stopped."""
         return snapshot(self._queue.rejected.copy)
+
+    @property
+    def journal(self) -> JournalWriter | None:
+        """What the dispatcher writes its events to."""
+        return self._dispatching.journal
 
     def pending(self) -> int:
         """Events accepted and not finished: queued, or in the handler's hands. Exact while the thread is at rest."""

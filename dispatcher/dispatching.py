@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.event_queue import STOPPED, EventQueue, InQueue, QueuedEvent, Times
-from dispatcher.journal.writer import JournalWriter
+from dispatcher.journal.writer import JournalWriter, describe, encode_payload
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.monitor import SIZE_STEP
@@ -69,8 +69,11 @@ class BatchDispatching:
         self._mailbox = mailbox
         self._routes = routes
         self._types = routes.routes
-        self._journal = journal
+        self.journal = journal
         self._clock_ns = clock_ns
+        if journal is not None:
+            # Virtual time stands still while anything is queued, so an event's times are all the same moment.
+            journal.virtual = clock_ns is not None
         self._unix_offset_ns = time_ns() - perf_counter_ns()  # real time that never runs backwards
         self._on_empty = on_empty
         self._on_error = on_error
@@ -99,6 +102,8 @@ class BatchDispatching:
         self._timed_ns = 0  # their time in the handlers
         self._pace_ns = _QUICK_NS  # of an event in the last quick batch
         self._stamped_ns = 0
+        self.redelivered_upto = 0  # accepted seqs up to this one were redelivered; set before the start
+        self.in_hand_seq = 0  # accepted seq of the event that is being handled; 0: not in a write-ahead log
 
     def __call__(self, controller: MailboxController) -> None:
         """Dispatch what is queued, up to the batch size, or until there is mail; if nothing is, wait for it first.
@@ -153,7 +158,10 @@ class BatchDispatching:
         self.taken += 1
         started_ns = self.since_ns = self._waits_until_ns = perf_counter_ns()
         try:
-            if count > 1 and self._singly:
+            if self.journal is not None:
+                missing = self._dispatch_journaled(batch, self.journal)
+                batch = iter(())
+            elif count > 1 and self._singly:
                 missing = self._dispatch_singly(batch)
                 batch = iter(())
             while True:
@@ -231,7 +239,7 @@ class BatchDispatching:
     def in_hand(self, frame: FrameType | None) -> Any:
         """The event that is being handled, given the handler thread's innermost frame; None if there is none."""
         while frame is not None:
-            if frame.f_code is BatchDispatching._dispatch_one.__code__:
+            if frame.f_code in _HOLDING:
                 return frame.f_locals.get("in_hand")
             if frame.f_code is BatchDispatching.__call__.__code__:
                 event = frame.f_locals.get("event")
@@ -253,18 +261,106 @@ class BatchDispatching:
             return 1
         return 0
 
+    def _dispatch_journaled(self, entries: Iterable[Any], journal: JournalWriter) -> int:
+        """As `_dispatch_singly`, with a row of the journal for each event.
+
+        The hot path of a journaled dispatcher: one function, for each call in it would cost as much as the row does.
+        """
+        mailbox, types, queue, room = self._mailbox, self._types, self._queue, self._room if self._bounded else None
+        clock_ns, offset_ns = self._clock_ns, self._unix_offset_ns
+        rows = journal.rows
+        queue_counts, handling_counts = self.queue_time.counts, self.handling_time.counts
+        queue_total = handling_total = timed = 0
+        flush_due_ns = journal.flush_due_ns
+        seq = journal.seq
+        in_hand: Any = None
+        try:
+            for entry in entries:
+                if room is not None:
+                    room.give_back()
+                in_hand, enqueued_ns, accepted_seq = entry, 0, 0
+                if type(entry) is QueuedEvent:
+                    if entry.key is not None:
+                        queue.close(entry)
+                    in_hand, enqueued_ns, accepted_seq = entry.event, entry.enqueued_ns, entry.accepted_seq
+                event = in_hand
+                started_ns = self.since_ns = perf_counter_ns()
+                at = clock_ns() if clock_ns is not None else started_ns + offset_ns
+                seq += 1
+                journal.seq, journal.at = seq, at
+                if accepted_seq:
+                    self.in_hand_seq = accepted_seq
+                error = None
+                try:
+                    event_type = event.type
+                    route = types.get(event_type._name_)
+                    if route is None or route.event_type is not event_type:
+                        route = self._routes.find(event_type)
+                    route.handle(event)
+                    in_hand = None  # before it is counted: who reads both must not see it twice
+                    route.handled += 1
+                    kind = route.journal_kind
+                    if kind < 0:
+                        kind = route.journal_kind = journal.kind(self._name, route.event_class, route.name, "handled")
+                except BaseException as raised:
+                    in_hand = None
+                    kind, error = self._fail_journaled(event, raised, journal)
+                finished_ns = perf_counter_ns()
+                handling_ns = finished_ns - started_ns
+                queue_ns = started_ns - enqueued_ns if enqueued_ns and enqueued_ns < started_ns else 0
+                handling_counts[handling_ns.bit_length()] += 1
+                queue_counts[queue_ns.bit_length()] += 1
+                timed, handling_total, queue_total = timed + 1, handling_total + handling_ns, queue_total + queue_ns
+                try:
+                    entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
+                    if entity is not None and type(entity) is not str:
+                        entity = str(entity)
+                    if payload is not None:
+                        payload = encode_payload(payload)
+                except Exception as unreadable:  # of a property, or a __str__: the event still counts
+                    entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
+                redelivered = 0 < accepted_seq <= self.redelivered_upto
+                rows.append((kind, entity, payload, at, queue_ns, handling_ns, error, accepted_seq, redelivered))
+                if finished_ns >= flush_due_ns:
+                    journal.flush()
+                    flush_due_ns = journal.flush_due_ns
+                if mailbox._new_mail:
+                    break
+        except IndexError:  # somebody else has emptied the queue; what handlers raise does not come here
+            if in_hand is not None:
+                raise
+            return 1
+        finally:
+            in_hand = None
+            self.in_hand_seq = 0
+            self._timed += timed
+            self._timed_ns += handling_total
+            self.handling_time.total_ns += handling_total
+            self.queue_time.total_ns += queue_total
+        if len(rows) >= journal.config.buffer_rows:
+            journal.flush()
+        return 0
+
+    def _fail_journaled(self, event: Any, raised: BaseException, journal: JournalWriter) -> tuple[int, str]:
+        """Count an event whose handler raised; returns its kind for the journal, and what is to be said of it."""
+        outcome, error = self._fail(event, raised)
+        event_type = getattr(event, "type", None)
+        name = getattr(event_type, "_name_", None) or str(event_type)
+        kind = journal.kind(self._name, event_type.__class__.__name__, name, outcome)
+        return kind, describe(error)
+
     def _dispatch_one(self, entry: Any) -> None:
-        """Dispatch and time one event, and tell the journal."""
+        """Dispatch and time one event."""
+        if self.journal is not None:
+            self._dispatch_journaled((entry,), self.journal)
+            return
         event, enqueued_ns = entry, 0
         if type(entry) is QueuedEvent:
             if entry.key is not None:
                 self._queue.close(entry)
             event, enqueued_ns = entry.event, entry.enqueued_ns
-        journal, clock_ns = self._journal, self._clock_ns
         started_ns = self.since_ns = perf_counter_ns()
-        if journal is not None:
-            journal.begin(clock_ns() if clock_ns is not None else started_ns + self._unix_offset_ns)
-        outcome, error, in_hand = "handled", None, event
+        in_hand = event
         try:
             event_type = event.type
             route = self._types.get(event_type._name_)
@@ -275,25 +371,16 @@ class BatchDispatching:
             route.handled += 1
         except BaseException as raised:
             in_hand = None  # noqa: F841 - read from this frame by who looks at the thread
-            outcome, error = self._fail(event, raised)
+            self._fail(event, raised)
         finished_ns = self.since_ns = perf_counter_ns()
         handling_ns = finished_ns - started_ns
         self._timed += 1
         self._timed_ns += handling_ns
         if not self.measures:
             return
-        queue_ns = max(0, started_ns - enqueued_ns) if enqueued_ns else 0
         if enqueued_ns:
-            self.queue_time.observe(queue_ns)
+            self.queue_time.observe(max(0, started_ns - enqueued_ns))
         self.handling_time.observe(handling_ns)
-        if journal is not None:
-            if clock_ns is not None:
-                # Virtual time stands still while anything is queued, so all three times are the same moment.
-                enqueued_at = finished_at = journal.at
-            else:
-                enqueued_at = journal.at - queue_ns
-                finished_at = journal.at + handling_ns
-            journal.event(self._name, event, enqueued_at, finished_at, queue_ns, handling_ns, outcome, error)
 
     def _fail(self, event: Any, error: BaseException) -> tuple[str, BaseException]:
         """Count an event whose handler raised, or that has none (invariant 6); returns the journal's account of it."""
@@ -329,6 +416,10 @@ class BatchDispatching:
         if finished_ns - self._stamped_ns >= _STAMP_EVERY_NS:
             self._stamped_ns = finished_ns
             self._queue.stamp_again()
+
+
+_HOLDING: Final = (BatchDispatching._dispatch_one.__code__, BatchDispatching._dispatch_journaled.__code__)
+"""What has the event in its hands in a local variable `in_hand`."""
 
 
 def frame_of(thread_ident: int | None) -> FrameType | None:

@@ -10,6 +10,7 @@
       ForkedProcessError            caller: a dispatcher of the parent process was used in a forked child
       ConfigError                   user: a configuration file, a key or a value
       JournalError                  user or disk: the journal cannot be written or read
+        EventNotDeclaredError       caller: write-ahead mode, and the event's class was not declared at registration
 
 A message says what happened with its values, what would have been right and what to do; the values are
 attributes too.
@@ -95,3 +96,17 @@ class ConfigError(DispatcherError):
 
 class JournalError(DispatcherError):
     """The event journal cannot be written or read."""
+
+
+class EventNotDeclaredError(JournalError):
+    """In write-ahead mode, an event was posted whose class was not declared for its Enum class."""
+
+    def __init__(self, dispatcher: str, event: object) -> None:
+        self.dispatcher = dispatcher
+        self.event = event
+        enum = type(getattr(event, "type", None)).__name__
+        name = type(event).__name__
+        super().__init__(
+            f"{dispatcher}: {name} is not declared for {enum}, so it cannot be kept in the write-ahead journal. "
+            f"Call register({enum}, handler, events={name}) with a pydantic model or a dataclass."
+        )

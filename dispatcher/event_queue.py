@@ -54,15 +54,16 @@ class InQueue(Enum):
 class QueuedEvent:
     """Stands in the queue for an event of which more is to be known than the event itself."""
 
-    __slots__ = ("enqueued_ns", "event", "is_superseded", "key")
+    __slots__ = ("accepted_seq", "enqueued_ns", "event", "is_superseded", "key")
 
     type = InQueue.ENTRY
 
-    def __init__(self, event: Any, enqueued_ns: int, key: ClassAndKey | None = None) -> None:
+    def __init__(self, event: Any, enqueued_ns: int, key: ClassAndKey | None = None, accepted_seq: int = 0) -> None:
         self.event = event  # with a key: replaced by a newer one under the queue's lock
         self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured
         self.is_superseded = False  # the event is not that of the post which made this entry; under the queue's lock
         self.key = key  # None: nothing supersedes it
+        self.accepted_seq = accepted_seq  # in the write-ahead log; 0: not there; with a key as `event`
 
 
 def event_of(entry: Any) -> Any:
@@ -102,12 +103,17 @@ class EventQueue:
         times: Times,
         is_inside: Callable[[], bool],
         on_size: QueueSizeLog,
+        accept: Callable[[Any], int] | None = None,
+        settle: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`accept(event)` puts an event in the write-ahead log and returns its accepted seq, 0: it could not be; on the
+        producer's thread, which may wait in it. `settle(accepted_seq)`: that one will never be handled."""
         self._name = name
         self._mailbox = mailbox
         self._full_policy = config.queue_full_policy
         self._is_inside = is_inside  # whether the caller is a handler thread, whose posts are not refused or held up
         self._on_size = on_size
+        self._accept, self._settle = accept, settle
         self._parked = mailbox._parked
         self.entries: deque[Any] = deque()  # any thread appends; the handler thread takes from the left
         self._lock = threading.Lock()  # leaf lock
@@ -157,7 +163,7 @@ class EventQueue:
 
     def _make_post(self) -> Callable[[Any], bool]:
         flags, append, after_append, post_gated = self.flags, self.entries.append, self._after_append, self._post_gated
-        parked, stamped = self._parked, self._stamped
+        parked, stamped, now_ns = self._parked, self._stamped, perf_counter_ns
         take_permit, post_full = self.room.permits.pop, self._post_full
 
         def post(event: Any) -> bool:
@@ -168,7 +174,7 @@ class EventQueue:
                 elif flags.gate is LOOK:
                     return post_gated(event)
                 else:
-                    event = stamped(event)
+                    event = QueuedEvent(event, now_ns())
             append(event)
             if flags.alert:
                 return after_append(event)
@@ -214,42 +220,73 @@ class EventQueue:
                     return self._post_keyed(event, (event_class, key), wait)
         if self._has_no_room(wait):
             return False
-        return self._append(event)
+        if self._accept is not None:
+            accepted_seq = self._log(event)
+            return bool(accepted_seq) and self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
+        return self._append(self._stamped(event) if self._stamping else event)
+
+    def _log(self, event: Any) -> int:
+        """Put the event in the write-ahead log; 0: it could not be, and is refused. Its permit is given back then."""
+        assert self._accept is not None
+        accepted_seq = 0
+        try:
+            accepted_seq = self._accept(event)
+        finally:
+            if not accepted_seq and self.room.capacity is not None:
+                self.room.give_back()
+        if not accepted_seq:
+            self._reject(self._why_not_logged())
+        return accepted_seq
+
+    def _why_not_logged(self) -> str:
+        return "journal" if self.flags.phase == RUNNING else self._why_shut()
 
     def _post_full(self, event: Any) -> bool:
         """Post where no permit was left."""
-        return self._make_room(wait=True) and self._append(event)
+        return self._make_room(wait=True) and self._append(self._stamped(event) if self._stamping else event)
 
-    def _append(self, event: Any) -> bool:
-        entry = self._stamped(event) if self._stamping else event
+    def _append(self, entry: Any) -> bool:
         self.entries.append(entry)
         return self._after_append(entry) if self.flags.alert else True
 
     def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
         """Put the event in the place of the queued one of its key, or at the end of the queue."""
-        if self._supersede(event, key):
+        accepted_seq = 0
+        if self._accept is not None:
+            # First of all: what it supersedes is settled only once it is in the log itself.
+            accepted_seq = self._accept(event)
+            if not accepted_seq:
+                return self._reject(self._why_not_logged())
+        return self._enqueue_keyed(event, key, wait, accepted_seq)
+
+    def _enqueue_keyed(self, event: Any, key: ClassAndKey, wait: bool, accepted_seq: int) -> bool:
+        if self._supersede(event, key, accepted_seq):
             return True
         if self._has_no_room(wait):
+            self._settle(accepted_seq)
             return False
         with self._lock:
             # Look again and append under one lock: of two first events of a key, one supersedes the other.
             first = key not in self._superseding
             if first:
-                entry = QueuedEvent(event, perf_counter_ns() if self._stamping and not self._parked else 0, key)
+                stamped_ns = perf_counter_ns() if self._stamping and not self._parked else 0
+                entry = QueuedEvent(event, stamped_ns, key, accepted_seq)
                 self._superseding[key] = entry
                 self.entries.append(entry)
         if not first:
             if self.room.capacity is not None:
                 self.room.give_back()
-            return self._supersede(event, key) or self._post_keyed(event, key, wait)
+            return self._enqueue_keyed(event, key, wait, accepted_seq)
         return self._after_append(entry) if self.flags.alert else True
 
-    def _supersede(self, event: Any, key: ClassAndKey) -> bool:
+    def _supersede(self, event: Any, key: ClassAndKey, accepted_seq: int) -> bool:
         with self._lock:
             queued = self._superseding.get(key)
             if queued is None:
                 return False
             queued.event = event
+            self._settle(queued.accepted_seq)
+            queued.accepted_seq = accepted_seq
             queued.is_superseded = True
             if self._stamping:
                 queued.enqueued_ns = perf_counter_ns()
@@ -295,9 +332,15 @@ class EventQueue:
             sleep(0)
 
     def _drop(self, entry: Any, reason: DropReason) -> None:
-        """Under _lock: an accepted event, which was taken out, will never be handled."""
+        """Under _lock: an accepted event, which was taken out, will never be handled: not by this dispatcher."""
         self.dropped[reason] += 1
         self._forget(entry)
+        if reason != "stop":  # what a stop leaves behind is handled after the next start
+            self._settle_entry(entry)
+
+    def _settle_entry(self, entry: Any) -> None:
+        if type(entry) is QueuedEvent:
+            self._settle(entry.accepted_seq)
 
     def _make_after_append(self) -> Callable[[Any], bool]:
         """What a post does that finds an alert: its entry is in the queue, and the handler thread waits or stops."""
@@ -350,6 +393,7 @@ class EventQueue:
                 return False
             if found:
                 self._forget(entry)
+                self._settle_entry(entry)
                 self.rejected["stopped"] += 1
             return found
 
@@ -402,7 +446,7 @@ class EventQueue:
 
     def _set_gate(self) -> None:
         """Under _lock."""
-        if self.flags.phase != RUNNING or self._keys:
+        if self.flags.phase != RUNNING or self._keys or self._accept is not None:
             self.flags.gate = LOOK
         else:
             self.flags.gate = OPEN if not self._stamping else STAMP if self._samples else STAMP_ALL
@@ -417,6 +461,14 @@ class EventQueue:
                 return self.entries.popleft()
             self._ended = True
             return None
+
+    def put_first(self, events: Sequence[tuple[int, Any]]) -> None:
+        """Before the start: accepted seqs and events of the write-ahead log, to be handled before all others."""
+        now_ns = perf_counter_ns()
+        if self.room.capacity is not None:
+            for _ in events:
+                self.room.overdraw()
+        self.entries.extendleft(QueuedEvent(event, now_ns, None, seq) for seq, event in reversed(events))
 
     def end(self) -> None:
         """The handler thread takes nothing any more, however it ended."""

@@ -61,6 +61,7 @@ class DispatcherCollector(Collector):
         yield from self._of_queues(dispatchers)
         yield from self._of_events(dispatchers)
         yield from self._of_times(dispatchers)
+        yield from _of_journals(dispatchers)
         for name, extras in sources.items():
             for source in extras:
                 yield from source.collect(name)
@@ -153,6 +154,31 @@ class DispatcherCollector(Collector):
         with self._lock:
             accepted = self._accepted[dispatcher] = max(accepted, self._accepted.get(dispatcher, 0))
             return accepted
+
+
+def _of_journals(dispatchers: dict[str, AsyncDispatcher]) -> Iterator[Metric]:
+    label = ["dispatcher"]
+    written = CounterMetricFamily("dispatcher_journal_bytes", "Bytes written to the event journal.", labels=label)
+    frames = CounterMetricFamily("dispatcher_journal_frames", "Frames written: batches of rows.", labels=label)
+    syncs = CounterMetricFamily("dispatcher_journal_syncs", "Waits for the disk to have the journal.", labels=label)
+    segments = CounterMetricFamily("dispatcher_journal_segments", "Segments closed.", labels=label)
+    outstanding = GaugeMetricFamily(
+        "dispatcher_journal_outstanding", "Write-ahead mode: events accepted and not handled.", labels=label
+    )
+    failed = GaugeMetricFamily(
+        "dispatcher_journal_failed", "1: the journal could not be written and has ended.", labels=label
+    )
+    for name, dispatcher in dispatchers.items():
+        journal = dispatcher.journal
+        if journal is None:
+            continue
+        written.add_metric([name], journal.bytes_written)
+        frames.add_metric([name], journal.frames)
+        syncs.add_metric([name], journal.syncs)
+        segments.add_metric([name], journal.segments_closed)
+        outstanding.add_metric([name], journal.outstanding)
+        failed.add_metric([name], journal.is_failed)
+    yield from (written, frames, syncs, segments, outstanding, failed)
 
 
 def _add_histogram(family: HistogramMetricFamily, name: str, histogram: Histogram) -> None:

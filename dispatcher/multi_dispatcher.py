@@ -33,6 +33,8 @@ class MultiDispatcher(DispatcherGroup):
     ) -> None:
         if partitions < 1:
             raise ValueError(f"partitions must be at least 1, not {partitions}")
+        if options.get("journal") is not None:
+            raise ValueError(f"{name}: a journal has one dispatcher; its rows are in the order of one handler thread")
         config = config or DispatcherConfig()
         super().__init__(
             name,

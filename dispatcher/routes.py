@@ -36,7 +36,18 @@ class Registration:
 class Route:
     """One event type: what handles it, and what became of its events. Counts are the handler thread's."""
 
-    __slots__ = ("event_class", "event_type", "failed", "handle", "handled", "name", "next", "on_error", "registered")
+    __slots__ = (
+        "event_class",
+        "event_type",
+        "failed",
+        "handle",
+        "handled",
+        "journal_kind",
+        "name",
+        "next",
+        "on_error",
+        "registered",
+    )
 
     def __init__(self, event_type: Any, after: Route | None = None) -> None:
         self.event_type = event_type
@@ -48,6 +59,7 @@ class Route:
         self.registered: bool
         self.handled = 0
         self.failed = 0
+        self.journal_kind = -1  # what stands for a handled event of the type in the journal; -1: not asked for yet
         self.next = after
 
 

@@ -30,6 +30,7 @@ from pipeline.lookup import PartialCache, SqliteTable
 from pipeline.spark import lookup_join, read_journal, spark_session
 from pipeline.spark.call_metrics import call_metrics, format_call_metrics
 from pipeline.spark.failures import task_failure
+from pipeline.spark.journal import journal_failure, stream_journal
 from pipeline.streaming import CallMetrics
 
 METRICS = "node facts"
@@ -42,17 +43,14 @@ STRICT = {"mode": "FAILFAST"}  # better no figures than some that leave rows out
 
 
 def stream_containers(spark: SparkSession, journal: Path) -> DataFrame:
-    """One row for each container allocated, from the journal's closed segments. A damaged line fails the query.
+    """One row for each container allocated, from the journal's closed segments. A damaged one fails the query.
 
     Out: container string, allocated_at timestamp, and the columns of CONTAINER.
     """
-    events = (
-        spark.readStream.schema(", ".join(f"{column.name} {column.type}" for column in EVENTS.columns))
-        .option("pathGlobFilter", "*.jsonl")
-        .option("maxFilesPerTrigger", SEGMENTS_AT_ONCE)
-        .options(**STRICT)
-        .json(str(journal / EVENTS.name))
-    )
+    columns = {EVENTS.name: ("event_class", "event_type", "entity", "finished_at", "payload")}
+    events = stream_journal(
+        spark, journal, columns=columns, mode="FAILFAST", max_segments_per_trigger=SEGMENTS_AT_ONCE
+    ).events
     allocated = events.where("event_class = 'RMContainerEventType' AND event_type = 'START'").select(
         F.col("entity").alias("container"),
         F.timestamp_micros(F.expr("finished_at div 1000")).alias("allocated_at"),
@@ -197,7 +195,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         print(f"enrich_journal: {error}", file=sys.stderr)
         return USER_ERROR
     except PySparkException as error:
-        print(f"enrich_journal: {task_failure(error) or str(error).splitlines()[0]}", file=sys.stderr)
+        told = journal_failure(error) or task_failure(error) or str(error).splitlines()[0]
+        print(f"enrich_journal: {told}", file=sys.stderr)
         return 1
     return 0
 

@@ -78,6 +78,7 @@ def test_the_alert_rules_use_metrics_that_exist() -> None:
         "dispatcher_events_failed_total",
         "dispatcher_events_rejected_total",
         "dispatcher_failed",
+        "dispatcher_journal_failed",
         "dispatcher_event_queue_size",
         "dispatcher_handler_running_seconds",
         "statemachine_invalid_transitions_total",

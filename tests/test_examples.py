@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dispatcher.journal import EVENTS
+from dispatcher.journal.columns import encode_rows
+from dispatcher.journal.segments import Manifest, SegmentFile, read_summary, segments
 from statemachines.resourcemanager import Replay
 from statemachines.resourcemanager.workload import read_workload
 
@@ -69,10 +70,15 @@ def journal(tmp_path: Path) -> Path:
 
 def close_segment(journal: Path, number: int, node: str) -> None:
     """Add a segment in which one more container is allocated."""
-    row = {column.name: 0 if column.type == "long" else "" for column in EVENTS.columns}
-    row |= {"event_class": "RMContainerEventType", "event_type": "START", "entity": f"container of segment {number}"}
-    row["payload"] = json.dumps({"node": node, "memory_mb": 1024})
-    (journal / "events" / f"events-{number:08d}.jsonl").write_text(json.dumps(row) + "\n")
+    last = read_summary(segments(journal)[-1])
+    assert last is not None
+    payload = json.dumps({"node": node, "memory_mb": 1024})
+    row = (0, f"container of segment {number}", payload, 0, 0, 0, None, 0, False)
+    kinds = [("rm", "RMContainerEventType", "START", "handled")]
+    segment = SegmentFile(journal, number, last)
+    segment.append_rows(encode_rows([row], [], last.next_seq, kinds, []), 1, 0, 0, 0)
+    segment.close(sync=False, recover_from=number + 1)
+    Manifest(1, number, closed=True).write(journal, sync=False)
 
 
 def test_the_journal_is_enriched_and_another_run_goes_on(
@@ -143,13 +149,15 @@ def test_a_damaged_journal_fails_the_query_in_one_line(
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "facts.db")) as connection:
         connection.execute("CREATE TABLE nodes (node TEXT PRIMARY KEY, rack TEXT)")
-    (journal / "events" / "events-00000002.jsonl").write_text("{damaged\n")
+    (journal / "segment-00000002.journal").write_text("damaged")
 
     with example("enrich_journal") as enrich_journal:
         assert enrich_journal.main([str(journal), "--database", str(tmp_path / "facts.db")], spark) == 1
 
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("enrich_journal: ")]
     assert len(lines) == 1
+    assert "segment-00000002.journal" in lines[0]
+    assert "dispatcher journal verify" in lines[0]
 
 
 def test_http_calls_are_slowed_down_retried_and_captured(

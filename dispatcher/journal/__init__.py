@@ -1,7 +1,9 @@
 """The event journal: one row for each event handled, one for each state transition made."""
 
-from dispatcher.journal.reader import Verification, check_journal, read_rows, recover, tail, verify
+from dispatcher.journal.reader import check_journal, read_rows, tail
+from dispatcher.journal.recovery import Accepted, Recovered, recover
 from dispatcher.journal.schema import EVENTS, TABLES, TRANSITIONS, WALL_CLOCK_COLUMNS, Column, Table
+from dispatcher.journal.verification import Verification, verify
 from dispatcher.journal.writer import JournalWriter
 
 __all__ = [
@@ -9,8 +11,10 @@ __all__ = [
     "TABLES",
     "TRANSITIONS",
     "WALL_CLOCK_COLUMNS",
+    "Accepted",
     "Column",
     "JournalWriter",
+    "Recovered",
     "Table",
     "Verification",
     "check_journal",

@@ -1,13 +1,6 @@
-"""The journal's two tables, declared once: the writer, the verifier and Spark all read these columns.
+"""The journal's two tables, declared once: the writer, the readers and Spark all have these columns.
 
-A journal is a folder with one folder per table, each with numbered segments. A segment is a text file with one
-JSON object per line and the table's columns as keys, in this order; a null is written by leaving the key out.
-
-    JOURNAL/events/events-00000001.jsonl
-    JOURNAL/transitions/transitions-00000001.jsonl
-
-The segment that is being written has a hidden name (a leading dot, which Spark and this package's readers skip)
-and gets its own by a rename when it is closed. So whoever lists the folder sees whole segments only.
+How they lie on the disk is in `dispatcher.journal.segments` (files), `frames` (checksums) and `columns` (rows).
 """
 
 from __future__ import annotations
@@ -49,6 +42,8 @@ EVENTS = Table(
         Column("outcome", "string", False, "handled, failed or unregistered"),
         Column("error", "string", True, "class and message of what the handler raised"),
         Column("payload", "string", True, "a JSON object of what else the event says"),
+        Column("accepted_seq", "long", True, "number in the order of acceptance; in write-ahead mode only"),
+        Column("redelivered", "boolean", False, "handed to its handler again after a crash or a stop"),
     ),
 )
 

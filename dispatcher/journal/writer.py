@@ -1,55 +1,165 @@
 """Writing the event journal.
 
-Threading: one thread writes, the dispatcher's handler thread (invariant 1); nothing here takes a lock. Rows are
-buffered as text and written in blocks; a segment gets its visible name by the rename that closes it.
+Threads: the handler thread makes rows (`rows`, `moves`, `seq` and `at` are its own) and hands them over as one frame
+with each `flush`. Appending frames, syncing and closing segments are for any thread: producers in write-ahead mode, and
+the journal's own thread, which syncs at intervals and closes segments that are old while nothing happens.
+
+Locks, in this order: `_sync_lock` (held during an fsync and while a segment is closed), `_file_lock` (held during
+an append). Both are released before anybody else's code runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import math
+import os
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Final
 
 from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
-from dispatcher.journal.schema import EVENTS, TRANSITIONS, Table
-from dispatcher.journal.segments import open_segment_path, open_segments, segment_path, segments
+from dispatcher.journal.columns import EventRow, Kind, MoveKind, MoveRow, encode_rows
+from dispatcher.journal.recovery import Accepted, Recovered, repair
+from dispatcher.journal.segments import (
+    Manifest,
+    SegmentFile,
+    WriterLock,
+    open_segments,
+    read_manifest,
+    segment_number,
+    segment_path,
+    segments,
+    sync_folder,
+)
 
-_JSON_BOOL = {True: "true", False: "false"}
-_quote: Callable[[str], str] = json.encoder.encode_basestring_ascii
+log = logging.getLogger(__name__)
+
+NOT_LOGGED: Final = -1
+"""Stands for the accepted seq of an event that is accepted though the journal has failed."""
+
+_FLUSH_DELAY_MS: Final = 10
+"""How old rows may become in the buffer."""
 
 
 class JournalWriter:
-    """Appends events and transitions to the journal in `path`, which must be new or empty.
+    """Appends events and transitions to the journal in `path`.
+
+    The folder is new or empty; in write-ahead mode it may hold a journal, which is repaired if need be and gone on
+    with: `recovered` are the events in it that were accepted and not handled.
+
+    When a frame cannot be written, nothing more is: a hole would be worse than an end. `failure` says why, and
+    `failure_policy` what follows: `stop` raises JournalError, also from all later calls; `continue` logs it once and
+    ignores them. `on_failure(error)` is called once in either case, on the thread that found out; `on_flush_due()` on
+    the journal's own thread, to have the handler thread call `flush`.
 
     Raises:
-        JournalError: the folder has a journal already, or cannot be written; also from the writing methods.
+        JournalError: the folder has a journal already, is being written by somebody else, or cannot be written.
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
         self.path = Path(path)
-        self._config = config or JournalConfig()
-        self.seq = 0  # of the event that is being handled, or was handled last
-        self.at = 0  # when that event was started: Unix ns in the clock of the run
-        self._segment = 1  # number of the open segment, the same for both tables
-        self._opened_at = time.monotonic()
-        self._closed = False
-        # What is the same in each row of a kind, quoted once.
-        self._prefixes: dict[tuple[str, str, str], str] = {}
-        self._transition_parts: dict[tuple[str, str, str, str, bool], tuple[str, str]] = {}
+        self.config = config or JournalConfig()
+        self._syncs = self.config.durability != "none"
+        self._is_sync = self.config.durability == "sync"
+        self.seq = 0  # of the event that is being handled, or was handled last; handler thread
+        self.at = 0  # when that event was started: Unix ns in the clock of the run; handler thread
+        self.rows: list[EventRow] = []  # events since the last flush; handler thread
+        self._moves: list[MoveRow] = []  # transitions since the last flush; handler thread
+        self._kinds: list[Kind] = []  # handler thread, as the two below
+        self._kind_ids: dict[Kind, int] = {}
+        self._move_kinds: list[MoveKind] = []
+        self._move_kind_ids: dict[tuple[Any, ...], int] = {}
+        self.flush_due_ns = 0  # of perf_counter_ns: rows older than that are flushed; handler thread
+        self.virtual = False  # the clock of the run stands still while anything is queued; set before the first row
+        self.failure: JournalError | None = None  # written under _file_lock
+        self.on_failure: Callable[[JournalError], None] = lambda _: None
+        self.on_flush_due: Callable[[], None] = lambda: None
+        self._flush_by_s = math.inf  # of monotonic: when on_flush_due is to be called; guarded by _file_lock
+        self._closed = False  # written under _file_lock: nothing is appended any more
+        self._sync_lock = threading.Lock()
+        self._file_lock = threading.Lock()
+        self.frames = 0  # appended by this writer; written under _file_lock, as the next three
+        self._closed_bytes = 0
+        self.segments_closed = 0
+        self.segments_removed = 0
+        self._synced_frames = 0  # of `frames`, those that are on the disk; written under _sync_lock
+        self.syncs = 0  # written under _sync_lock
+        # Accepted and not settled, with the number of their segment, oldest first; guarded by _file_lock.
+        self._outstanding: dict[int, int] = {}
+        self._settled: deque[int] = deque()  # will never be handled; any thread appends, the handler thread takes
+        self._keeper: threading.Thread | None = None  # made under _file_lock
+        self._wake_keeper = threading.Condition(self._file_lock)
         try:
-            for table in (EVENTS, TRANSITIONS):
-                (self.path / table.name).mkdir(parents=True, exist_ok=True)
-                if segments(self.path, table) or open_segments(self.path, table):
-                    raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
-            self._events = _Segment(self.path, EVENTS, self._segment)
-            self._transitions = _Segment(self.path, TRANSITIONS, self._segment)
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = WriterLock(self.path)
         except OSError as error:
-            raise JournalError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+            raise self._unwritable(error) from error
+        try:
+            recovered = self._take_over()
+            self._recovered = recovered.accepted
+            self.seq = recovered.summary.next_seq - 1
+            self._first = recovered.first_segment
+            self._segment = SegmentFile(self.path, recovered.next_segment, recovered.summary)
+            self._write_manifest(closed=False)
+        except OSError as error:
+            self._lock.release()
+            raise self._unwritable(error) from error
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _take_over(self) -> Recovered:
+        if not (segments(self.path) or open_segments(self.path) or read_manifest(self.path) != (None, None)):
+            return Recovered.nothing()
+        if not self.config.write_ahead:
+            raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
+        recovered = repair(self.path)
+        for line in recovered.done:
+            log.warning("%s: %s", self.path, line)
+        self._outstanding = {accepted.seq: accepted.segment for accepted in recovered.accepted}
+        return recovered
+
+    @property
+    def recovered(self) -> tuple[Accepted, ...]:
+        """Events that the journal's earlier writer accepted and did not see handled, oldest first."""
+        return self._recovered
+
+    def forget_recovered(self) -> None:
+        """They are queued again: there is no need to keep them here, too."""
+        self._recovered = ()
+
+    @property
+    def bytes_written(self) -> int:
+        """So far, by this writer. Any thread."""
+        return self._closed_bytes + (0 if self._closed else self._segment.size)
+
+    @property
+    def outstanding(self) -> int:
+        """Write-ahead: events accepted and not settled, as far as the log says. Any thread."""
+        return len(self._outstanding)
+
+    @property
+    def is_failed(self) -> bool:
+        """A frame could not be written: the journal has ended."""
+        return self.failure is not None
+
+    # -- the handler thread ----------------------------------------------------------------------------------------
+
+    def kind(self, dispatcher: str, event_class: str, event_type: str, outcome: str) -> int:
+        """The number that stands for these in `rows`."""
+        key = (dispatcher, event_class, event_type, outcome)
+        known = self._kind_ids.get(key)
+        if known is None:
+            known = self._kind_ids[key] = len(self._kinds)
+            self._kinds.append(key)
+        return known
 
     def begin(self, started_at: int) -> None:
         """An event is about to be handled: the transitions recorded from now on belong to it."""
@@ -60,34 +170,21 @@ class JournalWriter:
         self,
         dispatcher: str,
         event: Any,
-        enqueued_at: int,
-        finished_at: int,
         queue_ns: int,
         handling_ns: int,
         outcome: str,
         error: BaseException | None = None,
+        *,
+        accepted_seq: int = 0,
+        redelivered: bool = False,
     ) -> None:
-        """Record the event that `begin` announced. Times as in the schema."""
+        """Record the event that `begin` announced. Its enqueued_at and finished_at follow; see `virtual`."""
         type_ = getattr(event, "type", None)
-        key = (dispatcher, type_.__class__.__name__, getattr(type_, "_name_", None) or str(type_))
-        prefix = self._prefixes.get(key) or self._new_prefix(key)
-        entity = getattr(event, "entity", None)
-        payload = getattr(event, "payload", None)
-        # Written by hand: json.dumps of a dict takes four times as long, and this runs once per event.
-        row = f'{{"seq":{self.seq},{prefix}'
-        if entity is not None:
-            row += f'"entity":{_quote(str(entity))},'
-        row += (
-            f'"enqueued_at":{enqueued_at},"started_at":{self.at},"finished_at":{finished_at},'
-            f'"queue_ns":{queue_ns},"handling_ns":{handling_ns},"outcome":"{outcome}"'
-        )
-        if error is not None:
-            row += f',"error":{_quote(_describe(error))}'
-        if payload is not None:
-            row += f',"payload":{_quote(_encode(payload))}'
-        rows = self._events.rows
-        rows.append(row + "}\n")
-        if len(rows) >= self._config.buffer_rows:
+        kind = self.kind(dispatcher, type_.__class__.__name__, str(getattr(type_, "_name_", None) or type_), outcome)
+        told = describe(error) if error is not None else None
+        entity, payload = entity_of(event), payload_of(event)
+        self.rows.append((kind, entity, payload, self.at, queue_ns, handling_ns, told, accepted_seq, redelivered))
+        if len(self.rows) >= self.config.buffer_rows:
             self.flush()
 
     def transition(
@@ -95,126 +192,306 @@ class JournalWriter:
     ) -> None:
         """Record a transition made (or refused: `valid=False`) while handling the current event."""
         key = (machine, from_state._name_, event_type._name_, to_state._name_, valid)
-        before, after = self._transition_parts.get(key) or self._new_transition_parts(key)
-        self._transitions.rows.append(
-            f'{{"seq":{self.seq},{before}"entity":{_quote(entity)},{after}"at":{self.at},"valid":{_JSON_BOOL[valid]}}}\n'
-        )
+        kind = self._move_kind_ids.get(key)
+        if kind is None:
+            kind = self._move_kind_ids[key] = len(self._move_kinds)
+            self._move_kinds.append(key)
+        self._moves.append((kind, self.seq, entity, self.at))
 
     def flush(self) -> None:
-        """Hand all rows to the operating system, and close the segments if they are big or old enough.
+        """Hand all rows over, and close the segment if it is big or old enough. Under `sync` they are on the disk then;
+        in write-ahead mode soon after, for until then their events are in the log, to be handled again.
 
-        Call it between events only, so that an event and its transitions are in segments of the same number.
+        Call it between events only, so that an event and its transitions are in one frame.
         """
-        if self._closed:
+        if self.rows or self._moves or self._settled:
+            with self._failing():
+                self._append_rows()
+                if self._is_sync and not self.config.write_ahead:
+                    self._commit()
+        self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
+        if self._is_due():
+            self.roll()
+
+    def idle(self) -> None:
+        """Nothing is queued: flush now, or, if the last flush was just now, soon: then `on_flush_due` is called."""
+        has_rows = bool(self.rows or self._moves or self._settled)
+        commits = self._is_sync and not self.config.write_ahead
+        if commits or not has_rows or time.perf_counter_ns() >= self.flush_due_ns:
+            self.flush()
             return
-        try:
-            written = self._write()
-            age_s = time.monotonic() - self._opened_at
-            if written >= self._config.segment_bytes or (written and age_s >= self._config.segment_age_s):
-                self._roll()
-        except OSError as error:
-            self._abandon()
-            raise JournalError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+        with self._wake_keeper:
+            if self._flush_by_s == math.inf:
+                self._flush_by_s = time.monotonic() + _FLUSH_DELAY_MS / 1000
+                self._wake_keeper.notify_all()
 
     def close(self) -> None:
-        """Write what is buffered and close the open segments by their rename. Repeating it does nothing.
+        """Write what is buffered and close the segment by its rename. Repeating it does nothing.
 
         Raises:
-            JournalError: a segment could not be written. It keeps the name of an open one: its end may be torn.
+            JournalError: it could not be written, unless the policy is to continue; the segment stays an open one.
         """
-        if self._closed:
+        if self._closed and self._lock.is_released:
             return
-        self._closed = True
         try:
-            self._write()
-            self._events.close()
-            self._transitions.close()
-        except OSError as error:
-            self._abandon()
-            raise JournalError(f"{self.path}: cannot be closed: {error.strerror or error}") from error
+            if not self._closed:
+                with self._failing():
+                    if self.rows or self._moves or self._settled:
+                        self._append_rows()
+                    self._close()
+        finally:
+            self._lock.release()
 
-    def _abandon(self) -> None:
-        """After an error: write no more, or the journal gets a hole, and leave the segments open, for recovery."""
-        self._closed = True
-        for segment in (self._events, self._transitions):
-            segment.abandon()
+    # -- any thread ------------------------------------------------------------------------------------------------
 
-    def _write(self) -> int:
-        """Write both tables; returns the size of the bigger segment.
+    def append_accepted(self, lines: bytes) -> int:
+        """Write-ahead: one event, encoded as JSON; returns its accepted seq once it is in the log, on disk under
+        `sync`. Many threads that wait at a time share one fsync.
 
-        Transitions first, and on closing last: who is killed in between leaves transitions without their event, which
-        recovery can tell, and not an event without its transitions, which nobody could.
+        Raises:
+            JournalError: it cannot be written, or the journal is closed. Then it is not in the log.
         """
-        return max(self._transitions.write(), self._events.write())
+        with self._failing(always=True):
+            with self._file_lock:
+                self._check_open()
+                self._segment.append_accepted(lines, 1, time.time_ns())
+                seq = self._segment.summary.next_accepted - 1
+                self._outstanding[seq] = self._segment.number
+                self._appended()
+            if self._is_sync:
+                self._commit()
+        if self._is_due():
+            self.roll()
+        return seq
 
-    def _roll(self) -> None:
-        self._events.close()
-        self._transitions.close()
-        self._segment += 1
-        self._opened_at = time.monotonic()
-        self._events = _Segment(self.path, EVENTS, self._segment)
-        self._transitions = _Segment(self.path, TRANSITIONS, self._segment)
+    def settle(self, accepted_seq: int) -> None:
+        """An accepted event will never be handled, and shall not be handed out again. Any thread; not at once."""
+        if accepted_seq > 0:
+            self._settled.append(accepted_seq)
 
-    def _new_prefix(self, key: tuple[str, str, str]) -> str:
-        dispatcher, event_class, event_type = map(_quote, key)
-        prefix = f'"dispatcher":{dispatcher},"event_class":{event_class},"event_type":{event_type},'
-        self._prefixes[key] = prefix
-        return prefix
+    def roll(self) -> None:
+        """Close the segment, if anything is in it, and begin the next one. Any thread."""
+        with self._failing(), self._sync_lock:
+            with self._file_lock:
+                if self._closed or self._segment.is_empty:
+                    return
+                self._close_segment()
+                self._segment = SegmentFile(self.path, self._segment.number + 1, self._segment.summary)
+                self._synced_frames = self.frames
+            self._retain()
+            self._write_manifest(closed=False)
 
-    def _new_transition_parts(self, key: tuple[str, str, str, str, bool]) -> tuple[str, str]:
-        machine, from_state, event_type, to_state = map(_quote, key[:4])
-        parts = (
-            f'"machine":{machine},',
-            f'"from_state":{from_state},"event_type":{event_type},"to_state":{to_state},',
+    def _append_rows(self) -> None:
+        events, self.rows[:] = self.rows[:], []  # the list stays: others have bound it
+        moves, self._moves = self._moves, []
+        settled = [self._settled.popleft() for _ in range(len(self._settled))]
+        with self._file_lock:
+            self._check_open()
+            first_seq = self._segment.summary.next_seq
+        # Only this thread appends rows, so the first seq stays what it is while they are encoded.
+        payload = encode_rows(
+            events, moves, first_seq, self._kinds, self._move_kinds, virtual=self.virtual, settled=settled
         )
-        self._transition_parts[key] = parts
-        return parts
+        min_at, max_at = self._times(events, moves)
+        done = [row[7] for row in events if row[7] > 0] + settled
+        with self._file_lock:
+            self._check_open()
+            self._segment.append_rows(payload, len(events), len(moves), min_at, max_at)
+            for seq in done:
+                self._outstanding.pop(seq, None)
+            self._appended()
+
+    def _times(self, events: list[EventRow], moves: list[MoveRow]) -> tuple[int, int]:
+        """The earliest and the latest time in the rows."""
+        times = [move[3] for move in moves]
+        if self.virtual:
+            times += [row[3] for row in events]
+        elif events:
+            times += (min(row[3] - row[4] for row in events), max(row[3] + row[5] for row in events))
+        return (min(times), max(times)) if times else (0, 0)
+
+    def _appended(self) -> None:
+        """Under _file_lock: a frame was."""
+        self.frames += 1
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, name=f"journal-{self.path.name}", daemon=True)
+            self._keeper.start()
+
+    def _commit(self) -> None:
+        """Have all frames on the disk that are appended now. Who waits for the lock often finds it done."""
+        wanted = self.frames
+        with self._sync_lock:
+            if self._synced_frames < wanted:
+                self._sync()
+
+    def _sync(self) -> None:
+        """Under _sync_lock."""
+        with self._file_lock:
+            if self.failure is not None:
+                raise self.failure
+            if self._closed:
+                return  # which had it synced
+            frames = self.frames
+        # But for a failure, nobody closes the file meanwhile: that takes _sync_lock, too.
+        self._segment.sync()
+        if self.failure is not None:
+            raise self.failure
+        self._synced_frames = frames
+        self.syncs += 1
+
+    def _is_due(self) -> bool:
+        segment, config = self._segment, self.config
+        return segment.size >= config.segment_bytes or (
+            not segment.is_empty and time.monotonic() - segment.opened_s >= config.segment_age_s
+        )
+
+    def _close(self) -> None:
+        with self._sync_lock:
+            with self._file_lock:
+                self._closed = True
+                self._wake_keeper.notify_all()
+                if self._segment.is_empty:  # it is removed, and nobody shall miss it
+                    self._write_manifest(closed=True)
+                self._close_segment()
+            self._retain()
+            self._write_manifest(closed=True)
+
+    def _close_segment(self) -> None:
+        """Under both locks."""
+        recover_from = next(iter(self._outstanding.values()), self._segment.number + 1)
+        if self._segment.close(sync=self._syncs, recover_from=recover_from) is not None:
+            self.segments_closed += 1
+            self._closed_bytes += self._segment.size
+
+    def _retain(self) -> None:
+        """Remove closed segments that are too old or too many, never one that recovery needs. Under _sync_lock."""
+        config = self.config
+        if config.retention_s is None and config.retention_bytes is None:
+            return
+        with self._file_lock:
+            needed = next(iter(self._outstanding.values()), self._segment.number)
+        sizes: dict[Path, os.stat_result] = {}
+        for path in segments(self.path):
+            with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+                sizes[path] = path.stat()
+        total = sum(status.st_size for status in sizes.values())
+        for path, status in sizes.items():
+            too_old = config.retention_s is not None and time.time() - status.st_mtime > config.retention_s
+            too_many = config.retention_bytes is not None and total > config.retention_bytes
+            if segment_number(path) >= needed or not (too_old or too_many):
+                break
+            # The manifest first: a reader that finds it gone can see that it was meant to be.
+            self._first = segment_number(path) + 1
+            self._write_manifest(closed=False)
+            path.unlink(missing_ok=True)
+            total -= status.st_size
+            self.segments_removed += 1
+
+    def _write_manifest(self, *, closed: bool) -> None:
+        """Under _sync_lock, but for the constructor."""
+        last = self._segment.number
+        if not segment_path(self.path, last).exists():
+            last -= 1
+        Manifest(self._first, last, closed).write(self.path, sync=self._syncs)
+        if self._syncs:
+            sync_folder(self.path)
+
+    # -- the journal's own thread ------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Sync at intervals, close segments of age while nothing happens, and have rows flushed that wait."""
+        config = self.config
+        at_intervals = config.durability == "interval" or (self._is_sync and config.write_ahead)
+        interval_s = config.sync_interval_ms / 1000 if at_intervals else math.inf
+        sync_at_s = time.monotonic() + interval_s
+        while True:
+            with self._wake_keeper:
+                age_from_s = time.monotonic() if self._segment.is_empty else self._segment.opened_s
+                due_s = min(age_from_s + config.segment_age_s, sync_at_s, self._flush_by_s)
+                self._wake_keeper.wait(max(0.0, due_s - time.monotonic()))
+                if self._closed:
+                    return
+                now_s = time.monotonic()
+                flush = now_s >= self._flush_by_s
+                if flush:
+                    self._flush_by_s = math.inf
+            if flush:
+                self.on_flush_due()
+            with contextlib.suppress(JournalError), self._failing():  # on_failure has told those whom it concerns
+                if now_s >= sync_at_s:
+                    self._commit()
+                    sync_at_s = now_s + interval_s
+                if self._is_due():
+                    self.roll()
+                elif config.retention_s is not None and not flush:
+                    with self._sync_lock:
+                        self._retain()
+
+    # -- failures ----------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        """Under _file_lock."""
+        if self.failure is not None:
+            raise self.failure
+        if self._closed:
+            raise JournalError(f"{self.path}: the journal is closed")
+
+    @contextlib.contextmanager
+    def _failing(self, *, always: bool = False) -> Iterator[None]:
+        """Turn what the disk says into the journal's failure; raise it if the policy is to stop, or `always`."""
+        try:
+            yield
+        except OSError as error:
+            self._fail(error)
+            if always or self.config.failure_policy == "stop":
+                raise self.failure or self._unwritable(error) from error
+        except JournalError:
+            self.rows.clear()
+            self._moves.clear()
+            if always or self.config.failure_policy == "stop":
+                raise
+
+    def _fail(self, error: OSError) -> None:
+        with self._file_lock:
+            if self.failure is not None:
+                return
+            self.failure = self._unwritable(error)
+            self._closed = True
+            self._segment.abandon()
+            self._wake_keeper.notify_all()
+        goes_on = "; the dispatcher goes on without it" if self.config.failure_policy == "continue" else ""
+        log.error("%s. What is journaled so far stays%s", self.failure, goes_on)
+        self.on_failure(self.failure)
+
+    def _unwritable(self, error: OSError) -> JournalError:
+        return JournalError(
+            f"{self.path}: the journal cannot be written: {error.strerror or error}. "
+            "Make room, or give it another folder, and start again."
+        )
 
 
-def _encode(payload: Any) -> str:
+def entity_of(event: Any) -> str | None:
+    """What the event is about, as the journal has it."""
+    entity = getattr(event, "entity", None)
+    return entity if entity is None or type(entity) is str else str(entity)
+
+
+def payload_of(event: Any) -> str | None:
+    """What else the event says, as JSON."""
+    payload = getattr(event, "payload", None)
+    return encode_payload(payload) if payload is not None else None
+
+
+def encode_payload(payload: Any) -> str:
     try:
         return json.dumps(payload, default=str, separators=(",", ":"))
     except Exception as error:  # e.g. a key that is no string, a cycle, a __str__ that raises: the event still counts
-        return json.dumps({"unencodable": _describe(error)})
+        return json.dumps({"unencodable": describe(error)})
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """The error's class and message."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:
         return f"{type(error).__name__}: (its __str__ raised)"
-
-
-class _Segment:
-    """The open segment of one table."""
-
-    def __init__(self, journal: Path, table: Table, number: int) -> None:
-        self._open_path = open_segment_path(journal, table, number)
-        self._path = segment_path(journal, table, number)
-        self._file: IO[bytes] = self._open_path.open("xb")
-        self._bytes = 0
-        self.rows: list[str] = []  # not written yet
-
-    def write(self) -> int:
-        """Write the buffered rows; returns the segment's size."""
-        if self.rows:
-            data = "".join(self.rows).encode("ascii")
-            self.rows.clear()
-            self._file.write(data)
-            self._file.flush()
-            self._bytes += len(data)
-        return self._bytes
-
-    def close(self) -> None:
-        """Write the rest and give the segment its name, if there is anything in it."""
-        with self._file:
-            self.write()
-        if self._bytes:
-            self._open_path.rename(self._path)
-        else:
-            self._open_path.unlink()
-
-    def abandon(self) -> None:
-        """Leave the segment as it is."""
-        with contextlib.suppress(OSError):  # what could not be written still cannot
-            self._file.close()

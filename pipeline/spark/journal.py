@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.schema import EVENTS, TRANSITIONS, ColumnType, Table
+from dispatcher.journal.reader import check_journal
+from dispatcher.journal.schema import TABLES, Table
+from pipeline.arrow_journal import UnknownColumnError
+from pipeline.journal_damage import quick_check
+from pipeline.spark.journal_source import DAMAGE, FORMAT, local_path, register_journal, table_schema
 
-_TYPES: dict[ColumnType, DataType] = {"long": LongType(), "string": StringType(), "boolean": BooleanType()}
-_UNPARSED = "_unparsed"
-_QUOTED_CHARACTERS = 200
+__all__ = [
+    "PAYLOADS",
+    "JournalTables",
+    "journal_damage",
+    "journal_failure",
+    "read_journal",
+    "stream_journal",
+    "table_schema",
+]
+
+_LINES: Final = 200
+_FAILURE: Final = re.compile(
+    rf"(?:{re.escape(JournalError.__module__)}\.{JournalError.__qualname__}"
+    rf"|{re.escape(UnknownColumnError.__module__)}\.{UnknownColumnError.__qualname__}): (.+)"
+)
 
 PAYLOADS = {
     ("RMAppEventType", "START"): "name string, user string, queue string",
@@ -37,112 +53,107 @@ class JournalTables(NamedTuple):
     transitions: DataFrame
 
 
-def table_schema(table: Table) -> StructType:
-    """A journal table's columns in Spark's types.
+def read_journal(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    mode: str = "PERMISSIVE",
+) -> JournalTables:
+    """The closed segments of the journal in the folder `path`, which can also be a file: URI.
 
-    All are nullable, as in everything that Spark reads from files; `read_journal` holds the columns to the
-    nullability that they are declared with.
-    """
-    return StructType([StructField(column.name, _TYPES[column.type]) for column in table.columns])
-
-
-def read_journal(spark: SparkSession, path: str | Path) -> JournalTables:
-    """The closed segments of the journal in the folder `path`, which can also be a URI that Spark reads.
-
-    Lists the segments at once and reads them when a job runs. A table without a segment is empty.
-    A job that meets a damaged line fails and says which: a line that is no JSON, has a value of another type,
-    lacks a column that is never null, or has a payload unlike `PAYLOADS`. Figures that quietly leave rows out
-    would be worse than none, and what a crash cut off is never in a closed segment.
+    Registers the format `dispatcher_journal` in the session (pipeline.spark.journal_source). Segments are listed when a
+    job runs. A table without rows is empty. `columns`: those to decode, by the name of the table; by default, and for a
+    table that is not named, all. `mode`: what becomes of a job that meets damage: under `PERMISSIVE` it has the rows of
+    whole frames only, and `journal_damage` tells what was passed over; under `FAILFAST` it fails, and `journal_failure`
+    finds the reason.
 
     Raises:
-        JournalError: `path` is not a journal folder, or holds no closed segment.
+        JournalError: `path` is not a journal folder; with Spark Connect, where the folder is another machine's, a job
+            says so. UnknownColumnError: a table has no such column.
     """
-    return JournalTables(*(_refusing_damage(lines) for lines in read_lines(spark, path)))
+    folder = local_path(str(path)).absolute()
+    if not _is_remote(spark):
+        check_journal(folder)
+    options = {"mode": mode}
+    return JournalTables(*(_load(spark, spark.read, folder, table, columns, options) for table in TABLES))
 
 
-def read_lines(spark: SparkSession, path: str | Path) -> JournalTables:
-    """As `read_journal`, but with damaged lines, and a column more: problem string, null if the line is sound."""
-    root = _location(path)
-    events, transitions = _segments(spark, root, EVENTS), _segments(spark, root, TRANSITIONS)
-    if events is None and transitions is None:
-        raise JournalError(
-            f"{path}: no journal here: neither {EVENTS.name}/*.jsonl nor {TRANSITIONS.name}/*.jsonl exists. "
-            "Name the folder that the journal was written to, after its first segment was closed."
-        )
-    return JournalTables(
-        _empty(spark, EVENTS) if events is None else _with_problem(events, EVENTS, _payload_problem()),
-        _empty(spark, TRANSITIONS) if transitions is None else _with_problem(transitions, TRANSITIONS),
-    )
+def stream_journal(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    mode: str = "PERMISSIVE",
+    max_segments_per_trigger: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> JournalTables:
+    """As `read_journal`, as streams: each segment once, when it has been closed. They wait where there is no journal.
 
-
-def check_lines(lines: JournalTables) -> None:
-    """Run a job over what `read_lines` gave; on return no line has a problem.
+    `max_segments_per_trigger`: of a batch, from Spark 4.2 on; None: all that there are. `fail_on_data_loss`: whether a
+    segment that was removed before the stream came to it fails the query; else it is logged in the driver's worker.
 
     Raises:
-        JournalError: one has. Of several, the first in alphabetical order is told.
+        UnknownColumnError: a table has no such column.
     """
-    found = lines.events.select("problem").unionAll(lines.transitions.select("problem"))
-    [row] = found.agg(F.min("problem").alias("problem")).collect()
-    if row["problem"] is not None:
-        raise JournalError(f"damaged journal: {row['problem']}. Run: dispatcher journal verify")
+    options = {"mode": mode, "failOnDataLoss": str(fail_on_data_loss).lower()}
+    if max_segments_per_trigger is not None:
+        options["maxSegmentsPerTrigger"] = str(max_segments_per_trigger)
+    folder = local_path(str(path)).absolute()
+    return JournalTables(*(_load(spark, spark.readStream, folder, table, columns, options) for table in TABLES))
 
 
-def _location(path: str | Path) -> str:
-    # Spark would resolve a relative path against the folder in which its JVM was started.
-    text = str(path)
-    return text if "://" in text else str(Path(text).absolute())
+def _load(
+    spark: SparkSession,
+    reader: DataFrameReader | DataStreamReader,
+    folder: Path,
+    table: Table,
+    columns: Mapping[str, Sequence[str]] | None,
+    options: Mapping[str, str],
+) -> DataFrame:
+    register_journal(spark)
+    schema = table_schema(table, (columns or {}).get(table.name))
+    return reader.format(FORMAT).option("table", table.name).options(**options).schema(schema).load(str(folder))
 
 
-def _segments(spark: SparkSession, root: str, table: Table) -> DataFrame | None:
-    """The table's lines, with what is no JSON in a column of its own; None if it has no closed segment."""
-    reader = (
-        spark.read.schema(table_schema(table).add(_UNPARSED, StringType()))
-        .option("mode", "PERMISSIVE")
-        .option("columnNameOfCorruptRecord", _UNPARSED)
-        .option("pathGlobFilter", "*.jsonl")
-    )
-    try:
-        lines = reader.json(f"{root}/{table.name}")
-        return lines if lines.inputFiles() else None
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return None
+def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> list[str]:
+    """What cannot be read of a journal's closed segments, one line each; empty for a sound one.
+
+    Looks at the folder and the segments' ends: what is missing, or was cut off. With `spark` all bytes are read and
+    checked, by a job with a task for each segment. Many lines are cut to the first hundreds and a count of the rest.
+
+    Raises:
+        JournalError: `path` is not a journal folder, or a file cannot be read.
+    """
+    folder = local_path(str(path)).absolute()
+    if spark is None:
+        return [problem.problem for problem in quick_check(folder)]
+    if not _is_remote(spark):
+        check_journal(folder)
+    register_journal(spark)
+    found = spark.read.format(FORMAT).option("table", DAMAGE).load(str(folder))
+    lines = [row["problem"] for row in found.orderBy("segment", "offset").limit(_LINES + 1).collect()]
+    if len(lines) <= _LINES:
+        return lines
+    return [*lines[:_LINES], f"{found.count() - _LINES:,} more; see: dispatcher journal verify {folder}"]
 
 
-def _empty(spark: SparkSession, table: Table) -> DataFrame:
-    return spark.createDataFrame([], table_schema(table).add("problem", StringType()))
+def journal_failure(error: BaseException | None) -> str | None:
+    """What a journal's reader said, in one line, somewhere in an error that Spark has raised; None: it is not from one.
+
+    For errors of actions, of streaming queries and of Spark Connect.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, JournalError):
+            return str(error)
+        found = _FAILURE.search(str(error))
+        if found is not None:
+            return found[1]
+        error = error.__cause__ or error.__context__
+    return None
 
 
-def _with_problem(lines: DataFrame, table: Table, *more: Column) -> DataFrame:
-    absent = [
-        F.when(F.col(column.name).isNull(), F.lit(column.name)) for column in table.columns if not column.nullable
-    ]
-    problem = F.coalesce(
-        F.concat(F.lit("has a line that is no row: "), F.substring(_UNPARSED, 1, _QUOTED_CHARACTERS)),
-        F.when(F.coalesce(*absent).isNotNull(), F.concat(F.lit("has a row without "), F.concat_ws(", ", *absent))),
-        *more,
-    )
-    names = table_schema(table).names
-    return lines.select(*names, F.concat(F.col("_metadata.file_name"), F.lit(" "), problem).alias("problem"))
-
-
-def _payload_problem() -> Column:
-    problem = F.lit(None).cast("string")
-    for (event_class, event_type), schema in PAYLOADS.items():
-        parsed = F.from_json("payload", f"{schema}, {_UNPARSED} string", {"columnNameOfCorruptRecord": _UNPARSED})
-        told = F.concat(
-            F.lit(f"has a {event_class} {event_type} whose payload is not {{{schema}}}: "),
-            F.substring(parsed[_UNPARSED], 1, _QUOTED_CHARACTERS),
-        )
-        is_one = (F.col("event_class") == event_class) & (F.col("event_type") == event_type)
-        problem = F.when(is_one, told).otherwise(problem)
-    return problem
-
-
-def _refusing_damage(lines: DataFrame) -> DataFrame:
-    told = F.concat(F.lit("damaged journal: "), F.col("problem"))
-    # A filter, for it alone is sure to run: a check inside a column goes when no job asks for that column.
-    return lines.where(F.when(F.col("problem").isNull(), True).otherwise(F.raise_error(told))).select(
-        *(name for name in lines.columns if name != "problem")
-    )
+def _is_remote(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")

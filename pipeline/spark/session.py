@@ -71,13 +71,18 @@ def _find_java() -> str:
 
 
 def spark_session(
-    master: str = "local[*]", app_name: str = "dispatcher", config: Mapping[str, str] | None = None
+    master: str = "local[*]",
+    app_name: str = "dispatcher",
+    config: Mapping[str, str] | None = None,
+    *,
+    long_run: bool = False,
 ) -> SparkSession:
     """The running session of this process, or a new one; blocks for the seconds that Spark takes to start.
 
     `master`: `local[*]` and its kin are tuned for a small run on this machine, `sc://host` connects to a
     Spark Connect server, anything else is a cluster's master and keeps the cluster's own settings. `config` holds
-    settings of Spark that go before these, but over Spark Connect.
+    settings of Spark that go before these, but over Spark Connect. `long_run`: minutes of work are ahead, so that the
+    JVM's thorough compiler pays.
     The session is a context manager that stops Spark on the way out.
 
     Raises:
@@ -99,28 +104,29 @@ def spark_session(
             # Or the workers are some Python that is first on the PATH, without the packages of this one.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master).appName(app_name)
-        for key, value in (_settings(master) | dict(config or {})).items():
+        for key, value in (_settings(master, long_run) | dict(config or {})).items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
 
 
-def _settings(master: str) -> dict[str, str]:
+def _settings(master: str, long_run: bool) -> dict[str, str]:
     quiet = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
     if not master.startswith("local"):
         return quiet | {"spark.log.level": "ERROR"}
+    # Most of a short run is Spark warming up: the fast compiler alone is done before the thorough one pays.
+    # With logging of our own, Spark does not announce the defaults that it falls back to.
+    compiler = "" if long_run else "-XX:TieredStopAtLevel=1 "
     return quiet | {
         # A machine's own name may lead to an address that no packet reaches, for example behind a VPN.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
-        # Most of a short run is Spark warming up: the fast compiler alone is done before the thorough one pays.
-        # With logging of our own, Spark does not announce the defaults that it falls back to.
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{compiler}-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         # Each of the default 200 partitions would be a task of its own, with nearly nothing to do.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
     }

@@ -151,3 +151,12 @@ class ResourceManagerConfig(ConfigModel):
     nodes: tuple[NodeConfig, ...] = Field((), description="the daemon's nodes; a workload brings its own")
     workload: Path | None = Field(None, description="a workload that the daemon runs in real time; null: none")
     simulation: SimulationConfig = Field(default_factory=SimulationConfig, description="nodes and masters")
+
+    @model_validator(mode="after")
+    def _recovers_from_its_store(self) -> Self:
+        if self.journal.write_ahead:
+            raise ValueError(
+                "journal.write_ahead: the resource manager recovers from its state_store, and its events are no "
+                "records; leave it false"
+            )
+        return self

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dispatcher import Event, JournalWriter
+from dispatcher.journal.frames import Frame, FrameReader
 
 from ..commands import run_command
 from .conftest import Work
@@ -15,7 +19,8 @@ def journal(tmp_path: Path) -> Path:
     writer = JournalWriter(tmp_path / "journal")
     for _ in range(3):
         writer.begin(1)
-        writer.event("central", Event(Work.DO), 1, 1, 5, 5, "handled")
+        writer.event("central", Event(Work.DO), 5, 5, "handled")
+        writer.flush()
     writer.close()
     return writer.path
 
@@ -35,15 +40,23 @@ def test_verify_passes_a_sound_journal(journal: Path) -> None:
     assert done.stdout == "3 events, 0 transitions, 0 problems\n"
 
 
-def test_verify_names_the_line_that_is_wrong_and_exits_with_1(journal: Path) -> None:
-    (segment,) = (journal / "events").glob("*.jsonl")
-    lines = segment.read_text().splitlines(keepends=True)
-    segment.write_text(lines[0] + lines[2])
+def test_verify_names_what_is_damaged_and_exits_with_1(journal: Path) -> None:
+    (segment,) = journal.glob("segment-*")
+    with FrameReader(segment) as reader:
+        second = [found for found in reader.frames() if isinstance(found, Frame)][2]
+    data = bytearray(segment.read_bytes())
+    data[second.end - 1] ^= 1
+    segment.write_bytes(data)
 
     done = run_command("journal", "verify", journal)
 
+    length = second.end - second.offset
     assert done.returncode == 1
-    assert done.stderr == f"{segment}, line 2: seq 3 follows 1\n"
+    assert (
+        done.stderr.splitlines()[0] == f"{segment.name}: {length} bytes from byte {second.offset} on are no whole frame"
+    )
+    assert f"{segment.name}, frame 3: seq 3 follows 1" in done.stderr
+    assert done.stdout.startswith("2 events, 0 transitions, ")
 
 
 def test_tail_prints_the_last_events(journal: Path) -> None:
@@ -53,15 +66,99 @@ def test_tail_prints_the_last_events(journal: Path) -> None:
 
 
 def test_recover_closes_what_a_crash_left_open(journal: Path) -> None:
-    (segment,) = (journal / "events").glob("*.jsonl")
-    torn = segment.with_name(f".{segment.name}.open")
-    torn.write_bytes(segment.read_bytes()[:-5])
+    (segment,) = journal.glob("segment-*")
+    with FrameReader(segment) as reader:
+        third = [found for found in reader.frames() if isinstance(found, Frame)][3]
+    segment.with_name(f".{segment.name}.open").write_bytes(segment.read_bytes()[: third.end - 5])
     segment.unlink()
 
     done = run_command("journal", "recover", journal)
 
-    assert done.stdout.startswith(f"{segment.name}: kept 2 rows, cut ")
-    assert run_command("journal", "verify", journal).returncode == 0
+    cut = third.end - 5 - third.offset
+    assert done.stdout == f"{segment.name}: closed: kept 2 events, cut {cut} bytes\n"
+    assert run_command("journal", "verify", journal).stdout == "2 events, 0 transitions, 0 problems\n"
+    assert run_command("journal", "recover", journal).stdout == "nothing to repair: no segment is open\n"
+
+
+DAEMON = """
+from dataclasses import dataclass
+from enum import Enum
+
+from dispatcher import AsyncDispatcher
+
+
+class Job(Enum):
+    START = 1
+
+
+@dataclass
+class JobEvent:
+    type: Job
+    name: str
+    redelivered: bool = False
+
+
+def make(journal):
+    dispatcher = AsyncDispatcher(journal=journal)
+    dispatcher.register(Job, lambda event: print(event.name, event.redelivered), events=JobEvent)
+    return dispatcher
+
+
+def make_another(journal):
+    return AsyncDispatcher()
+"""
+
+LEAVE_UNHANDLED = """
+import os
+from dispatcher import JournalConfig, JournalWriter
+import daemon
+
+dispatcher = daemon.make(JournalWriter("journal", JournalConfig(write_ahead=True)))
+for name in ("first", "second"):
+    assert dispatcher.event_handler.handle(daemon.JobEvent(daemon.Job.START, name))
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> Path:
+    """A folder with a daemon's module, and the journal that it left with two events accepted and not handled."""
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    subprocess.run([sys.executable, "-c", LEAVE_UNHANDLED], cwd=tmp_path, check=True, timeout=60)
+    return tmp_path
+
+
+def test_recover_prints_the_events_that_were_accepted_and_not_handled(crashed: Path) -> None:
+    done = run_command("journal", "recover", "journal", cwd=crashed)
+
+    assert [json.loads(line)["event"]["name"] for line in done.stdout.splitlines()[1:]] == ["first", "second"]
+    assert done.stderr == "2 events were accepted and not handled\n"
+
+
+def test_recover_hands_them_to_the_handlers_of_the_dispatcher_that_it_is_given(crashed: Path) -> None:
+    done = run_command("journal", "recover", "journal", "--with", "daemon:make", cwd=crashed)
+
+    assert done.stdout.splitlines()[1:] == ["first True", "second True", "2 events handled, 0 failed, 0 left"]
+    again = run_command("journal", "recover", "journal", "--with", "daemon:make", cwd=crashed)
+    assert again.stdout.splitlines()[-1] == "0 events handled, 0 failed, 0 left"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("daemon", "--with daemon: give it as MODULE:FUNCTION"),
+        ("nowhere:make", "--with nowhere:make: the module cannot be imported"),
+        ("daemon:made", "--with daemon:made: daemon has no function made"),
+        ("daemon:make_another", "daemon:make_another: should return an AsyncDispatcher(journal=journal)"),
+    ],
+)
+def test_a_dispatcher_that_cannot_be_had_leaves_the_events_for_later(given: str, told: str, crashed: Path) -> None:
+    done = run_command("journal", "recover", "journal", "--with", given, cwd=crashed)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"dispatcher: {told}")
+    later = run_command("journal", "recover", "journal", "--with", "daemon:make", cwd=crashed)
+    assert later.stdout.splitlines()[-1] == "2 events handled, 0 failed, 0 left"
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, Event, JournalError, JournalWriter, ServiceState
-from dispatcher.journal import EVENTS, read_rows, verify
+from dispatcher.journal import EVENTS, read_rows, segments, verify
 from dispatcher.testing import ManualClock
 
 from .conftest import TIMEOUT_S, Numbered, Other, Work
+from .waiting import until
 
 
 class About(Event[Work]):
@@ -71,13 +72,7 @@ def test_an_idle_dispatcher_has_flushed_what_it_handled(tmp_path: Path) -> None:
     dispatcher.register(Work, lambda _: None)
     with dispatcher:
         dispatcher.event_handler.handle(Numbered())
-        assert dispatcher.await_drained(TIMEOUT_S)
-        # The mail is run after the idle moment in which the journal is flushed, or makes another one.
-        dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)
-        dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)
-
-        (open_segment,) = (tmp_path / "events").glob(".*")
-        assert open_segment.read_bytes().count(b"\n") == 1
+        until(lambda: list(read_rows(tmp_path, EVENTS, include_open=True)), "the row in the open segment")
 
 
 def test_a_journal_that_cannot_be_written_fails_the_dispatcher_with_a_clear_cause(
@@ -87,10 +82,10 @@ def test_a_journal_that_cannot_be_written_fails_the_dispatcher_with_a_clear_caus
     dispatcher = AsyncDispatcher(journal=journal)
     dispatcher.register(Work, lambda _: None)
 
-    def disk_full() -> int:
+    def disk_full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(journal._events, "write", disk_full)
+    monkeypatch.setattr(segments.os, "write", disk_full)
     dispatcher.init()
     dispatcher.start()
     dispatcher.event_handler.handle(Numbered())

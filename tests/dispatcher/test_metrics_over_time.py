@@ -43,6 +43,12 @@ NAMES = {
     "dispatcher_failed",
     "dispatcher_mailbox_mails",
     "dispatcher_mailbox_latency_seconds",
+    "dispatcher_journal_bytes",
+    "dispatcher_journal_frames",
+    "dispatcher_journal_syncs",
+    "dispatcher_journal_segments",
+    "dispatcher_journal_outstanding",
+    "dispatcher_journal_failed",
 }
 
 

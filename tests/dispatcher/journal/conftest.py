@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 
 from dispatcher import Event, JournalConfig, JournalWriter
-from dispatcher.journal import Table, read_rows
+from dispatcher.journal import EVENTS, Table, read_rows
+from dispatcher.journal.frames import Frame, FrameReader
 
 
 class Job(Enum):
@@ -34,48 +34,58 @@ class JobEvent(Event[Job]):
         self.payload = payload
 
 
-def write_event(writer: JournalWriter, event: Any = None, *, transitions: int = 0, **row: Any) -> None:
+def write_event(
+    writer: JournalWriter,
+    event: Any = None,
+    *,
+    transitions: int = 0,
+    dispatcher: str = "central",
+    outcome: str = "handled",
+    error: BaseException | None = None,
+    accepted_seq: int = 0,
+    redelivered: bool = False,
+) -> None:
     """One event of which all times follow from its number, with transitions made while it was handled."""
-    started_at = (writer.seq + 1) * 1000
-    writer.begin(started_at)
+    writer.begin((writer.seq + 1) * 1000)
     for _ in range(transitions):
         writer.transition("Job", "job_1", State.NEW, Job.STARTED, State.RUNNING, valid=True)
-    given = {
-        "dispatcher": "central",
-        "enqueued_at": started_at - 10,
-        "finished_at": started_at + 10,
-        "queue_ns": 10,
-        "handling_ns": 10,
-        "outcome": "handled",
-        **row,
-    }
-    writer.event(event=event or JobEvent(), **given)
+    writer.event(
+        dispatcher, event or JobEvent(), 10, 20, outcome, error, accepted_seq=accepted_seq, redelivered=redelivered
+    )
 
 
-def rows(journal: Path, table: Table) -> list[dict[str, Any]]:
-    return list(read_rows(journal, table))
+def rows(journal: Path, table: Table, *, include_open: bool = False) -> list[dict[str, Any]]:
+    return list(read_rows(journal, table, include_open=include_open))
 
 
-def lines(segment: Path) -> list[str]:
-    return segment.read_text(encoding="ascii").splitlines()
+def seqs(journal: Path, table: Table = EVENTS, *, include_open: bool = False) -> list[int]:
+    return [row["seq"] for row in rows(journal, table, include_open=include_open)]
 
 
 def files(journal: Path) -> list[str]:
-    """All files of a journal, relative to it."""
-    return sorted(str(path.relative_to(journal)) for path in journal.rglob("*") if path.is_file())
+    """The journal's files, without its lock."""
+    return sorted(path.name for path in journal.iterdir() if path.name != ".lock")
+
+
+def frames_of(segment: Path) -> list[Frame]:
+    """The frames of a sound segment."""
+    with FrameReader(segment) as reader:
+        found = list(reader.frames())
+    assert all(isinstance(frame, Frame) for frame in found)
+    return found  # type: ignore[return-value]
+
+
+def flip(path: Path, offset: int, mask: int = 1) -> None:
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= mask
+    path.write_bytes(data)
 
 
 def after_a_crash(journal: Path, copy: Path) -> Path:
     """What is on the disk now, as a writer leaves it that dies at this moment."""
     shutil.copytree(journal, copy)
     return copy
-
-
-def change_line(segment: Path, number: int, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Replace line `number` (from 1) of a segment by what `change` makes of its row."""
-    lines = segment.read_text().splitlines(keepends=True)
-    lines[number - 1] = json.dumps(change(json.loads(lines[number - 1]))) + "\n"
-    segment.write_text("".join(lines))
 
 
 @pytest.fixture

@@ -1,224 +1,325 @@
-"""Reading and verifying the journal. What a crash leaves is in test_recovery.py."""
+"""Reading and verifying the journal. What a crash leaves is in test_recovery.py, damage of all kinds in
+test_corruption.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from dispatcher import JournalError, JournalWriter
-from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Table, check_journal, read_rows, reader, tail, verify
+from dispatcher.journal import (
+    EVENTS,
+    TRANSITIONS,
+    check_journal,
+    read_rows,
+    reader,
+    recover,
+    tail,
+    verification,
+    verify,
+)
+from dispatcher.journal.frames import END, ROWS, START, encode_frame, encode_trailer
+from dispatcher.journal.segments import Manifest, open_segments, segment_path, segments
 
-from .conftest import JobEvent, change_line, rows, write_event
+from .conftest import JobEvent, files, flip, frames_of, seqs, write_event
 
 Open = Callable[..., JournalWriter]
 
 
-def without(column: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda row: {key: value for key, value in row.items() if key != column}
-
-
-def with_value(column: str, value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda row: row | {column: value}
-
-
-def segment(journal: Path, table: Table, number: int = 1) -> Path:
-    return journal / table.name / f"{table.name}-{number:08d}.jsonl"
-
-
 @pytest.fixture
 def sound(open_writer: Open, journal: Path) -> Path:
-    """Three segments of two events each, with one transition per event."""
-    writer = open_writer(segment_age_s=1e-9)
+    """Three segments of two frames of one event each, with one transition per event."""
+    writer = open_writer()
     for number in range(6):
         write_event(writer, JobEvent(f"job_{number}"), transitions=1)
-        if number % 2:
-            writer.flush()
+        writer.flush()
+        if number in (1, 3):
+            writer.roll()
     writer.close()
     return journal
+
+
+def rewrite(segment: Path, *changed: tuple[int, bytes]) -> None:
+    """Replace frames of a segment by others, as somebody could who knows the format."""
+    frames = frames_of(segment)
+    data = segment.read_bytes()
+    parts = [data[frame.offset : frame.end] for frame in frames]
+    for number, frame in changed:
+        parts[number] = frame
+    end_offset = sum(map(len, parts[:-1]))
+    segment.write_bytes(b"".join((*parts, encode_trailer(end_offset))))
+
+
+def with_header(path: Path, index: int, **values: Any) -> tuple[int, bytes]:
+    """A frame of the segment with other values in its header."""
+    frame = frames_of(path)[index]
+    header = frame.header._replace(**values)
+    counts = (header.first_seq, header.events, header.transitions)
+    return index, encode_frame(header.segment, header.kind, header.number, frame.payload, *counts)
+
+
+def roll_meanwhile(
+    writer: JournalWriter, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, *, after: bool
+) -> None:
+    """Have the writer close a segment before or after the first call of a module's function."""
+    look = getattr(module, name)
+
+    def roll() -> None:
+        monkeypatch.setattr(module, name, look)
+        write_event(writer, transitions=1)
+        writer.flush()
+        writer.roll()
+
+    def look_and_roll(*args: Any) -> Any:
+        if not after:
+            roll()
+        looked = look(*args)
+        if after:
+            roll()
+        return looked
+
+    monkeypatch.setattr(module, name, look_and_roll)
 
 
 # -- verify ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_sound_journal_has_no_problems(sound: Path) -> None:
-    assert verify(sound) == (6, 6, (), ())
+    assert verify(sound) == (6, 6, (), (), ())
     assert verify(str(sound)).events == 6
 
 
-def test_open_segments_are_told_and_not_counted(writer: JournalWriter, journal: Path) -> None:
+def test_open_segments_are_told_and_counted(writer: JournalWriter, journal: Path) -> None:
     write_event(writer, transitions=1)
     writer.flush()
 
-    found = verify(journal)
-
-    assert (found.events, found.transitions, found.problems) == (0, 0, ())
-    assert [path.name for path in found.open_segments] == [
-        ".events-00000001.jsonl.open",
-        ".transitions-00000001.jsonl.open",
-    ]
+    assert verify(journal) == (1, 1, (), (journal / ".segment-00000001.journal.open",), ())
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_a_byte_that_breaks_a_row_is_found_wherever_it_is(sound: Path, table: Table) -> None:
-    path = segment(sound, table, 3)
+def test_a_flip_of_any_byte_is_found(writer: JournalWriter, journal: Path) -> None:
+    write_event(writer, transitions=1)
+    writer.close()
+    path = segment_path(journal, 1)
     data = path.read_bytes()
+    lengths = {frame.offset: frame.end - frame.offset for frame in frames_of(path)}
 
     for offset in range(len(data)):
-        # No byte of UTF-8 text with the highest bit flipped is UTF-8 text.
-        path.write_bytes(data[:offset] + bytes([data[offset] ^ 0x80]) + data[offset + 1 :])
+        flip(path, offset, 1 << offset % 8)
+        problems = verify(journal).problems
+        path.write_bytes(data)
 
-        problems = verify(sound).problems
-
-        assert problems
-        assert problems[0].startswith(f"{path}, line {1 + data[:offset].count(10)}: ")
-
-
-@pytest.mark.parametrize("broken", ["{", '{"seq":1', "[1]", "3", "null", "", '"text"'])
-def test_a_line_that_is_no_object_is_found(sound: Path, broken: str) -> None:
-    path = segment(sound, EVENTS, 3)
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text(f"{lines[0]}{broken}\n")
-
-    [problem, *_] = verify(sound).problems
-
-    assert problem.startswith(f"{path}, line 2: not a JSON object")
+        assert problems, offset
+        start = max((start for start in lengths if start <= offset), default=0)
+        if offset < start + lengths[start]:
+            assert f"{lengths[start]} bytes from byte {start} on are no whole frame" in problems[0]
 
 
-def test_a_last_line_that_is_cut_off_is_found(sound: Path) -> None:
-    path = segment(sound, TRANSITIONS, 3)
-    path.write_bytes(path.read_bytes()[:-1])
+def test_a_missing_segment_is_found_wherever_it_is(sound: Path, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        path = segment_path(sound, number)
+        path.rename(tmp_path / "away")
 
-    assert verify(sound).problems == (f"{path}, line 2: the line is cut off",)
+        assert f"{path.name}: is missing" in verify(sound).problems
 
-
-@pytest.mark.parametrize(
-    ("table", "column"),
-    [(table, column.name) for table in TABLES for column in table.columns if not column.nullable],
-    ids=lambda value: getattr(value, "name", value),
-)
-@pytest.mark.parametrize("change", [without, lambda column: with_value(column, None)], ids=["absent", "null"])
-def test_a_missing_column_is_found(
-    sound: Path, table: Table, column: str, change: Callable[[str], Callable[[dict[str, Any]], Any]]
-) -> None:
-    path = segment(sound, table, 3)
-
-    change_line(path, 2, change(column))
-
-    assert verify(sound).problems[0] == f"{path}, line 2: column {column} is missing"
+        (tmp_path / "away").rename(path)
 
 
-@pytest.mark.parametrize("column", [column.name for column in EVENTS.columns if column.nullable])
-def test_a_nullable_column_may_be_null_or_absent(sound: Path, column: str) -> None:
-    change_line(segment(sound, EVENTS), 1, without(column))
-    change_line(segment(sound, EVENTS), 2, with_value(column, None))
+def test_all_segments_missing_are_found(sound: Path) -> None:
+    for path in segments(sound):
+        path.unlink()
 
-    assert verify(sound).problems == ()
-
-
-@pytest.mark.parametrize(
-    ("table", "column", "value", "type_"),
-    [
-        (EVENTS, "seq", "1", "long"),
-        (EVENTS, "seq", 1.0, "long"),
-        (EVENTS, "queue_ns", True, "long"),
-        (EVENTS, "dispatcher", 1, "string"),
-        (EVENTS, "payload", {"a": 1}, "string"),
-        (TRANSITIONS, "valid", 1, "boolean"),
-        (TRANSITIONS, "valid", "true", "boolean"),
-        (TRANSITIONS, "entity", ["job_1"], "string"),
-    ],
-    ids=lambda value: getattr(value, "name", repr(value)),
-)
-def test_a_value_of_the_wrong_type_is_found(sound: Path, table: Table, column: str, value: Any, type_: str) -> None:
-    path = segment(sound, table, 3)
-
-    change_line(path, 2, with_value(column, value))
-
-    assert verify(sound).problems[0] == f"{path}, line 2: column {column} should be a {type_}, got {value!r}"
+    assert verify(sound).problems == tuple(f"segment-0000000{number}.journal: is missing" for number in (1, 2, 3))
 
 
-def test_unknown_columns_are_found(sound: Path) -> None:
-    change_line(segment(sound, EVENTS), 1, lambda row: row | {"b": 1, "a": 2})
+def test_a_missing_manifest_is_found(sound: Path) -> None:
+    (sound / "journal.json").unlink()
 
-    assert verify(sound).problems[0].endswith(", line 1: unknown columns: a, b")
-
-
-@pytest.mark.parametrize(("seq", "after"), [(3, "seq 3 follows 1"), (1, "seq 1 follows 1"), (0, "seq 0 follows 1")])
-def test_a_gap_in_the_order_of_events_and_a_repetition_are_found(sound: Path, seq: int, after: str) -> None:
-    path = segment(sound, EVENTS)
-
-    change_line(path, 2, with_value("seq", seq))
-
-    assert verify(sound).problems[0] == f"{path}, line 2: {after}"
+    assert verify(sound).problems == ("journal.json: is missing",)
 
 
-def test_events_that_do_not_begin_at_1_are_found(sound: Path) -> None:
-    segment(sound, EVENTS, 1).unlink()
+def test_without_a_manifest_a_missing_segment_in_the_middle_is_found(sound: Path) -> None:
+    (sound / "journal.json").unlink()
+    segment_path(sound, 2).unlink()
 
-    assert verify(sound).problems[:2] == (
-        f"{segment(sound, EVENTS, 2)}: a segment is missing before this one",
-        f"{segment(sound, EVENTS, 2)}, line 1: seq 3 follows 0",
+    assert verify(sound).problems == (
+        "journal.json: is missing",
+        "segment-00000002.journal: is missing",
+        "segment-00000003.journal, frame 1: seq 5 follows 2",
     )
 
 
-def test_a_missing_segment_is_found(sound: Path) -> None:
-    segment(sound, EVENTS, 2).unlink()
+def test_a_missing_open_segment_is_found(writer: JournalWriter, journal: Path) -> None:
+    write_event(writer)
+    writer.flush()
+    writer.roll()
+    (journal / ".segment-00000002.journal.open").unlink()
+
+    assert verify(journal).problems == ("segment 2: is missing: the manifest says that it is being written",)
+    with pytest.raises(JournalError, match="the journal cannot be written: No such file or directory"):
+        writer.close()
+
+
+def test_segments_that_the_manifest_does_not_know_are_found(sound: Path) -> None:
+    Manifest(2, 1, True).write(sound, sync=False)
 
     problems = verify(sound).problems
 
-    assert f"{segment(sound, EVENTS, 3)}: a segment is missing before this one" in problems
-    assert f"{segment(sound, EVENTS, 3)}, line 1: seq 5 follows 2" in problems
+    assert "segment-00000002.journal: the manifest ends at 1" in problems
+    assert "segment-00000003.journal: the manifest ends at 1" in problems
 
 
-def test_a_missing_last_segment_is_found_by_the_transitions_of_its_events(sound: Path) -> None:
-    segment(sound, EVENTS, 3).unlink()
+def test_an_open_segment_of_a_closed_journal_is_found(sound: Path) -> None:
+    path = sound / ".segment-00000004.journal.open"
+    start = encode_frame(4, START, 0, b'{"format": 1, "segment": 4, "first_seq": 7}')
+    path.write_bytes(start)
+    with_a_start_alone = verify(sound)
+    rows = encode_frame(4, ROWS, 1, frames_of(segment_path(sound, 3))[1].payload, 7, 1, 1)
+    path.write_bytes(start + rows)
 
-    assert verify(sound).problems == tuple(
-        f"{segment(sound, TRANSITIONS, 3)}, line {line}: seq {seq} is of an event that is not in the journal"
-        for line, seq in ((1, 5), (2, 6))
+    # That is what a crash at the start of the next writer leaves.
+    assert with_a_start_alone == (6, 6, (), (path,), ())
+    assert verify(sound).problems == (f"{path.name}: is open, and the manifest says that all are closed",)
+
+
+def test_a_segment_under_the_name_of_another_is_found(sound: Path, tmp_path: Path) -> None:
+    second, third = segment_path(sound, 2), segment_path(sound, 3)
+    second.rename(tmp_path / "away")
+    third.rename(second)
+    (tmp_path / "away").rename(third)
+
+    problems = verify(sound).problems
+
+    for path in (second, third):
+        assert f"{path.name}: {path.stat().st_size - 16} bytes from byte 0 on are no whole frame" in problems
+    assert seqs(sound) == [1, 2]
+
+
+def test_a_frame_that_was_taken_out_is_found(sound: Path) -> None:
+    path = segment_path(sound, 2)
+    first = frames_of(path)[1]
+    data = path.read_bytes()
+    path.write_bytes(data[: first.offset] + data[first.end :])
+
+    problems = verify(sound).problems
+
+    assert f"segment-00000002.journal: 1 frames are missing at byte {first.offset}" in problems
+    assert "segment-00000002.journal, frame 2: seq 4 follows 2" in problems
+    assert "segment-00000002.journal: does not say where its end begins" in problems
+    assert "segment-00000002.journal, frame 3: the segment had 2 events and 2 transitions, now 1 and 1" in problems
+
+
+def test_an_end_that_was_taken_off_is_found(sound: Path) -> None:
+    path = segment_path(sound, 3)
+    path.write_bytes(path.read_bytes()[: frames_of(path)[-1].offset])
+
+    assert verify(sound).problems == (
+        "segment-00000003.journal: has no end",
+        "segment-00000003.journal: does not say where its end begins",
     )
 
 
-def test_a_transition_of_an_unknown_event_is_found(sound: Path) -> None:
-    path = segment(sound, TRANSITIONS, 3)
+def test_a_frame_after_the_end_is_found(sound: Path) -> None:
+    path = segment_path(sound, 3)
+    data = path.read_bytes()
+    end = frames_of(path)[-1]
+    more = encode_frame(3, ROWS, 4, frames_of(path)[1].payload, 7, 1, 1)
+    path.write_bytes(data[: end.end] + more)
 
-    change_line(path, 2, with_value("seq", 7))
+    problems = verify(sound).problems
 
-    assert verify(sound).problems == (f"{path}, line 2: seq 7 is of an event that is not in the journal",)
+    assert "segment-00000003.journal, frame 4: comes after the end" in problems
+    assert "segment-00000003.journal: has no end" in problems
 
 
-def test_transitions_that_are_out_of_order_are_found(sound: Path) -> None:
-    path = segment(sound, TRANSITIONS, 3)
+def test_an_empty_segment_is_found(sound: Path) -> None:
+    segment_path(sound, 3).write_bytes(b"")
 
-    change_line(path, 2, with_value("seq", 4))
+    assert verify(sound).problems == (
+        "segment-00000003.journal: has no end",
+        "segment-00000003.journal: does not say where its end begins",
+        "segment-00000003.journal: has no whole frame",
+    )
 
-    assert verify(sound).problems == (f"{path}, line 2: seq 4 follows 5",)
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"first_seq": 5}, "frame 1: seq 5 follows 2"),
+        ({"first_seq": 2}, "frame 1: seq 2 follows 2"),
+        ({"events": 2}, "frame 1: has (1, 1) rows and says (2, 1)"),
+        ({"transitions": 0}, "frame 1: has (1, 1) rows and says (1, 0)"),
+        ({"kind": 9}, "frame 1: is of the unknown kind 9"),
+        ({"kind": START}, "frame 1: cannot be read: "),
+        ({"kind": END}, "frame 1: cannot be read: "),
+        ({"number": 2}, "1 frames are missing at byte 107"),
+        ({"segment": 3}, " bytes from byte 107 on are no whole frame"),
+    ],
+    ids=str,
+)
+def test_a_frame_that_is_whole_and_does_not_fit_is_found(sound: Path, values: dict[str, int], problem: str) -> None:
+    path = segment_path(sound, 2)
+    rewrite(path, with_header(path, 1, **values))
+
+    assert any(line.startswith(path.name) and problem in line for line in verify(sound).problems)
+
+
+def test_a_start_that_is_not_the_first_frame_is_found(sound: Path) -> None:
+    path = segment_path(sound, 2)
+    start = frames_of(path)[0]
+    rewrite(path, (1, encode_frame(2, START, 1, start.payload)))
+
+    assert "segment-00000002.journal, frame 1: is the start of segment 2" in verify(sound).problems
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x05\0\0\0null!", b"\xff\xff\xff\xff{}", b"\x02\0\0\0{}"])
+def test_rows_that_are_none_are_found(sound: Path, payload: bytes) -> None:
+    path = segment_path(sound, 2)
+    rewrite(path, (1, encode_frame(2, ROWS, 1, payload, 3, 1, 1)))
+
+    assert any(line.startswith(f"{path.name}, frame 1: cannot be read: ") for line in verify(sound).problems)
+
+
+def test_a_gap_in_the_order_of_acceptance_is_found(open_writer: Open, journal: Path) -> None:
+    writer = open_writer(write_ahead=True)
+    for number in range(3):
+        writer.append_accepted(b'{"number":%d}' % number)
+    writer.close()
+    path = segment_path(journal, 1)
+    before = verify(journal)
+    rewrite(path, with_header(path, 2, first_seq=3))
+
+    assert before.problems == ()
+    assert verify(journal).problems == (
+        "segment-00000001.journal, frame 2: accepted seq 3 follows 1",
+        "segment-00000001.journal, frame 3: accepted seq 3 follows 3",
+    )
 
 
 def test_all_problems_are_told(sound: Path) -> None:
     for number in (1, 2, 3):
-        change_line(segment(sound, TRANSITIONS, number), 2, without("machine"))
+        flip(segment_path(sound, number), 100)
 
-    assert len(verify(sound).problems) == 3
+    damaged = [line for line in verify(sound).problems if "no whole frame" in line]
+
+    assert [line[:24] for line in damaged] == [f"segment-0000000{number}.journal" for number in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("moment", ["segments", "open_segments", "read_manifest", "missing_segments", "open_frames"])
+@pytest.mark.parametrize("after", [False, True])
 def test_a_journal_that_is_written_meanwhile_has_no_problems(
-    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch
+    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, moment: str, after: bool
 ) -> None:
-    """Segments closed between the look at the events and the one at the transitions seemed to lack their events."""
-    writer = open_writer(segment_age_s=1e-9)
-    list_segments = reader.segments
-
-    def list_and_roll(path: Path, table: Table) -> list[Path]:
-        listed = list_segments(path, table)
+    """A segment that was closed between two listings seemed to be missing."""
+    writer = open_writer(retention_bytes=3000)
+    for _ in range(3):
         write_event(writer, transitions=1)
         writer.flush()
-        return listed
-
-    monkeypatch.setattr(reader, "segments", list_and_roll)
+        writer.roll()
+    roll_meanwhile(writer, monkeypatch, verification, moment, after=after)
 
     assert verify(journal).problems == ()
 
@@ -229,26 +330,62 @@ def test_a_journal_that_is_written_meanwhile_has_no_problems(
 def test_rows_come_from_all_closed_segments_in_order(sound: Path) -> None:
     assert [row["seq"] for row in read_rows(sound, EVENTS)] == [1, 2, 3, 4, 5, 6]
     assert [row["seq"] for row in read_rows(str(sound), TRANSITIONS)] == [1, 2, 3, 4, 5, 6]
+    assert [row["entity"] for row in read_rows(sound, EVENTS)] == [f"job_{number}" for number in range(6)]
 
 
-def test_segments_are_ordered_by_number_and_not_by_name(sound: Path) -> None:
-    segment(sound, EVENTS, 3).rename(sound / "events" / "events-100000000.jsonl")
+def test_rows_of_the_open_segment_come_if_they_are_asked_for(open_writer: Open, journal: Path) -> None:
+    writer = open_writer()
+    for _ in range(2):
+        write_event(writer, transitions=1)
+        writer.flush()
+        writer.roll()
+    write_event(writer, transitions=1)
+    writer.flush()
+    write_event(writer)
 
-    assert [row["seq"] for row in read_rows(sound, EVENTS)] == [1, 2, 3, 4, 5, 6]
-
-
-def test_reading_ends_at_a_row_that_is_wrong(sound: Path) -> None:
-    change_line(segment(sound, EVENTS, 2), 2, without("outcome"))
-    read = read_rows(sound, EVENTS)
-    before = [next(read)["seq"] for _ in range(3)]
-
-    with pytest.raises(JournalError, match=r"events-00000002.jsonl, line 2: column outcome is missing"):
-        next(read)
-
-    assert before == [1, 2, 3]
+    assert seqs(journal) == seqs(journal, TRANSITIONS) == [1, 2]
+    assert seqs(journal, include_open=True) == seqs(journal, TRANSITIONS, include_open=True) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("read", [lambda path: list(read_rows(path, EVENTS)), verify, tail, reader.recover])
+def test_what_is_damaged_is_passed_over_and_told(sound: Path) -> None:
+    path = segment_path(sound, 2)
+    frame = frames_of(path)[1]
+    flip(path, frame.end - 1)
+    segment_path(sound, 3).unlink()
+    told: list[str] = []
+
+    read = [row["seq"] for row in read_rows(sound, EVENTS, on_damage=told.append)]
+
+    assert read == [1, 2, 4]
+    assert told == [
+        "segment-00000003.journal: is missing",
+        f"segment-00000002.journal: {frame.end - frame.offset} bytes from byte {frame.offset} on are no whole frame",
+    ]
+
+
+def test_damage_is_logged_if_nobody_is_told(sound: Path, caplog: pytest.LogCaptureFixture) -> None:
+    segment_path(sound, 2).unlink()
+
+    assert seqs(sound) == [1, 2, 5, 6]
+
+    assert caplog.messages == [f"{sound}: segment-00000002.journal: is missing"]
+
+
+def test_a_torn_tail_of_an_open_segment_is_not_told_by_readers(
+    writer: JournalWriter, journal: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        write_event(writer)
+        writer.flush()
+    [path] = open_segments(journal)
+    path.write_bytes(path.read_bytes()[:-5])
+
+    assert seqs(journal, include_open=True) == [1]
+    assert [row["seq"] for row in tail(journal)] == [1]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("read", [lambda path: list(read_rows(path, EVENTS)), verify, tail, recover])
 def test_what_is_no_journal_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
     (tmp_path / "file").write_text("")
 
@@ -256,79 +393,103 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, read: Callable[[Path], ob
         read(tmp_path / "none")
     with pytest.raises(JournalError, match=r"file: no such journal folder"):
         read(tmp_path / "file")
-    with pytest.raises(JournalError, match=r"not a journal: it has no folder events and no folder transitions"):
+    with pytest.raises(JournalError, match=r"not a journal: it has n"):
         read(tmp_path)
+    assert files(tmp_path) == ["file"]
 
 
-def test_a_journal_needs_both_tables(tmp_path: Path) -> None:
-    (tmp_path / "events").mkdir()
-    with pytest.raises(JournalError, match=r"not a journal: it has no folder transitions$"):
-        check_journal(tmp_path)
-    (tmp_path / "transitions").mkdir()
+@pytest.mark.parametrize("name", ["journal.json", "segment-00000001.journal", ".segment-00000001.journal.open"])
+def test_a_folder_with_any_of_a_journals_files_is_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
 
     assert check_journal(str(tmp_path)) == tmp_path
 
 
 def test_a_segment_that_cannot_be_read_is_named(sound: Path) -> None:
-    path = segment(sound, EVENTS, 1)
+    path = segment_path(sound, 1)
     path.unlink()
     path.mkdir()
 
-    with pytest.raises(JournalError, match=r"events-00000001.jsonl: cannot be read: Is a directory"):
-        rows(sound, EVENTS)
+    for read in (lambda: seqs(sound), lambda: verify(sound), lambda: tail(sound)):
+        with pytest.raises(JournalError, match=r"segment-00000001.journal: cannot be read: Is a directory"):
+            read()
+
+
+@pytest.mark.parametrize("moment", ["segments", "missing_segments", "_rows_frames", "open_frames"])
+@pytest.mark.parametrize("include_open", [False, True])
+def test_rows_that_are_read_beside_a_writer_have_no_gap(
+    open_writer: Open,
+    journal: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    moment: str,
+    include_open: bool,
+) -> None:
+    """What retention removes meanwhile is gone from the beginning, and nothing is told of it."""
+    writer = open_writer(retention_bytes=2500)
+    for _ in range(3):
+        write_event(writer, transitions=1)
+        writer.flush()
+        writer.roll()
+    roll_meanwhile(writer, monkeypatch, reader, moment, after=True)
+
+    read = seqs(journal, include_open=include_open)
+
+    assert read == list(range(read[0], read[-1] + 1))
+    assert read[-1] >= 3
+    assert caplog.messages == []
 
 
 # -- tail ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("count", "seqs"),
+    ("count", "found"),
     [(0, []), (1, [6]), (2, [5, 6]), (3, [4, 5, 6]), (6, [1, 2, 3, 4, 5, 6]), (99, [1, 2, 3, 4, 5, 6])],
 )
-def test_tail_gives_the_last_events_in_order(sound: Path, count: int, seqs: list[int]) -> None:
-    assert [row["seq"] for row in tail(sound, count)] == seqs
+def test_tail_gives_the_last_events_in_order(sound: Path, count: int, found: list[int]) -> None:
+    assert [row["seq"] for row in tail(sound, count)] == found
+
+
+def test_tail_gives_the_last_of_a_frame_with_more(writer: JournalWriter, journal: Path) -> None:
+    for _ in range(5):
+        write_event(writer)
+    writer.close()
+
+    assert [row["seq"] for row in tail(journal, 2)] == [4, 5]
 
 
 def test_tail_looks_into_the_open_segment(open_writer: Open, journal: Path) -> None:
-    writer = open_writer(segment_bytes=1024, buffer_rows=1)
-    for _ in range(6):
+    writer = open_writer()
+    for _ in range(3):
         write_event(writer)
-
-    assert [row["seq"] for row in tail(journal)] == [1, 2, 3, 4, 5, 6]
-    assert list((journal / "events").glob(".*"))
-    assert list((journal / "events").glob("e*"))
-
-
-def test_tail_passes_over_a_row_that_is_being_written(writer: JournalWriter, journal: Path) -> None:
-    write_event(writer)
+        writer.flush()
+        writer.roll()
     write_event(writer)
     writer.flush()
-    [path] = (journal / "events").iterdir()
-    path.write_bytes(path.read_bytes()[:-5])
 
-    assert [row["seq"] for row in tail(journal)] == [1]
+    assert [row["seq"] for row in tail(journal, 2)] == [3, 4]
 
 
 def test_tail_of_an_empty_journal_is_empty(writer: JournalWriter, journal: Path) -> None:
     assert tail(journal) == []
 
 
-@pytest.mark.parametrize("moment", ["open_segments", "segments"])
+@pytest.mark.parametrize("moment", ["open_segments", "segments", "_rows_frames", "open_frames"])
 def test_tail_misses_no_segment_that_is_closed_meanwhile(
-    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, moment: str
 ) -> None:
     """One that was closed between the two listings was in neither, or was not found any more when it was read."""
-    writer = open_writer(segment_bytes=1024)
+    writer = open_writer()
     write_event(writer)
     writer.flush()
-    listing = getattr(reader, moment)
+    writer.roll()
+    write_event(writer)
+    writer.flush()
+    roll_meanwhile(writer, monkeypatch, reader, moment, after=True)
 
-    def list_and_roll(path: Path, table: Table) -> list[Path]:
-        listed: list[Path] = listing(path, table)
-        write_event(writer, JobEvent("big enough to roll" * 100))
-        writer.flush()
-        return listed
+    read = [row["seq"] for row in tail(journal)]
 
-    monkeypatch.setattr(reader, moment, list_and_roll)
-
-    assert [row["seq"] for row in tail(journal)] == [1, 2]
+    assert read == list(range(1, len(read) + 1))
+    assert len(read) >= 2
+    assert caplog.messages == []

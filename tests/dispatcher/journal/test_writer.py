@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dispatcher import JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, verify
 
-from .conftest import Job, JobEvent, State, lines, rows, write_event
+from .conftest import Job, JobEvent, State, rows, write_event
 
 Open = Callable[..., JournalWriter]
 
@@ -60,11 +60,19 @@ class UnprintableError(Exception):
 
 def test_a_full_event_row_has_the_columns_of_the_schema_in_their_order(writer: JournalWriter, journal: Path) -> None:
     writer.begin(1000)
-    writer.event("central", JobEvent("job_1", {"a": [1]}), 900, 1100, 101, 102, "failed", LookupError("lost"))
+    writer.event(
+        "central",
+        JobEvent("job_1", {"a": [1]}),
+        100,
+        200,
+        "failed",
+        LookupError("lost"),
+        accepted_seq=7,
+        redelivered=True,
+    )
     writer.close()
 
-    [line] = lines(journal / "events" / "events-00000001.jsonl")
-    row = json.loads(line)
+    [row] = rows(journal, EVENTS)
     assert list(row) == [column.name for column in EVENTS.columns]
     assert row == {
         "seq": 1,
@@ -74,24 +82,37 @@ def test_a_full_event_row_has_the_columns_of_the_schema_in_their_order(writer: J
         "entity": "job_1",
         "enqueued_at": 900,
         "started_at": 1000,
-        "finished_at": 1100,
-        "queue_ns": 101,
-        "handling_ns": 102,
+        "finished_at": 1200,
+        "queue_ns": 100,
+        "handling_ns": 200,
         "outcome": "failed",
         "error": "LookupError: lost",
         "payload": '{"a":[1]}',
+        "accepted_seq": 7,
+        "redelivered": True,
     }
+
+
+def test_in_virtual_time_all_moments_of_an_event_are_one(writer: JournalWriter, journal: Path) -> None:
+    writer.virtual = True
+    write_event(writer, transitions=1)
+    writer.close()
+
+    [row] = rows(journal, EVENTS)
+    assert (row["enqueued_at"], row["started_at"], row["finished_at"]) == (1000, 1000, 1000)
+    assert (row["queue_ns"], row["handling_ns"]) == (10, 20)
 
 
 def test_a_transition_row_has_the_columns_of_the_schema_in_their_order(writer: JournalWriter, journal: Path) -> None:
     writer.begin(1000)
     writer.transition("Job", "job_1", State.NEW, Job.STARTED, State.RUNNING, valid=True)
     writer.transition("Job", "job_1", State.RUNNING, Job.STARTED, State.RUNNING, valid=False)
+    writer.event("central", JobEvent(), 1, 1, "handled")
     writer.close()
 
-    parsed = [json.loads(line) for line in lines(journal / "transitions" / "transitions-00000001.jsonl")]
-    assert [list(row) for row in parsed] == [[column.name for column in TRANSITIONS.columns]] * 2
-    assert parsed[0] == {
+    read = rows(journal, TRANSITIONS)
+    assert [list(row) for row in read] == [[column.name for column in TRANSITIONS.columns]] * 2
+    assert read[0] == {
         "seq": 1,
         "machine": "Job",
         "entity": "job_1",
@@ -101,7 +122,7 @@ def test_a_transition_row_has_the_columns_of_the_schema_in_their_order(writer: J
         "at": 1000,
         "valid": True,
     }
-    assert (parsed[1]["from_state"], parsed[1]["valid"]) == ("RUNNING", False)
+    assert (read[1]["from_state"], read[1]["valid"]) == ("RUNNING", False)
 
 
 def test_a_null_is_left_out(writer: JournalWriter, journal: Path) -> None:
@@ -125,17 +146,79 @@ def test_events_are_numbered_from_1_and_transitions_have_the_number_of_their_eve
     assert verify(journal).problems == ()
 
 
+@pytest.mark.parametrize("numbers", [(0, 255), (256, 65535), (65536, 2**32 - 1), (2**32, 2**62), (-5, 7)])
+def test_durations_of_any_size_come_back_as_they_were(
+    writer: JournalWriter, journal: Path, numbers: tuple[int, int]
+) -> None:
+    for number in numbers:
+        writer.begin(2**62)
+        writer.event("central", JobEvent(), number, numbers[0], "handled")
+    writer.close()
+
+    read = rows(journal, EVENTS)
+    assert [(row["queue_ns"], row["handling_ns"]) for row in read] == [(number, numbers[0]) for number in numbers]
+    assert [row["enqueued_at"] for row in read] == [2**62 - number for number in numbers]
+
+
+def test_rows_that_differ_in_what_is_null_come_back_as_they_were(open_writer: Open, journal: Path) -> None:
+    writer = open_writer()
+    given: list[tuple[str | None, Any, BaseException | None, int, bool]] = [
+        ("job_1", None, None, 0, False),
+        (None, {"a": 1}, LookupError("größe"), 5, True),
+        ("", "", None, 0, False),
+        ("größe", None, LookupError("second"), 6, False),
+        (None, None, None, 7, True),
+    ]
+    for entity, payload, error, accepted_seq, redelivered in given:
+        write_event(writer, JobEvent(entity, payload), error=error, accepted_seq=accepted_seq, redelivered=redelivered)
+    writer.close()
+
+    assert [
+        (row.get("entity"), row.get("payload"), row.get("error"), row.get("accepted_seq"), row["redelivered"])
+        for row in rows(journal, EVENTS)
+    ] == [
+        ("job_1", None, None, None, False),
+        (None, '{"a":1}', "LookupError: größe", 5, True),
+        ("", '""', None, None, False),
+        ("größe", None, "LookupError: second", 6, False),
+        (None, None, None, 7, True),
+    ]
+
+
+def test_rows_of_many_kinds_keep_theirs(writer: JournalWriter, journal: Path) -> None:
+    for number in range(300):
+        writer.begin(number)
+        writer.transition(f"machine_{number % 7}", "e", State.NEW, Job.ENDED, State.NEW, valid=number % 2 == 0)
+        writer.event(f"dispatcher_{number % 5}", JobEvent(type=Job(1 + number % 2)), 0, 0, "handled")
+        if number % 100 == 99:
+            writer.flush()
+    writer.close()
+
+    assert [(row["dispatcher"], row["event_type"]) for row in rows(journal, EVENTS)] == [
+        (f"dispatcher_{number % 5}", ("STARTED", "ENDED")[number % 2]) for number in range(300)
+    ]
+    assert [(row["machine"], row["valid"]) for row in rows(journal, TRANSITIONS)] == [
+        (f"machine_{number % 7}", number % 2 == 0) for number in range(300)
+    ]
+
+
+def surrogates_told(text: str) -> str:
+    """As the text comes back: what UTF-8 cannot say is told by its number."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 @pytest.mark.parametrize("text", ODD_STRINGS, ids=ascii)
 def test_any_string_comes_back_as_it_was(writer: JournalWriter, journal: Path, text: str) -> None:
     writer.begin(1)
     writer.transition(text, text, State.NEW, Job.STARTED, State.NEW, valid=True)
-    writer.event(text, JobEvent(text, {"text": text}), 1, 1, 0, 0, "failed", LookupError(text))
+    writer.event(text, JobEvent(text, {"text": text}), 0, 0, "failed", LookupError(text))
     writer.close()
 
     [event], [transition] = rows(journal, EVENTS), rows(journal, TRANSITIONS)
-    assert (event["dispatcher"], event["entity"], event["error"]) == (text, text, f"LookupError: {text}")
+    told = surrogates_told(text)
+    assert (event["dispatcher"], event["entity"], event["error"]) == (text, told, f"LookupError: {told}")
     assert json.loads(event["payload"]) == {"text": text}
-    assert (transition["machine"], transition["entity"]) == (text, text)
+    assert (transition["machine"], transition["entity"]) == (text, told)
 
 
 @given(text=st.text(st.characters()), names=st.lists(st.text(st.characters()), max_size=3))
@@ -146,7 +229,9 @@ def test_any_text_of_any_event_verifies(tmp_path_factory: pytest.TempPathFactory
         write_event(writer, JobEvent(text, {text: names}), dispatcher=name, error=LookupError(name))
     writer.close()
 
-    assert [row["dispatcher"] for row in rows(path, EVENTS)] == [text, *names]
+    assert [(row["dispatcher"], row["entity"], row["error"]) for row in rows(path, EVENTS)] == [
+        (name, surrogates_told(text), surrogates_told(f"LookupError: {name}")) for name in [text, *names]
+    ]
     assert verify(path).problems == ()
 
 
@@ -154,7 +239,7 @@ def test_any_text_of_any_event_verifies(tmp_path_factory: pytest.TempPathFactory
 def test_any_name_of_an_enum_member_comes_back_as_it_was(writer: JournalWriter, journal: Path, odd: Enum) -> None:
     writer.begin(1)
     writer.transition("Job", "job_1", odd, odd, odd, valid=True)
-    writer.event("central", JobEvent(type=odd), 1, 1, 0, 0, "handled")
+    writer.event("central", JobEvent(type=odd), 0, 0, "handled")
     writer.close()
 
     [event], [transition] = rows(journal, EVENTS), rows(journal, TRANSITIONS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,60 +11,92 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from dispatcher.journal.columns import EventRow, Kind, MoveKind, MoveRow, encode_rows
+from dispatcher.journal.segments import Manifest, SegmentFile, Summary
 from pipeline.spark import JournalTables, read_journal
 
 SECOND = 1_000_000_000
 
 
 class JournalBuilder:
-    """A journal folder to which events and transitions are added row by row. Times are in seconds."""
+    """A journal to which events and transitions are added row by row, in any order. Times are in seconds.
+
+    It is written when `path` or `tables` is asked for: one segment for each run of seqs without a gap.
+    """
 
     def __init__(self, path: Path, spark: SparkSession) -> None:
-        self.path = path
+        self._path = path
         self._spark = spark
-        for table in ("events", "transitions"):
-            (path / table).mkdir(parents=True)
+        self._events: list[dict[str, Any]] = []
+        self._moves: list[dict[str, Any]] = []
+        self._written: tuple[int, int] | None = None
 
-    def line(self, table: str, text: str, segment: str = "00000001", prefix: str = "") -> None:
-        """Append a line as it is to one of the table's segments."""
-        with (self.path / table / f"{prefix}{table}-{segment}.jsonl").open("a", encoding="utf-8") as lines:
-            lines.write(text + "\n")
+    @property
+    def path(self) -> Path:
+        """The journal's folder, with all that has been added."""
+        if self._written != (len(self._events), len(self._moves)):
+            self._write()
+            self._written = (len(self._events), len(self._moves))
+        return self._path
+
+    def _write(self) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        for old in self._path.iterdir():
+            old.unlink()
+        last = 0
+        for last, (events, moves) in enumerate(self._runs(), start=1):
+            first_seq = events[0]["seq"] if events else moves[0]["seq"]
+            segment = SegmentFile(self._path, last, Summary(first_seq))
+            while events or moves:
+                # A frame is in virtual time or not; an event's transitions are in its frame.
+                is_virtual = bool(events) and _is_virtual(events[0])
+                size = next((i for i, row in enumerate(events) if _is_virtual(row) != is_virtual), len(events))
+                upto = events[size]["seq"] if size < len(events) else first_seq + len(events) + 1
+                of_frame = [row for row in moves if row["seq"] < upto]
+                _append(segment, events[:size], of_frame, is_virtual)
+                events, moves = events[size:], moves[len(of_frame) :]
+            segment.close(sync=False, recover_from=last + 1)
+        Manifest(1, last, True).write(self._path, sync=False)
+
+    def _runs(self) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+        """Events without a gap in their seqs, with the transitions made meanwhile."""
+        events = sorted(self._events, key=lambda row: row["seq"])
+        moves = sorted(self._moves, key=lambda row: row["seq"])
+        while events or moves:
+            seq = min(rows[0]["seq"] for rows in (events, moves) if rows)
+            size = next((i for i, row in enumerate(events) if row["seq"] != seq + i), len(events))
+            of_run = [row for row in moves if row["seq"] < seq + max(1, size)]
+            yield events[:size], of_run
+            events, moves = events[size:], moves[len(of_run) :]
 
     def event(
         self, seq: int, event_class: str, event_type: str, entity: str | None = None, at: int = 0, **columns: Any
     ) -> None:
         """Add an event. `columns`: payload as a dict, and any other column of the table."""
-        row = {
+        payload = columns.pop("payload", None)
+        row: dict[str, Any] = {
             "seq": seq,
-            "dispatcher": "rm",
-            "event_class": event_class,
-            "event_type": event_type,
+            "kind": (columns.pop("dispatcher", "rm"), event_class, event_type, columns.pop("outcome", "handled")),
             "entity": entity,
-            "enqueued_at": at * SECOND,
+            "payload": None if payload is None else json.dumps(payload),
             "started_at": at * SECOND,
-            "finished_at": at * SECOND,
-            "queue_ns": 0,
-            "handling_ns": 0,
-            "outcome": "handled",
+            "error": None,
+            "accepted_seq": None,
+            "redelivered": False,
         } | columns
-        if "payload" in columns:
-            row["payload"] = json.dumps(columns["payload"])
-        self.line("events", json.dumps({key: value for key, value in row.items() if value is not None}))
+        started_at = row["started_at"]
+        row = {"enqueued_at": started_at, "finished_at": started_at} | row
+        waited, took = started_at - row["enqueued_at"], row["finished_at"] - started_at
+        row = {"queue_ns": waited, "handling_ns": took} | row
+        if not _is_virtual(row) and (row["queue_ns"], row["handling_ns"]) != (waited, took):
+            raise ValueError("a journal in real time has enqueued_at and finished_at that follow from the durations")
+        self._events.append(row)
 
     def move(self, seq: int, machine: str, entity: str, transition: str, at: int = 0, valid: bool = True) -> None:
         """Add a transition, written as `FROM EVENT TO`."""
         from_state, event_type, to_state = transition.split()
-        row = {
-            "seq": seq,
-            "machine": machine,
-            "entity": entity,
-            "from_state": from_state,
-            "event_type": event_type,
-            "to_state": to_state,
-            "at": at * SECOND,
-            "valid": valid,
-        }
-        self.line("transitions", json.dumps(row))
+        kind = (machine, from_state, event_type, to_state, valid)
+        self._moves.append({"seq": seq, "kind": kind, "entity": entity, "at": at * SECOND})
 
     def submit(self, seq: int, application: str, at: int = 0, *, name: str = "job", queue: str = "default") -> None:
         """Add an application's START."""
@@ -112,6 +144,29 @@ class JournalBuilder:
         return read_journal(self._spark, self.path)
 
 
+def _is_virtual(event: dict[str, Any]) -> bool:
+    return bool(event["enqueued_at"] == event["started_at"] == event["finished_at"])
+
+
+def _append(segment: SegmentFile, events: list[dict[str, Any]], moves: list[dict[str, Any]], is_virtual: bool) -> None:
+    kinds: list[Kind] = list(dict.fromkeys(row["kind"] for row in events))
+    move_kinds: list[MoveKind] = list(dict.fromkeys(row["kind"] for row in moves))
+    event_rows: list[EventRow] = [
+        (
+            kinds.index(row["kind"]),
+            *(row[name] for name in ("entity", "payload", "started_at", "queue_ns", "handling_ns", "error")),
+            row["accepted_seq"] or 0,
+            row["redelivered"],
+        )
+        for row in events
+    ]
+    move_rows: list[MoveRow] = [(move_kinds.index(row["kind"]), row["seq"], row["entity"], row["at"]) for row in moves]
+    first_seq = segment.summary.next_seq
+    payload = encode_rows(event_rows, move_rows, first_seq, kinds, move_kinds, virtual=is_virtual)
+    times = [row["at"] for row in moves] + [row[name] for row in events for name in ("enqueued_at", "finished_at")]
+    segment.append_rows(payload, len(events), len(moves), min(times), max(times))
+
+
 @pytest.fixture
 def journal(tmp_path: Path, spark: SparkSession) -> JournalBuilder:
     return JournalBuilder(tmp_path / "journal", spark)
@@ -125,7 +180,9 @@ def module_journal(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession
 
 def _assert_table(table: DataFrame, schema: str, rows: list[tuple[Any, ...]]) -> None:
     found = [(field.name, field.dataType) for field in table.schema]
-    assert found == [(field.name, field.dataType) for field in StructType.fromDDL(schema)]
+    declared = StructType.fromDDL(schema)
+    assert isinstance(declared, StructType)
+    assert found == [(field.name, field.dataType) for field in declared]
     assert sorted(map(tuple, table.collect()), key=repr) == sorted(rows, key=repr)
 
 

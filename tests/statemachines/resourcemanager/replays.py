@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from statemachines.resourcemanager import Replay, Resource, ResourceManagerConfi
 from statemachines.resourcemanager.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
 TIMEOUT_S = 60.0
-_WALL_CLOCK = re.compile(rb'"(?:%s)":\d+,' % "|".join(WALL_CLOCK_COLUMNS).encode())
 
 
 def config(**more: Any) -> ResourceManagerConfig:
@@ -103,11 +102,16 @@ class Journal:
         }
 
     def content(self) -> dict[str, bytes]:
-        """The segments, byte for byte but for the columns of wall-clock durations."""
-        assert verify(self.path)[2:] == ((), ()), "the journal has problems, or open segments"
+        """The tables as text, byte for byte but for the columns of wall-clock durations."""
+        found = verify(self.path)
+        assert (found.problems, found.open_segments) == ((), ()), "the journal has problems, or open segments"
+        tables = {"events": self.events, "transitions": self.transitions}
         return {
-            str(segment.relative_to(self.path)): _WALL_CLOCK.sub(b"", segment.read_bytes())
-            for segment in sorted(self.path.rglob("*.jsonl"))
+            name: "\n".join(
+                json.dumps({column: value for column, value in row.items() if column not in WALL_CLOCK_COLUMNS})
+                for row in rows
+            ).encode()
+            for name, rows in tables.items()
         }
 
 

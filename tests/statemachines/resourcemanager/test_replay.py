@@ -280,7 +280,7 @@ def test_two_replays_make_the_same_journal_byte_for_byte(tmp_path: Path) -> None
     one, two = (replayed(mixed_workload(), tmp_path / name).content() for name in ("one", "two"))
 
     assert one == two
-    assert set(one) == {"events/events-00000001.jsonl", "transitions/transitions-00000001.jsonl"}
+    assert min(text.count(b"\n") for text in one.values()) > 100
 
 
 def test_journal_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:

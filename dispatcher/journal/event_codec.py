@@ -1,0 +1,115 @@
+"""Events as they are kept in the write-ahead log: JSON, by the classes that were declared for their Enum class.
+
+A line is `{"event_class": ..., "event_type": ..., "model": ..., "event": {...}}`: the names of the Enum class and of
+its member, that of the event's own class, and its fields. Pydantic writes and reads the fields; no class is ever looked
+up by a name that a log gives, but among those declared.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any, Final
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import to_json
+
+from dispatcher.errors import EventNotDeclaredError, JournalError
+
+_EVENT: Final = b',"event":'
+
+
+class EventCodec:
+    """The declared event classes of one dispatcher. Declaring and encoding are for any thread."""
+
+    def __init__(self, dispatcher: str) -> None:
+        self._dispatcher = dispatcher
+        self._lock = threading.Lock()  # leaf lock
+        # Replaced under _lock, never changed.
+        self._types: dict[str, type[Enum]] = {}
+        self._models: dict[tuple[str, str], TypeAdapter[Any]] = {}  # by the names of Enum class and event class
+        self._names: dict[type, str] = {}  # as JSON, by the event's class
+
+    def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
+        """Events whose type is a member of `event_type` are instances of `classes`.
+
+        Raises:
+            TypeError: one of them is neither a pydantic model nor a dataclass, or has a field that cannot be kept.
+            ValueError: another Enum class, or another event class, of the same name was declared.
+        """
+        made = {}
+        for class_ in classes:
+            if not (isinstance(class_, type) and (is_dataclass(class_) or issubclass(class_, BaseModel))):
+                raise TypeError(f"events= takes pydantic models and dataclasses; {class_!r} is neither")
+            try:
+                made[class_] = TypeAdapter(class_)
+            except Exception as error:  # pydantic has many, and they are about the class's fields
+                raise TypeError(f"{class_.__name__} cannot be kept in a journal: {error}") from error
+        name = event_type.__name__
+        with self._lock:
+            if self._types.get(name, event_type) is not event_type:
+                raise ValueError(f"two Enum classes of the name {name} are registered; the journal tells them by it")
+            for class_ in made:
+                known = self._models.get((name, class_.__name__))
+                if known is not None and class_ not in self._names:
+                    raise ValueError(f"two event classes of the name {class_.__name__} are declared for {name}")
+            self._types = {**self._types, name: event_type}
+            self._models = {**self._models, **{(name, class_.__name__): made[class_] for class_ in made}}
+            self._names = {**self._names, **{class_: json.dumps(class_.__name__) for class_ in made}}
+
+    def encode(self, event: Any) -> bytes:
+        """The event's line, without its end.
+
+        Raises:
+            EventNotDeclaredError: its class was not declared for its Enum class.
+            JournalError: a field has a value that cannot be kept.
+        """
+        type_ = event.type
+        name = type(type_).__name__
+        model = self._names.get(type(event))
+        if model is None or (name, type(event).__name__) not in self._models:
+            raise EventNotDeclaredError(self._dispatcher, event)
+        try:
+            fields = to_json(event, inf_nan_mode="constants")
+            # What cannot be read again must not go into the log, to be found there after a crash.
+            self._models[name, type(event).__name__].validate_json(fields)
+        except Exception as error:  # of pydantic, or of the user's own serializers
+            raise JournalError(
+                f"{self._dispatcher}: {event!r} cannot be kept in the journal: {error}. Post an event whose fields are "
+                "of their declared types and go into JSON and back."
+            ) from error
+        head = f'{{"event_class":{json.dumps(name)},"event_type":{json.dumps(type_.name)},"model":{model}'
+        return b"".join((head.encode("ascii"), _EVENT, fields, b"}"))
+
+    def decode(self, line: bytes) -> Any:
+        """The event of a line.
+
+        Raises:
+            JournalError: its classes are not declared, or have changed so that it does not fit any more.
+        """
+        try:
+            head, _, fields = line.partition(_EVENT)  # a quotation mark within a name would have a backslash before it
+            said = json.loads(head + b"}")
+            key = said["event_class"], said["model"]
+            adapter = self._models.get(key)
+            if adapter is None:
+                raise JournalError(
+                    f"{self._dispatcher}: the journal has an unhandled event of the class {key[1]} for {key[0]}, which "
+                    f"is not declared. Call register({key[0]}, handler, events={key[1]}) before the start."
+                )
+            event = adapter.validate_json(fields[:-1])
+            wanted = self._types[key[0]][said["event_type"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise JournalError(
+                f"{self._dispatcher}: an unhandled event of the journal does not fit its class any more: {error}. "
+                f"Read it with the version that wrote it; it is {line[:500].decode('utf-8', 'replace')}"
+            ) from error
+        if event.type is not wanted:
+            raise JournalError(
+                f"{self._dispatcher}: {event!r}, read from the journal, has the type {event.type}, and was written "
+                f"with {wanted}. Make `type` a field of {key[1]}."
+            )
+        return event

@@ -1,0 +1,93 @@
+"""A daemon in write-ahead mode with four producers, which a test kills.
+
+Reads lines `JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS`, separated by tabs, and runs the daemon of each in a
+process forked for it: prints its `pid`, `ready` before it begins, `stopped` and why once all is handled, and `ended` once
+the process has.
+
+Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True, the handler
+that of each event that it gets to FOLDER/handled. EVENTS is how many each producer posts, 0: without end. RUN counts the
+runs on one journal; the numbers of each are greater than those of the one before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+
+PRODUCERS = 4
+EACH_RUN = 1_000_000
+
+
+class Job(Enum):
+    POSTED = 1
+
+
+@dataclass
+class Posted:
+    type: Job
+    producer: int
+    number: int
+    redelivered: bool = False
+
+
+def append_to(path: Path) -> int:
+    return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+
+
+def main(journal: str, folder: Path, segment_bytes: int, retention_bytes: int, run: int, events: int) -> None:
+    config = JournalConfig(
+        durability="sync",
+        write_ahead=True,
+        segment_bytes=segment_bytes,
+        retention_bytes=retention_bytes or None,
+    )
+    dispatcher = AsyncDispatcher(journal=JournalWriter(journal, config))
+    handled = append_to(folder / "handled")
+
+    def handle(event: Posted) -> None:
+        os.write(handled, b"%d %d %d\n" % (event.producer, event.number, event.redelivered))
+
+    def produce(producer: int) -> None:
+        accepted = append_to(folder / f"accepted-{producer}")
+        # Numbers of a run of its own: what an earlier one posted last may be in the log though nobody was told.
+        number = run * EACH_RUN
+        while not events or number < run * EACH_RUN + events:
+            number += 1
+            if not dispatcher.event_handler.handle(Posted(Job.POSTED, producer, number)):
+                break
+            os.write(accepted, b"%d\n" % number)
+
+    dispatcher.register(Job, handle, events=Posted)
+    dispatcher.init()
+    dispatcher.start()
+    print("ready", flush=True)
+    producers = [threading.Thread(target=produce, args=(producer,), daemon=True) for producer in range(PRODUCERS)]
+    for thread in producers:
+        thread.start()
+    for thread in producers:
+        thread.join()
+    dispatcher.stop()
+    print("stopped", dispatcher.failure_cause, flush=True)
+
+
+def serve() -> None:
+    logging.disable(logging.WARNING)
+    for line in sys.stdin:
+        journal, folder, *numbers = line.rstrip("\n").split("\t")
+        pid = os.fork()
+        if not pid:
+            main(journal, Path(folder), *map(int, numbers))
+            os._exit(0)
+        print("pid", pid, flush=True)
+        print("ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,122 @@
+"""A daemon in write-ahead mode that is killed at random moments loses no event that it accepted, and invents none."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatcher.journal import EVENTS, read_rows, verify
+
+from . import _daemon
+
+KILLS = 50
+TIMEOUT_S = 30
+
+
+class Daemon:
+    """Runs the daemon on one journal, again and again."""
+
+    def __init__(self, server: subprocess.Popen[str], folder: Path, segment_bytes: int, retention_bytes: int) -> None:
+        self._server = server
+        self._given = [str(folder / "journal"), str(folder), str(segment_bytes), str(retention_bytes)]
+        self.folder = folder
+        self.journal = folder / "journal"
+        self._run = 0
+
+    def start(self, events: int = 0) -> int:
+        """Returns its pid."""
+        self._run += 1
+        assert self._server.stdin is not None
+        self._server.stdin.write("\t".join((*self._given, str(self._run), str(events))) + "\n")
+        self._server.stdin.flush()
+        word, pid = self.said().split()
+        assert word == "pid"
+        return int(pid)
+
+    def said(self) -> str:
+        assert self._server.stdout is not None
+        return self._server.stdout.readline().rstrip("\n")
+
+    def kill_after(self, wait_s: float, *, ready: bool) -> None:
+        """kill -9, `wait_s` after the start, or after the daemon is ready."""
+        pid = self.start()
+        if ready:
+            assert self.said() == "ready"
+        time.sleep(wait_s)  # the moment of the kill is what is random
+        os.kill(pid, signal.SIGKILL)
+        while (said := self.said()) == "ready":
+            pass
+        assert said == "ended -9"
+
+    def accepted(self, producer: int) -> list[int]:
+        return _whole_lines(self.folder / f"accepted-{producer}")
+
+    def handled(self) -> dict[int, list[tuple[int, bool]]]:
+        """By producer, the numbers in the order of their handling, and whether they were redelivered."""
+        handled: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+        for line in (self.folder / "handled").read_text().splitlines():
+            producer, number, redelivered = map(int, line.split())
+            handled[producer].append((number, bool(redelivered)))
+        return handled
+
+
+def _whole_lines(path: Path) -> list[int]:
+    return list(map(int, path.read_text().splitlines())) if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[subprocess.Popen[str]]:
+    """Forks the daemons: a new Python for each would take longer than its life."""
+    with subprocess.Popen(
+        [sys.executable, _daemon.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        yield server
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    ("seed", "segment_bytes", "retention_bytes"),
+    [(1, 1 << 26, 0), (2, 4096, 0), (3, 4096, 20_000), (4, 1024, 1)],
+    ids=["one segment", "rolling", "rolling and removal", "all at once"],
+)
+def test_what_was_accepted_is_handled_after_a_kill_in_the_order_of_its_producer(
+    server: subprocess.Popen[str], tmp_path: Path, seed: int, segment_bytes: int, retention_bytes: int
+) -> None:
+    rng = random.Random(seed)
+    daemon = Daemon(server, tmp_path, segment_bytes, retention_bytes)
+    moments = []
+    for _ in range(KILLS):
+        moments.append((rng.uniform(0.001, 0.06), rng.random() < 0.9))
+        daemon.kill_after(moments[-1][0], ready=moments[-1][1])
+        if rng.random() < 0.2 and any(daemon.journal.glob("*journal*")):
+            assert verify(daemon.journal).problems == (), moments
+
+    daemon.start(events=3)
+
+    assert [daemon.said() for _ in range(3)] == ["ready", "stopped None", "ended 0"], moments
+    handled = daemon.handled()
+    for producer in range(_daemon.PRODUCERS):
+        accepted = daemon.accepted(producer)
+        firsts = list(dict.fromkeys(number for number, _ in handled[producer]))
+        assert len(accepted) > 10, moments
+        assert set(accepted) <= set(firsts), moments
+        assert firsts == sorted(firsts), moments
+        # What was being posted when the kill came may be in the log though nobody was told: one of each run.
+        greatest = {number // _daemon.EACH_RUN: number for number in accepted}
+        for number in set(firsts) - set(accepted):
+            run = number // _daemon.EACH_RUN
+            assert number == 1 + greatest.get(run, run * _daemon.EACH_RUN), moments
+    assert any(redelivered for events in handled.values() for _, redelivered in events)
+    assert verify(daemon.journal)[2:] == ((), (), ())
+    if not retention_bytes:
+        numbers = [row["accepted_seq"] for row in read_rows(daemon.journal, EVENTS)]
+        assert set(numbers) == set(range(1, max(numbers) + 1))
