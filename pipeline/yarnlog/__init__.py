@@ -1,0 +1,25 @@
+"""Logs of Hadoop's YARN and MapReduce daemons: lines in, records out. Independent of any engine."""
+
+from pipeline.yarnlog.conformance import is_declared, mismatch
+from pipeline.yarnlog.errors import YarnLogError
+from pipeline.yarnlog.files import log_files, read_log
+from pipeline.yarnlog.header import LogClock
+from pipeline.yarnlog.messages import Message
+from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
+from pipeline.yarnlog.summary import LogSummary, Mismatch, summarize
+
+__all__ = [
+    "LogClock",
+    "LogSummary",
+    "Message",
+    "Mismatch",
+    "Record",
+    "Unparsed",
+    "YarnLogError",
+    "is_declared",
+    "log_files",
+    "mismatch",
+    "parse_lines",
+    "read_log",
+    "summarize",
+]

@@ -1,0 +1,80 @@
+"""Logs as Arrow: what runs in Spark's workers. It needs pyarrow, but no pyspark, which takes seconds to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.yarnlog.files import daemon_of, read_log
+from pipeline.yarnlog.header import LogClock
+from pipeline.yarnlog.parser import Record, Unparsed
+from pipeline.yarnlog.rows import Row, row_of, seq_of
+
+RECORDS = (
+    "kind string, seq long, dispatcher string, event_class string, event_type string, entity string, at long, "
+    "outcome string, error string, payload string, machine string, from_state string, to_state string, "
+    "is_told boolean, file string, line long, line_count long, level string, thread string, logger string, text string"
+)
+"""The fields of `Row`, as Spark names the types."""
+UNPARSED = "seq long, file string, line long, text string"
+
+_TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
+_BATCH_ROWS = 4096
+_BATCH_CHARACTERS = 1 << 23
+
+_ToRow = Callable[[Record | Unparsed, str, str, int], tuple[Any, ...] | None]
+
+
+def record_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The records of the files, with the columns of `RECORDS`; `files`: rows of a number and a path.
+
+    Raises:
+        YarnLogError: a file cannot be read.
+    """
+    return _batches(_record_row, RECORDS, time_zone, files)
+
+
+def unparsed_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As `record_batches`: the unparsed lines of the files, with the columns of `UNPARSED`."""
+    return _batches(_unparsed_row, UNPARSED, time_zone, files)
+
+
+def _record_row(found: Record | Unparsed, file: str, dispatcher: str, file_number: int) -> Row | None:
+    return row_of(found, file, dispatcher, file_number) if isinstance(found, Record) else None
+
+
+def _unparsed_row(
+    found: Record | Unparsed, file: str, dispatcher: str, file_number: int
+) -> tuple[int, str, int, str] | None:
+    if isinstance(found, Record):
+        return None
+    return seq_of(file_number, found.line), file, found.line, found.text
+
+
+def _batches(to_row: _ToRow, ddl: str, time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([(name, _TYPES[kind]) for name, kind in (field.split() for field in ddl.split(", "))])
+    clock = LogClock(time_zone)
+    rows: list[tuple[Any, ...]] = []
+    characters = 0
+    for batch in files:
+        for number, file in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            dispatcher = daemon_of(file)
+            for found in read_log(file, clock, errors="replace"):
+                row = to_row(found, file, dispatcher, number)
+                if row is None:
+                    continue
+                rows.append(row)
+                characters += len(found.text)
+                if len(rows) >= _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
+                    yield _batch(rows, schema)
+                    rows, characters = [], 0
+    if rows:
+        yield _batch(rows, schema)
+
+
+def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,43 @@
+"""Whether what a log says of a machine is what the machine's table says."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+
+from statemachines.conformance import violation
+from statemachines.machines import FACTORIES
+
+
+def is_declared(machine: str) -> bool:
+    """Whether there is a table of the machine to hold its transitions against."""
+    return machine in FACTORIES
+
+
+@lru_cache(maxsize=4096)  # a log says the same few things over and over
+def mismatch(machine: str, from_state: str, event_type: str, to_state: str, valid: bool) -> str | None:
+    """How the table contradicts a transition, in one line; None: it does not, or there is none of this machine.
+
+    `event_type` empty: the log does not say, so any event will do. `valid` false: the machine refused the event, which
+    the table has to do as well.
+    """
+    if not is_declared(machine):
+        return None
+    if valid:
+        return violation(machine, from_state, to_state, event_type or None)
+    arcs = _arcs(machine)
+    if from_state not in arcs:
+        return f"{machine} has no state {from_state}"
+    if event_type in arcs[from_state]:
+        return f"{machine}: {from_state} takes {event_type}, which was refused"
+    return None
+
+
+@cache  # as many entries as there are machines
+def _arcs(machine: str) -> dict[str, set[str]]:
+    """The events that each state takes."""
+    arcs: dict[str, set[str]] = {}
+    for row in FACTORIES[machine].transitions():
+        arcs.setdefault(row.from_state.name, set()).add(row.event.name)
+        for state in row.to_states:
+            arcs.setdefault(state.name, set())
+    return arcs

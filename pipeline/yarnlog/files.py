@@ -1,0 +1,91 @@
+"""Which files are logs, in which order, and their lines."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline.yarnlog.errors import YarnLogError
+from pipeline.yarnlog.header import LogClock
+from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
+
+# A container's own log is `syslog`; a rotated one ends in a number, the higher the older, or in a date.
+_LOG = re.compile(r"(?P<name>.*\.log|syslog)(?:\.(?P<rotated>[\w.-]+?))?(?:\.gz)?", re.ASCII | re.DOTALL)
+_BUFFER_BYTES = 1 << 20
+
+
+def log_files(paths: Iterable[str | Path]) -> list[Path]:
+    """The files to read, each once: a path that is a file whatever its name, of a folder all logs below it.
+
+    Logs of a folder are `*.log` and `syslog`, also rotated (`.log.1`, `.log.2015-10-18`) and packed (`.gz`); hidden
+    ones are not. They are sorted by name, and of one name from the oldest to the newest.
+
+    Raises:
+        YarnLogError: there is nothing at a path, or no log in a folder.
+    """
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            logs = sorted((file for file in path.rglob("*") if _is_log(file, path)), key=_age)
+            if not logs:
+                raise YarnLogError(
+                    f"{path}: no log in this folder; logs are *.log and syslog, also rotated (.log.1) or packed (.gz). "
+                    "Name a file of another name itself"
+                )
+            found.update(dict.fromkeys(file.absolute() for file in logs))
+        elif path.exists():
+            found[path.absolute()] = None
+        else:
+            raise YarnLogError(f"{path}: no such file or folder")
+    if not found:
+        raise YarnLogError("no log is named; name a file or a folder")
+    return list(found)
+
+
+def _is_log(file: Path, root: Path) -> bool:
+    is_hidden = any(part.startswith(".") for part in file.relative_to(root).parts)
+    return not is_hidden and _LOG.fullmatch(file.name) is not None and file.is_file()
+
+
+def _age(file: Path) -> tuple[str, str, int, int, str]:
+    found = _LOG.fullmatch(file.name)
+    if found is None:
+        raise AssertionError(file)
+    rotated = found["rotated"] or ""
+    is_number = rotated.isdecimal() and len(rotated) < 8
+    order = 2 if not rotated else 1 if is_number else 0
+    return str(file.parent), found["name"], order, -int(rotated) if is_number else 0, rotated
+
+
+def daemon_of(file: str | Path) -> str:
+    """The name of the log that the file is of, whether rotated or packed or not: that of its daemon."""
+    name = Path(file).name
+    found = _LOG.fullmatch(name)
+    return name if found is None else found["name"]
+
+
+def open_log(path: str | Path) -> BinaryIO | gzip.GzipFile:
+    """The file's bytes, unpacked if its name ends in `.gz`."""
+    if str(path).endswith(".gz"):
+        return gzip.open(path, "rb")
+    return Path(path).open("rb", buffering=_BUFFER_BYTES)
+
+
+def read_log(
+    path: str | Path, clock: LogClock | None = None, *, errors: str = "surrogateescape"
+) -> Iterator[Record | Unparsed]:
+    """As `parse_lines`, of a file. Reads while it is iterated over, and keeps no more than one record in memory.
+
+    Raises:
+        YarnLogError: while iterating: the file cannot be read, or is not what its name says (`.gz`).
+    """
+    try:
+        with open_log(path) as lines:
+            yield from parse_lines(lines, clock, errors=errors)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise YarnLogError(f"{path}: cannot be read: {reason}") from error

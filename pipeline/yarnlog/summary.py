@@ -1,0 +1,85 @@
+"""What logs hold, counted, and where they contradict the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.yarnlog.conformance import mismatch
+from pipeline.yarnlog.files import read_log
+from pipeline.yarnlog.header import LogClock
+from pipeline.yarnlog.parser import Record
+
+TRANSITION_KINDS = ("transition", "invalid_transition")
+"""The kinds of message that are rows of the transitions table."""
+
+
+class Mismatch(NamedTuple):
+    """A transition that its machine's table contradicts."""
+
+    file: Path
+    line: int
+    machine: str
+    entity: str
+    from_state: str
+    event_type: str
+    """Empty where the log does not tell it, and the table leaves several."""
+    to_state: str
+    why: str
+
+
+@dataclass(slots=True)
+class LogSummary:
+    """Counts over all files. lines = the sum of `lines_by_kind` + unparsed_lines."""
+
+    lines: int = 0
+    unparsed_lines: int = 0
+    records_by_kind: Counter[str] = field(default_factory=Counter)
+    lines_by_kind: Counter[str] = field(default_factory=Counter)
+    transitions_by_machine: Counter[str] = field(default_factory=Counter)
+    """Also of machines that no table is declared of, and refused ones."""
+    mismatches_by_machine: Counter[str] = field(default_factory=Counter)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    """In the order of the logs, no more than asked for."""
+
+    @property
+    def parsed_lines(self) -> int:
+        """Lines of records, those of their stack traces included."""
+        return self.lines_by_kind.total()
+
+    def add(self, file: Path, record: Record, keep: int) -> None:
+        """Count a record; `keep`: how many mismatches to list at most."""
+        message = record.message
+        self.lines += record.line_count
+        self.records_by_kind[message.kind] += 1
+        self.lines_by_kind[message.kind] += record.line_count
+        if message.kind not in TRANSITION_KINDS:
+            return
+        machine, from_state, event, to_state = message.machine, message.from_state, message.event_type, message.to_state
+        self.transitions_by_machine[machine] += 1
+        why = mismatch(machine, from_state, event, to_state, message.kind == "transition")
+        if why is not None:
+            self.mismatches_by_machine[machine] += 1
+            if len(self.mismatches) < keep:
+                entity = message.entity or ""
+                self.mismatches.append(Mismatch(file, record.line, machine, entity, from_state, event, to_state, why))
+
+
+def summarize(files: Iterable[Path], clock: LogClock | None = None, *, keep: int = 100) -> LogSummary:
+    """Read the files, one after the other, and count.
+
+    Raises:
+        YarnLogError: a file cannot be read.
+    """
+    summary = LogSummary()
+    for file in files:
+        for found in read_log(file, clock, errors="replace"):
+            if isinstance(found, Record):
+                summary.add(file, found, keep)
+            else:
+                summary.lines += 1
+                summary.unparsed_lines += 1
+    return summary

@@ -1,0 +1,100 @@
+"""`dispatcher yarn-log`, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from pipeline.yarn_cli import yarn_log
+from pipeline.yarnlog import YarnLogError
+
+LOG = """\
+2021-11-23 10:06:29,255 INFO a.RMAppImpl: application_1_0001 State change from NEW to NEW_SAVING on event = START
+2021-11-23 10:06:29,255 INFO a.RMAppImpl: application_1_0001 State change from NEW_SAVING to RUNNING on event = START
+2021-11-23 10:06:29,255 INFO a.ContainerImpl: Container container_1_0001_01_000001 transitioned from NEW to DONE
+2021-11-23 10:06:29,255 ERROR a.RMAppImpl: App: application_1_0001 can't handle this event at current state
+a.InvalidStateTransitionException: Invalid event: START at NEW
+\tat a.b(C.java:1)
+2021-11-23 10:06:29,255 INFO a.B: something else
+2021-11-23 10:06:29,255 INFO a.AsyncDispatcher: Size of event-queue is 1000
+"""
+
+
+def run(*args: object) -> Result:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(yarn_log)
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "rm.log"
+    path.write_text(LOG)
+    return path
+
+
+def test_it_counts_lines_by_kind_and_transitions_by_machine(log: Path) -> None:
+    done = run(log)
+
+    assert done.exit_code == 0
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["in", "1", "file", "8"] in lines
+    assert ["parsed", "7", "5"] in lines
+    assert ["transition", "3", "3"] in lines
+    assert ["invalid", "transition", "3", "1"] in lines
+    assert ["queue", "size", "1", "1"] in lines
+    assert ["unparsed", "1"] in lines
+    assert ["RMApp", "3", "2"] in lines
+    assert ["NMContainer", "1", "unknown", "machine"] in lines
+
+
+def test_it_lists_what_is_not_in_the_tables_with_file_and_line(log: Path) -> None:
+    done = run(log)
+
+    listed = done.stdout.partition("2 transitions not in the tables:\n")[2]
+    assert listed.splitlines() == [
+        f"{log}:2: application_1_0001 NEW_SAVING to RUNNING on START",
+        "    RMApp: NEW_SAVING does not take START, "
+        "only APP_NEW_SAVED, APP_REJECTED, APP_SAVE_FAILED, KILL, NODE_UPDATE",
+        f"{log}:4: application_1_0001 NEW to NEW on START",
+        "    RMApp: NEW takes START, which was refused",
+    ]
+
+
+def test_it_lists_no_more_than_asked_for(log: Path) -> None:
+    done = run(log, "--listed", 1)
+
+    assert f"{log}:2: " in done.stdout
+    assert f"{log}:4: " not in done.stdout
+    assert "and 1 more; list more with --listed" in done.stdout
+
+
+def test_what_is_not_in_the_tables_is_a_failure_only_if_asked_for(log: Path, tmp_path: Path) -> None:
+    sound = tmp_path / "sound.log"
+    sound.write_text(LOG.splitlines()[0])
+
+    assert (run(log, "--strict").exit_code, run(sound, "--strict").exit_code) == (1, 0)
+
+
+def test_a_log_without_transitions_is_read_too(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.log"
+    empty.touch()
+
+    done = run(empty)
+
+    assert done.exit_code == 0
+    assert "No transitions." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [(["none.log"], "no such file or folder"), (["{log}", "--time-zone", "Mars"], "'Mars' is no time zone")],
+)
+def test_a_mistake_is_told_in_a_line(log: Path, args: list[str], why: str) -> None:
+    done = run(*(arg.format(log=log) for arg in args))
+
+    assert isinstance(done.exception, YarnLogError)
+    assert why in str(done.exception)

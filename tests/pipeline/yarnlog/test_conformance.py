@@ -1,0 +1,72 @@
+"""Logged transitions against the tables of the seven machines."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.yarnlog import is_declared, mismatch
+from statemachines.machines import FACTORIES
+
+
+@pytest.mark.parametrize(
+    ("machine", "transition", "contradiction"),
+    [
+        ("RMApp", "ACCEPTED ATTEMPT_REGISTERED RUNNING", None),
+        ("RMApp", "NEW START RUNNING", "RMApp: START does not lead from NEW to RUNNING, only to NEW_SAVING"),
+        ("RMAppAttempt", "LAUNCHED REGISTERED RUNNING", None),
+        (
+            "RMAppAttempt",
+            "NEW REGISTERED RUNNING",
+            "RMAppAttempt: REGISTERED does not lead from NEW to RUNNING, only to FINAL_SAVING",
+        ),
+        ("RMContainer", "ACQUIRED - RUNNING", None),
+        (
+            "RMContainer",
+            "COMPLETED - RUNNING",
+            "RMContainer: no event leads from COMPLETED to RUNNING, only to COMPLETED",
+        ),
+        ("RMNode", "RUNNING - LOST", None),
+        ("RMNode", "LOST - RUNNING", "RMNode: no event leads from LOST to RUNNING, only to LOST"),
+        ("MRJob", "SETUP - RUNNING", None),
+        ("MRJob", "ERROR - RUNNING", "MRJob: no event leads from ERROR to RUNNING, only to ERROR"),
+        ("MRTask", "SCHEDULED - RUNNING", None),
+        ("MRTask", "FAILED - RUNNING", "MRTask: no event leads from FAILED to RUNNING, only to FAILED"),
+        ("MRTaskAttempt", "ASSIGNED - RUNNING", None),
+        ("MRTaskAttempt", "KILLED - RUNNING", "MRTaskAttempt: no event leads from KILLED to RUNNING, only to KILLED"),
+        ("RMApp", "NEW START NEWER", "RMApp has no state NEWER"),
+        ("NMContainer", "NEW - WHEREVER", None),
+    ],
+)
+def test_a_transition_is_held_against_the_table_of_its_machine(
+    machine: str, transition: str, contradiction: str | None
+) -> None:
+    from_state, event, to_state = transition.split()
+
+    assert mismatch(machine, from_state, event.strip("-"), to_state, True) == contradiction
+
+
+@pytest.mark.parametrize(
+    ("machine", "state", "event", "contradiction"),
+    [
+        ("RMApp", "FINISHED", "START", None),
+        ("RMApp", "NEW", "START", "RMApp: NEW takes START, which was refused"),
+        ("RMNode", "GONE", "STARTED", "RMNode has no state GONE"),
+        ("NMContainer", "DONE", "RESOURCE_FAILED", None),
+    ],
+)
+def test_what_a_machine_refused_its_table_has_to_refuse(
+    machine: str, state: str, event: str, contradiction: str | None
+) -> None:
+    assert mismatch(machine, state, event, state, False) == contradiction
+
+
+def test_the_seven_machines_are_declared_and_those_of_the_node_manager_are_not() -> None:
+    assert {machine for machine in [*FACTORIES, "NMContainer", "NMApplication"] if is_declared(machine)} == {
+        "RMApp",
+        "RMAppAttempt",
+        "RMContainer",
+        "RMNode",
+        "MRJob",
+        "MRTask",
+        "MRTaskAttempt",
+    }

@@ -1,0 +1,55 @@
+"""The log of a real MapReduce application master."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline.yarnlog import Record, Unparsed, read_log, summarize
+
+LOG = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "loghub" / "Hadoop_2k.log"
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Record | Unparsed]:
+    if not LOG.is_file():
+        pytest.skip("no Hadoop log of loghub beside this checkout")
+    return list(read_log(LOG))
+
+
+def test_every_line_is_in_exactly_one_of_parsed_and_unparsed(found: list[Record | Unparsed]) -> None:
+    lines = LOG.read_bytes().decode().split("\r\n")
+
+    # No record of this log has a second line.
+    assert [(one.line, one.text) for one in found] == list(enumerate(lines, 1))
+
+
+def test_what_is_parsed_are_the_lines_of_the_known_kinds(found: list[Record | Unparsed]) -> None:
+    parsed = [one for one in found if isinstance(one, Record)]
+
+    assert Counter(record.message.kind for record in parsed) == {"transition": 67, "handling": 16, "registration": 9}
+    assert {record.text for record in parsed} == {
+        one.text
+        for one in found
+        for word in ("Transitioned", "Processing the", "Registering class")
+        if word in one.text
+    }
+
+
+def test_all_67_transitions_are_of_the_right_machine_and_one_is_of_an_older_table(
+    found: list[Record | Unparsed],
+) -> None:
+    transitions = [one for one in found if isinstance(one, Record) and one.message.kind == "transition"]
+
+    machines = {"job": "MRJob", "task": "MRTask", "attempt": "MRTaskAttempt"}
+    for record in transitions:
+        assert record.message.entity is not None
+        assert record.message.machine == machines[record.message.entity.partition("_")[0]]
+    summary = summarize([LOG])
+    assert summary.transitions_by_machine == {"MRTaskAttempt": 42, "MRTask": 22, "MRJob": 3}
+    assert (summary.lines, summary.parsed_lines, summary.unparsed_lines) == (2000, 92, 1908)
+    [old] = summary.mismatches
+    assert (old.file, old.line, old.entity) == (LOG, 799, "attempt_1445144423722_0020_m_000003_0")
+    assert old.why.startswith("MRTaskAttempt: no event leads from RUNNING to SUCCESS_CONTAINER_CLEANUP, only to ")
