@@ -1,0 +1,124 @@
+"""The combinations of a sweep, each with its checked configuration: what is wrong is said before any of them runs."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from dispatcher.config import parse_config
+from dispatcher.errors import ConfigError
+from pipeline.sweep.queues import derived_queues
+from pipeline.sweep.settings import LOAD, MOST_NODES, NODES, Axis, value_text
+from pipeline.sweep.workloads import node_count
+from statemachines.resourcemanager import ResourceManagerConfig
+from statemachines.resourcemanager.scheduler.queue_checks import check_queues
+from statemachines.resourcemanager.workload import Workload
+
+_ALL_OF_A_QUEUE_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One run of a sweep."""
+
+    number: int
+    """From 1, in the order of the product: the last key varies fastest."""
+    settings: tuple[tuple[str, str], ...]
+    """What it differs in: keys and values as they were typed."""
+    config: ResourceManagerConfig
+    nodes: int
+    """Of the cluster."""
+    load: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return ", ".join(f"{key}={value}" for key, value in self.settings)
+
+
+def combine(
+    workload: Workload, axes: Sequence[Axis], config: ResourceManagerConfig | None = None
+) -> tuple[Combination, ...]:
+    """All combinations of the axes' values, on top of `config`.
+
+    Where the scheduler is `capacity` and neither `config` nor an axis names queues, they are those of the workload's
+    applications, and masters may have all of a queue, unless that is configured.
+
+    Raises:
+        ConfigError: a key or a value that the configuration does not take; too many nodes; two combinations that
+            come to the same run.
+    """
+    base = (config or ResourceManagerConfig()).model_dump(exclude_unset=True)
+    base |= {"metrics": {"enabled": False}, "journal_path": None, "state_store": {}, "workload": None}
+    for axis in axes:
+        for value in axis.values if axis.path not in (NODES, LOAD) else ():
+            parse_config(_with(base, axis, value), ResourceManagerConfig, source=f"--set {axis.text(value)}")
+    queues = _Queues(workload)
+    combinations: dict[tuple[int, float, str], Combination] = {}
+    for number, values in enumerate(itertools.product(*(axis.values for axis in axes)), start=1):
+        made = _combination(number, queues, list(zip(axes, values, strict=True)), base)
+        same = combinations.setdefault((made.nodes, made.load, made.config.model_dump_json()), made)
+        if same is not made:
+            raise ConfigError(f"--set: {same.name} and {made.name} come to the same run; leave one of them out")
+    return tuple(combinations.values())
+
+
+def _combination(
+    number: int, queues: _Queues, chosen: Sequence[tuple[Axis, Any]], base: Mapping[str, Any]
+) -> Combination:
+    data, load = dict(base), 1.0
+    nodes = whole = len(queues.workload.nodes)
+    for axis, value in chosen:
+        if axis.path == NODES:
+            nodes = node_count(whole, value)
+            if nodes > MOST_NODES:
+                raise ConfigError(f"--set {axis.text(value)}: {nodes:,} nodes; give {MOST_NODES:,} at most")
+        elif axis.path == LOAD:
+            load = float(value)
+        else:
+            data = _with(data, axis, value)
+    source = " ".join(f"--set {axis.text(value)}" for axis, value in chosen)
+    made = parse_config(data, ResourceManagerConfig, source=source)
+    if made.scheduler.kind == "capacity":
+        if "queues" not in made.scheduler.model_fields_set:
+            made = parse_config(queues.added_to(data, made), ResourceManagerConfig, source=source)
+        try:
+            check_queues(made.scheduler.queues)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from error
+    return Combination(number, tuple((axis.key, value_text(value)) for axis, value in chosen), made, nodes, load)
+
+
+class _Queues:
+    """The queues of a workload, which are looked for once."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+
+    @cached_property
+    def derived(self) -> list[dict[str, Any]]:
+        return derived_queues(self.workload)
+
+    def added_to(self, data: Mapping[str, Any], made: ResourceManagerConfig) -> dict[str, Any]:
+        scheduler = {**data["scheduler"], "queues": self.derived}
+        if "maximum_am_resource_percent" not in made.scheduler.model_fields_set:
+            scheduler["maximum_am_resource_percent"] = _ALL_OF_A_QUEUE_PERCENT
+        return {**data, "scheduler": scheduler}
+
+
+def _with(data: Mapping[str, Any], axis: Axis, value: Any) -> dict[str, Any]:
+    """A copy of the configuration's data with one more value in it."""
+    copied = copy.deepcopy(dict(data))
+    *above, last = axis.path.split(".")
+    branch = copied
+    for depth, part in enumerate(above, start=1):
+        branch = branch.setdefault(part, {})
+        if not isinstance(branch, dict):
+            raise ConfigError(
+                f"--set {axis.text(value)}: {'.'.join(above[:depth])} has no keys below it; give its value as a whole"
+            )
+    branch[last] = value
+    return copied

@@ -1,0 +1,151 @@
+"""One run of a sweep: a replay in virtual time without a journal, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pipeline.sweep.combinations import Combination
+from pipeline.sweep.recorder import RunRecorder
+from pipeline.sweep.workloads import with_load, with_nodes
+from statemachines.resourcemanager import Replay
+from statemachines.resourcemanager.resource import GPU_MILLI
+from statemachines.resourcemanager.workload import NodeSpec, Workload
+
+_MS_PER_S = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one combination. The same each time and anywhere, but for `wall_s`.
+
+    An application's wait is the time from its submission to its first container; those that never got one have none.
+    The makespan is the time from the first submission to the last end of an application or container; the shares in use
+    are means over that time, of all that the cluster's nodes have.
+    """
+
+    applications: int
+    """Of the workload."""
+    finished: int
+    failed: int
+    killed: int
+    unfinished: int
+    """Not in a final state when nothing was left to happen: they wait for room that will never be."""
+    never_placed: int
+    """Without any container."""
+    wait_mean_s: float | None
+    """None, as the other waits: no application got a container."""
+    wait_p50_s: float | None
+    """Percentiles are interpolated between the two nearest waits."""
+    wait_p95_s: float | None
+    wait_max_s: float | None
+    makespan_s: float | None
+    """None: nothing has ended."""
+    memory_used: float | None
+    """From 0 to 1, as the next two; None: the cluster has none, or there is no makespan."""
+    vcores_used: float | None
+    gpus_used: float | None
+    containers: int
+    """Allocated, masters included."""
+    events: int
+    failed_events: int
+    """Those whose handler raised: the run is not to be trusted."""
+    wall_s: float = field(compare=False)
+
+
+def run(workload: Workload, combination: Combination) -> Outcome:
+    """Replay the workload as the combination says. Blocks; starts a thread, and ends it.
+
+    Raises:
+        ConfigError: the configuration has not been checked.
+        BaseException: what made the handler thread fail.
+    """
+    changed = with_load(with_nodes(workload, combination.nodes), combination.load)
+    replay = Replay(changed, combination.config)
+    context = replay.manager.context
+    # Before the start, with which the first entity comes.
+    recorder = RunRecorder(context.now_ms)
+    replay.manager.recorder = context.recorder = recorder
+    progress = replay.run()
+    states = progress.applications_by_state
+    ended = {name: states.get(name, 0) for name in ("FINISHED", "FAILED", "KILLED")}
+    applications = len(workload.applications)
+    waits_ms = sorted(recorder.waits_ms)
+    span_ms = recorder.span_ms
+    used = recorder.used()
+    capacity = _capacity(changed.nodes)
+    shares = [_share(use, size, span_ms) for use, size in zip(used, capacity, strict=True)]
+    return Outcome(
+        applications=applications,
+        finished=ended["FINISHED"],
+        failed=ended["FAILED"],
+        killed=ended["KILLED"],
+        unfinished=applications - sum(ended.values()),
+        never_placed=applications - len(waits_ms),
+        wait_mean_s=sum(waits_ms) / len(waits_ms) / _MS_PER_S if waits_ms else None,
+        wait_p50_s=percentile_s(waits_ms, 0.5),
+        wait_p95_s=percentile_s(waits_ms, 0.95),
+        wait_max_s=percentile_s(waits_ms, 1.0),
+        makespan_s=None if span_ms is None else span_ms / _MS_PER_S,
+        memory_used=shares[0],
+        vcores_used=shares[1],
+        gpus_used=shares[2],
+        containers=recorder.containers,
+        events=progress.events,
+        failed_events=replay.manager.dispatcher.failed,
+        wall_s=progress.wall_s,
+    )
+
+
+def run_row(workload: Workload, combination: Combination) -> dict[str, Any]:
+    """`run` as a row: `number`, `settings` (a dict) and `nodes` of the combination, the outcome's fields, and `error`.
+
+    What fails the run is told in `error`, and the outcome's fields are None.
+    """
+    row: dict[str, Any] = {
+        "number": combination.number,
+        "settings": dict(combination.settings),
+        "nodes": combination.nodes,
+    }
+    try:
+        outcome = run(workload, combination)
+    except Exception as error:
+        # One combination's failure is one of the sweep's results.
+        return row | dict.fromkeys(each.name for each in fields(Outcome)) | {"error": _told(error)}
+    return row | asdict(outcome) | {"error": None}
+
+
+def run_all(workload: Workload, combinations: Iterable[Combination]) -> list[dict[str, Any]]:
+    """The rows of all combinations, run in this process, one after the other."""
+    return [run_row(workload, combination) for combination in combinations]
+
+
+def percentile_s(sorted_ms: Sequence[int], share: float) -> float | None:
+    """The value below which `share` of the sorted values lie, in seconds; None of no values.
+
+    Between two values it is interpolated, as Spark's `percentile` does.
+    """
+    if not sorted_ms:
+        return None
+    place = share * (len(sorted_ms) - 1)
+    below = int(place)
+    above = min(below + 1, len(sorted_ms) - 1)
+    return (sorted_ms[below] + (sorted_ms[above] - sorted_ms[below]) * (place - below)) / _MS_PER_S
+
+
+def _capacity(nodes: Sequence[NodeSpec]) -> tuple[int, int, int]:
+    """Memory (MB), vcores and GPUs (both thousandths) of all nodes."""
+    return (
+        sum(node.capacity.memory_mb for node in nodes),
+        sum(node.capacity.vcores_milli for node in nodes),
+        sum(node.capacity.gpus for node in nodes) * GPU_MILLI,
+    )
+
+
+def _share(used: int, capacity: int, span_ms: int | None) -> float | None:
+    return used / (capacity * span_ms) if capacity and span_ms else None
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from dispatcher.errors import DispatcherError
+from pipeline.spark.sweep import SWEEP_SCHEMA, result_schema, sweep
+from pipeline.sweep import Combination, combine, parse_settings, run_all
+from statemachines.resourcemanager import ResourceManagerConfig
+from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.workload import ApplicationSpec, NodeSpec, Workload, WorkloadError
+
+SIZE = Resource(1024, 1000)
+APPLICATIONS = tuple(
+    ApplicationSpec(f"a{number}", number * 1000, SIZE, queue="ab"[number % 2], am_duration_ms=9000)
+    for number in range(8)
+)
+BAD_ROW = WorkloadError(Path("w.csv"), "found a bad value", row=3)
+WORKLOAD = Workload("w", (NodeSpec("n", Resource(2048, 2000)),), APPLICATIONS, (BAD_ROW,))
+
+
+def combinations() -> tuple[Combination, ...]:
+    return combine(WORKLOAD, parse_settings(["scheduler=fifo,capacity", "nodes=1.0,2.0"]))
+
+
+def figures(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """In the order of the combinations, without the time that each took."""
+    plain = [row if isinstance(row, dict) else row.asDict() for row in rows]
+    return sorted(({**row, "wall_s": None} for row in plain), key=lambda row: row["number"])
+
+
+def test_tasks_find_what_this_process_finds(spark: SparkSession) -> None:
+    found = sweep(spark, WORKLOAD, combinations()).collect()
+
+    assert figures(found) == figures(run_all(WORKLOAD, combinations()))
+    # One node takes two at a time, of which each holds it for 10 s: waits of 0, 0, 8, 8, 16, 16, 24 and 24 s.
+    first = figures(found)[0]
+    assert first["settings"] == {"scheduler": "fifo", "nodes": "1.0"}
+    assert (first["nodes"], first["finished"], first["wait_p50_s"], first["wait_max_s"]) == (1, 8, 12.0, 24.0)
+    assert (first["makespan_s"], first["error"]) == (41.0, None)
+
+
+def test_the_table_has_its_documented_columns_and_a_task_for_each_combination(spark: SparkSession) -> None:
+    table = sweep(spark, WORKLOAD, combinations())
+
+    assert [(field.name, field.dataType) for field in table.schema] == [
+        (field.name, field.dataType) for field in StructType.fromDDL(SWEEP_SCHEMA)
+    ]
+    assert table.rdd.getNumPartitions() == 4
+
+
+def test_a_combination_that_fails_leaves_the_others_their_results(spark: SparkSession) -> None:
+    good, *_ = combinations()
+    bad = ResourceManagerConfig.model_validate(
+        {"metrics": {"enabled": False}, "scheduler": {"kind": "capacity", "queues": [{"name": "a", "capacity": 1}]}}
+    )
+
+    failed, ran = figures(sweep(spark, WORKLOAD, [replace(good, config=bad), replace(good, number=2)]).collect())
+
+    assert failed["error"].startswith("ConfigError: scheduler.queues: ")
+    assert (failed["settings"], failed["finished"], failed["wait_mean_s"]) == (dict(good.settings), None, None)
+    assert (ran["finished"], ran["error"]) == (8, None)
+
+
+def test_a_sweep_of_nothing_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(DispatcherError, match="one combination of settings at least"):
+        sweep(spark, WORKLOAD, [])
+
+
+def test_files_have_a_column_for_each_setting() -> None:
+    assert result_schema(["scheduler", "nodes"]).names[:5] == [
+        "number",
+        "set scheduler",
+        "set nodes",
+        "nodes",
+        "applications",
+    ]
+
+
+@pytest.fixture(scope="module")
+def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
+    """A session of Spark Connect beside the classic one, which serves it."""
+    for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
+        pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    session = ConnectSession.builder.remote(connect_url).create()
+    yield session
+    session.stop()
+
+
+def test_a_sweep_runs_over_connect(connect: Any) -> None:
+    found = sweep(connect, WORKLOAD, combinations()).collect()
+
+    assert figures(found) == figures(run_all(WORKLOAD, combinations()))

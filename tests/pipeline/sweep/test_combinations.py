@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dispatcher.errors import ConfigError
+from pipeline.sweep import Combination, combine, parse_settings
+from pipeline.sweep.queues import derived_queues
+from statemachines.resourcemanager import ResourceManagerConfig
+from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.workload import ApplicationSpec, NodeSpec, Workload
+
+SIZE = Resource(1024, 1000)
+
+
+def combined(workload: Workload, *settings: str, config: ResourceManagerConfig | None = None) -> list[Combination]:
+    return list(combine(workload, parse_settings(settings), config))
+
+
+def workload_of_queues(application: Callable[..., ApplicationSpec], *queues: str) -> Workload:
+    nodes = tuple(NodeSpec(f"n{i}", SIZE) for i in range(4))
+    return Workload("w", nodes, tuple(application(f"{i}", 0, 1, SIZE, queue=name) for i, name in enumerate(queues)))
+
+
+def test_combinations_come_in_the_order_of_the_product(two_queues: Workload) -> None:
+    found = combined(two_queues, "scheduler=fifo,capacity", "nodes=1.0,2.0", "max_attempts=3")
+
+    assert [each.name for each in found] == [
+        "scheduler=fifo, nodes=1.0, max_attempts=3",
+        "scheduler=fifo, nodes=2.0, max_attempts=3",
+        "scheduler=capacity, nodes=1.0, max_attempts=3",
+        "scheduler=capacity, nodes=2.0, max_attempts=3",
+    ]
+    assert [(each.number, each.nodes, each.config.scheduler.kind) for each in found] == [
+        (1, 1, "fifo"),
+        (2, 2, "fifo"),
+        (3, 1, "capacity"),
+        (4, 2, "capacity"),
+    ]
+    assert {each.config.max_attempts for each in found} == {3}
+
+
+def test_other_settings_are_those_of_the_configuration_without_what_a_sweep_does_not_do(two_in_a_row: Workload) -> None:
+    config = ResourceManagerConfig.model_validate(
+        {"simulation": {"am_register_delay_ms": 7, "heartbeat_interval_ms": 9}, "journal_path": "x"}
+    )
+
+    [found] = combined(two_in_a_row, "simulation.am_register_delay_ms=5", config=config)
+
+    assert (found.config.simulation.am_register_delay_ms, found.config.simulation.heartbeat_interval_ms) == (5, 9)
+    assert (found.config.metrics.enabled, found.config.journal_path) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("color=red", "--set color=red: unknown key color; allowed here: "),
+        ("scheduler.color=red", "unknown key scheduler.color; allowed here: "),
+        ("scheduler=fifo,lifo", "--set scheduler=lifo: scheduler.kind: 'lifo' is not allowed; input should be 'fifo'"),
+        ("simulation.am_register_delay_ms=1,-1", "--set simulation.am_register_delay_ms=-1: simulation.am_regis"),
+        ("max_attempts=[1,2]", r"--set max_attempts=\[1, 2\]: max_attempts"),
+        ("name.first=a", "changes nothing here"),
+        ("max_attempts.most=1", "max_attempts: "),
+    ],
+)
+def test_what_the_configuration_does_not_take_is_refused_in_one_line(
+    two_in_a_row: Workload, setting: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem) as error:
+        combined(two_in_a_row, setting)
+
+    assert "\n" not in str(error.value)
+
+
+def test_a_key_below_a_value_of_the_configuration_is_refused(two_in_a_row: Workload) -> None:
+    config = ResourceManagerConfig.model_validate({"scheduler": {"queues": [{"name": "a"}]}})
+
+    with pytest.raises(ConfigError, match=r"scheduler\.queues has no keys below it; give its value as a whole"):
+        combined(two_in_a_row, "scheduler.queues.a=1", config=config)
+
+
+def test_values_that_come_to_the_same_run_are_refused(application: Callable[..., ApplicationSpec]) -> None:
+    workload = workload_of_queues(application, "a")
+
+    with pytest.raises(ConfigError, match=r"nodes=0\.5 and nodes=0\.51 come to the same run; leave one of them out"):
+        combined(workload, "nodes=0.5,0.51")
+    with pytest.raises(ConfigError, match=r"load=2 and load=2\.0 come to the same run"):
+        combined(workload, "load=2,2.0")
+
+
+def test_a_factor_that_makes_millions_of_nodes_is_refused(application: Callable[..., ApplicationSpec]) -> None:
+    with pytest.raises(ConfigError, match=r"4,000,000 nodes; give 1,000,000 at most"):
+        combined(workload_of_queues(application, "a"), "nodes=1000000.0")
+
+
+def test_the_capacity_scheduler_gets_the_queues_of_the_workload(application: Callable[..., ApplicationSpec]) -> None:
+    [found] = combined(workload_of_queues(application, "a", "a", "a", "b"), "scheduler=capacity")
+
+    # Half in equal parts (25 each), half by applications (37.5 and 12.5).
+    assert [(queue.name, queue.capacity) for queue in found.config.scheduler.queues] == [("a", 62.5), ("b", 37.5)]
+    assert found.config.scheduler.maximum_am_resource_percent == 100
+
+
+def test_queues_and_shares_that_are_configured_stay(two_queues: Workload) -> None:
+    config = ResourceManagerConfig.model_validate(
+        {"scheduler": {"queues": [{"name": "a", "capacity": 60}, {"name": "b", "capacity": 40}]}}
+    )
+
+    [found] = combined(two_queues, "scheduler=capacity", config=config)
+    [percent] = combined(two_queues, "scheduler=capacity", "scheduler.maximum_am_resource_percent=30")
+
+    assert [queue.capacity for queue in found.config.scheduler.queues] == [60, 40]
+    assert found.config.scheduler.maximum_am_resource_percent == 10
+    assert percent.config.scheduler.maximum_am_resource_percent == 30
+
+
+def test_queues_that_make_no_tree_are_refused_before_anything_runs(two_queues: Workload) -> None:
+    with pytest.raises(ConfigError, match=r"^--set scheduler=capacity --set scheduler\.queues=.*capacities"):
+        combined(two_queues, "scheduler=capacity", "scheduler.queues=[{name: a, capacity: 10}]")
+
+
+def test_queue_names_with_dots_are_paths(application: Callable[..., ApplicationSpec]) -> None:
+    queues = derived_queues(workload_of_queues(application, "root.x.a", "root.x.b", "c", "x.a"))
+
+    assert [(queue["name"], queue["capacity"]) for queue in queues] == [("x", 62.5), ("c", 37.5)]
+    assert [queue["name"] for queue in queues[0]["queues"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("names", [("a", "a.b"), ("a.b", "a"), ("a b",), ("a.",), ("a..b",)])
+def test_queue_names_that_make_no_tree_are_refused(
+    application: Callable[..., ApplicationSpec], names: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be one of the capacity scheduler: .*name the queues in the file"):
+        combined(workload_of_queues(application, *names), "scheduler=capacity")
