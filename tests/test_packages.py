@@ -39,6 +39,16 @@ def test_only_the_spark_package_imports_pyspark(module: str) -> None:
     assert loaded.stdout.strip() == "False"
 
 
+def test_a_python_worker_that_reads_a_journal_imports_no_reports_and_no_resource_manager() -> None:
+    code = "import sys, pipeline.spark.journal_source; print(*sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert not {"plotly", "jinja2", "pipeline.spark.report", "statemachines", "pipeline.streaming"} & set(
+        loaded.stdout.split()
+    )
+
+
 @pytest.mark.parametrize("name", PACKAGES)
 def test_all_names_what_a_package_re_exports(name: str) -> None:
     module = importlib.import_module(name)

@@ -1,27 +1,63 @@
-"""Spark: jobs over the event journal, Async I/O and lookup joins. The only package here that imports pyspark."""
+"""Spark: jobs over the event journal, Async I/O and lookup joins. The only package here that imports pyspark.
 
-# The session first: where pyspark is missing, it is the module that says so in one line.
-from pipeline.spark.session import SparkUnavailableError, spark_session
+Names are imported when they are first asked for: each Python worker of Spark imports this package, for a part of it.
+"""
 
-# isort: split
-from pipeline.spark.async_wait import ordered_wait, unordered_wait
-from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
-from pipeline.spark.failures import task_failure
-from pipeline.spark.journal import JournalTables, read_journal
-from pipeline.spark.lookup import lookup_join
-from pipeline.spark.report import Report, write_report
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.spark.async_wait import ordered_wait, unordered_wait
+    from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
+    from pipeline.spark.failures import task_failure
+    from pipeline.spark.journal import JournalTables, journal_damage, journal_failure, read_journal, stream_journal
+    from pipeline.spark.journal_source import register_journal
+    from pipeline.spark.lookup import lookup_join
+    from pipeline.spark.report import Report, write_report
+    from pipeline.spark.session import SparkUnavailableError, spark_session
+    from pipeline.spark.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
+
+_MODULES = {
+    "async_wait": ("ordered_wait", "unordered_wait"),
+    "call_metrics": ("CallMetricsListener", "format_call_metrics"),
+    "failures": ("task_failure",),
+    "journal": ("JournalTables", "journal_damage", "journal_failure", "read_journal", "stream_journal"),
+    "journal_source": ("register_journal",),
+    "lookup": ("lookup_join",),
+    "report": ("Report", "write_report"),
+    "session": ("SparkUnavailableError", "spark_session"),
+    "yarn_log": ("YarnLogTables", "conformance", "declared_for", "not_in_table", "read_yarn_log"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "CallMetricsListener",
     "JournalTables",
     "Report",
     "SparkUnavailableError",
+    "YarnLogTables",
+    "conformance",
+    "declared_for",
     "format_call_metrics",
+    "journal_damage",
+    "journal_failure",
     "lookup_join",
+    "not_in_table",
     "ordered_wait",
     "read_journal",
+    "read_yarn_log",
+    "register_journal",
     "spark_session",
+    "stream_journal",
     "task_failure",
     "unordered_wait",
     "write_report",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # The session first: where pyspark is missing, it is the module that says so in one line.
+    import_module("pipeline.spark.session")
+    return getattr(import_module(f"pipeline.spark.{_MODULE_OF[name]}"), name)

@@ -13,6 +13,7 @@ from dispatcher.errors import JournalError
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
 from dispatcher.journal.segments import Manifest, segment_path
 from pipeline.arrow_journal import UnknownColumnError
+from pipeline.spark import journal as journal_module
 from pipeline.spark import read_journal
 from pipeline.spark.journal import journal_damage, journal_failure, table_schema
 
@@ -166,6 +167,17 @@ def test_with_spark_every_byte_is_checked(damaged: Path, spark: SparkSession) ->
     assert lines[1].startswith("segment-00000002.journal: ")
     assert lines[1].endswith(" are no whole frame")
     assert lines[2:] == ["segment-00000003.journal: is missing"]
+
+
+def test_of_much_damage_the_first_lines_and_a_count_are_told(
+    damaged: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_LINES", 1)
+
+    assert journal_damage(damaged, spark=spark) == [
+        "segment-00000002.journal: 1 of 2 events and 0 of 0 transitions are left",
+        f"2 more; see: dispatcher journal verify {damaged}",
+    ]
 
 
 def test_a_sound_journal_has_no_damage(journal: Any, spark: SparkSession) -> None:
