@@ -262,8 +262,13 @@ class EventQueue:
     def _enqueue_keyed(self, event: Any, key: ClassAndKey, wait: bool, accepted_seq: int) -> bool:
         if self._supersede(event, key, accepted_seq):
             return True
-        if self._has_no_room(wait):
-            self._settle(accepted_seq)
+        refused = True
+        try:
+            refused = self._has_no_room(wait)
+        finally:
+            if refused:
+                self._settle(accepted_seq)
+        if refused:
             return False
         with self._lock:
             # Look again and append under one lock: of two first events of a key, one supersedes the other.
@@ -387,13 +392,13 @@ class EventQueue:
                     if not found:
                         others.append(last)
             self.entries.extend(reversed(others))
-            if found and type(entry) is QueuedEvent and entry.is_superseded:
-                # Superseded by one whose post has been accepted: that one is discarded, and ours was accepted, too.
+            if found and type(entry) is QueuedEvent and (entry.is_superseded or entry.accepted_seq > 0):
+                # Superseded by one whose post has been accepted: that one is discarded, and ours was accepted, too. Or
+                # in the write-ahead log, which may have ended: the next start handles it, so it is no refused one.
                 self._drop(entry, "stop")
                 return False
             if found:
                 self._forget(entry)
-                self._settle_entry(entry)
                 self.rejected["stopped"] += 1
             return found
 
@@ -467,7 +472,8 @@ class EventQueue:
         now_ns = perf_counter_ns()
         if self.room.capacity is not None:
             for _ in events:
-                self.room.overdraw()
+                if not self.room.try_take():
+                    self.room.overdraw()
         self.entries.extendleft(QueuedEvent(event, now_ns, None, seq) for seq, event in reversed(events))
 
     def end(self) -> None:

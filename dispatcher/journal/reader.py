@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.columns import decode_rows, event_dicts, transition_dicts
@@ -24,6 +24,9 @@ from dispatcher.journal.segments import (
 )
 
 log = logging.getLogger(__name__)
+
+_MANY: Final = 1000
+"""Missing segments that are not listed one by one."""
 
 
 def check_journal(path: Path | str) -> Path:
@@ -85,15 +88,25 @@ def tail(path: Path | str, count: int = 10) -> list[dict[str, Any]]:
 
 def missing_segments(path: Path, listed: list[Path]) -> list[str]:
     """A line for each segment that the manifest, or a gap in the numbers, says should be among `listed`."""
-    numbers = set(map(segment_number, listed))
     manifest, _ = read_manifest(path)
+    numbers = list(map(segment_number, listed))
     first = manifest.first if manifest is not None else min(numbers, default=1)
     last = max(max(numbers, default=0), manifest.last if manifest is not None else 0)
+    lines = []
+    for number in (*numbers, last + 1):
+        lines += _missing_between(path, first, number - 1)
+        first = max(first, number + 1)
+    return lines
+
+
+def _missing_between(path: Path, first: int, last: int) -> list[str]:
+    if last - first >= _MANY:
+        return [f"{segment_path(path, first).name} to {segment_path(path, last).name}: are missing"]
     # One that is gone by now because retention has removed it since is not missing.
     return [
         f"{segment_path(path, number).name}: is missing"
         for number in range(first, last + 1)
-        if number not in numbers and not segment_path(path, number).exists() and not is_retired(path, number)
+        if not segment_path(path, number).exists() and not is_retired(path, number)
     ]
 
 

@@ -46,6 +46,8 @@ NOT_LOGGED: Final = -1
 
 _FLUSH_DELAY_MS: Final = 10
 """How old rows may become in the buffer."""
+_LONGEST_WAIT_S: Final = 3600.0
+"""No lock can be waited for as long as an age may be configured."""
 
 
 class JournalWriter:
@@ -117,6 +119,8 @@ class JournalWriter:
 
     def _take_over(self) -> Recovered:
         if not (segments(self.path) or open_segments(self.path) or read_manifest(self.path) != (None, None)):
+            # Before the first segment, so that a crash in between does not leave one without a manifest.
+            Manifest(1, 0, closed=True).write(self.path, sync=self._syncs)
             return Recovered.nothing()
         if not self.config.write_ahead:
             raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
@@ -261,7 +265,8 @@ class JournalWriter:
             if self._is_sync:
                 self._commit()
         if self._is_due():
-            self.roll()
+            with contextlib.suppress(JournalError):  # on_failure has told it; this event is in the log
+                self.roll()
         return seq
 
     def settle(self, accepted_seq: int) -> None:
@@ -408,7 +413,7 @@ class JournalWriter:
             with self._wake_keeper:
                 age_from_s = time.monotonic() if self._segment.is_empty else self._segment.opened_s
                 due_s = min(age_from_s + config.segment_age_s, sync_at_s, self._flush_by_s)
-                self._wake_keeper.wait(max(0.0, due_s - time.monotonic()))
+                self._wake_keeper.wait(min(max(0.0, due_s - time.monotonic()), _LONGEST_WAIT_S))
                 if self._closed:
                     return
                 now_s = time.monotonic()
@@ -460,7 +465,7 @@ class JournalWriter:
             self._segment.abandon()
             self._wake_keeper.notify_all()
         goes_on = "; the dispatcher goes on without it" if self.config.failure_policy == "continue" else ""
-        log.error("%s. What is journaled so far stays%s", self.failure, goes_on)
+        log.error("%s What is journaled so far stays%s", self.failure, goes_on)
         self.on_failure(self.failure)
 
     def _unwritable(self, error: OSError) -> JournalError:

@@ -1,12 +1,12 @@
 """A daemon in write-ahead mode with four producers, which a test kills.
 
-Reads lines `JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS`, separated by tabs, and runs the daemon of each in a
-process forked for it: prints its `pid`, `ready` before it begins, `stopped` and why once all is handled, and `ended` once
-the process has.
+Reads lines `JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS`, separated by tabs, and runs the daemon of each
+in a process forked for it: prints its `pid`, `ready` when the first event was accepted, `stopped` and why once all is
+handled, and `ended` once the process has.
 
-Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True, the handler
-that of each event that it gets to FOLDER/handled. EVENTS is how many each producer posts, 0: without end. RUN counts the
-runs on one journal; the numbers of each are greater than those of the one before.
+Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True, the
+handler that of each event that it gets to FOLDER/handled. EVENTS is how many each producer posts, 0: without end. RUN
+counts the runs on one journal; the numbers of each are greater than those of the one before.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def main(journal: str, folder: Path, segment_bytes: int, retention_bytes: int, r
             if not dispatcher.event_handler.handle(Posted(Job.POSTED, producer, number)):
                 break
             os.write(accepted, b"%d\n" % number)
+            if number == run * EACH_RUN + 1 and producer == 0:
+                print("ready", flush=True)
 
     dispatcher.register(Job, handle, events=Posted)
     dispatcher.init()
     dispatcher.start()
-    print("ready", flush=True)
     producers = [threading.Thread(target=produce, args=(producer,), daemon=True) for producer in range(PRODUCERS)]
     for thread in producers:
         thread.start()
@@ -83,9 +84,9 @@ def serve() -> None:
         journal, folder, *numbers = line.rstrip("\n").split("\t")
         pid = os.fork()
         if not pid:
+            print("pid", os.getpid(), flush=True)
             main(journal, Path(folder), *map(int, numbers))
             os._exit(0)
-        print("pid", pid, flush=True)
         print("ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,15 @@ class JobEvent(Event[Job]):
         super().__init__(type, 0.0)
         self.entity = entity
         self.payload = payload
+
+
+@dataclass
+class Posted:
+    """An event that a write-ahead log keeps."""
+
+    type: Job
+    number: int
+    redelivered: bool = False
 
 
 def write_event(

@@ -20,6 +20,7 @@ from .conftest import JobEvent, after_a_crash, write_event
 
 SEED = 20260601
 CORRUPTIONS = 1000
+ACCEPTED = 24
 
 
 class Sound(NamedTuple):
@@ -33,11 +34,11 @@ class Sound(NamedTuple):
 
 def make(path: Path, writes: Callable[[JournalWriter, int], None], **config: Any) -> JournalWriter:
     writer = JournalWriter(path, JournalConfig(write_ahead=True, **config))
-    for number in range(36):
+    for number in range(ACCEPTED):
         writes(writer, number)
         if number % 3 == 2:
             writer.flush()
-        if number % 12 == 11 and number < 35:
+        if number % 8 == 7 and number < ACCEPTED - 1:
             writer.roll()
     writer.flush()
     return writer
@@ -56,9 +57,9 @@ def write(writer: JournalWriter, number: int) -> None:
 
 def sound(path: Path) -> Sound:
     rows = {table.name: list(read_rows(path, table, include_open=True)) for table in TABLES}
-    assert len(rows["events"]) > 20
-    assert len(rows["transitions"]) > 20
-    return Sound(path, rows, {number + 1: b'{"event_class":"Job","number":%d}' % number for number in range(36)})
+    assert len(rows["events"]) > 12
+    assert len(rows["transitions"]) > 12
+    return Sound(path, rows, {number + 1: b'{"event_class":"Job","number":%d}' % number for number in range(ACCEPTED)})
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
     after_a_crash(folder / "written", folder / "crashed")
     crashed.close()
     retained = make(folder / "retained", write)
-    write_event(retained, accepted_seq=36)
+    write_event(retained, accepted_seq=ACCEPTED)
     retained.flush()
     size = sum(path.stat().st_size for path in segments(retained.path)) + retained._segment.size
     retained.config = retained.config.model_copy(update={"retention_bytes": size})
@@ -216,7 +217,7 @@ def test_what_is_recovered_after_a_corruption_was_accepted_and_the_journal_goes_
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     monkeypatch.setattr("os.fsync", lambda _: None)
-    for source, copy, what, _ in corruptions(journals, tmp_path, CORRUPTIONS // 4):
+    for source, copy, what, _ in corruptions(journals, tmp_path, CORRUPTIONS // 5):
         writer = JournalWriter(copy, JournalConfig(write_ahead=True))
         recovered = {accepted.seq: accepted.line for accepted in writer.recovered}
         assert list(recovered) == sorted(recovered), what

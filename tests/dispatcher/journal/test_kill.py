@@ -47,7 +47,7 @@ class Daemon:
         return self._server.stdout.readline().rstrip("\n")
 
     def kill_after(self, wait_s: float, *, ready: bool) -> None:
-        """kill -9, `wait_s` after the start, or after the daemon is ready."""
+        """kill -9, `wait_s` after the start, or after the first event was accepted."""
         pid = self.start()
         if ready:
             assert self.said() == "ready"
@@ -107,7 +107,6 @@ def test_what_was_accepted_is_handled_after_a_kill_in_the_order_of_its_producer(
     for producer in range(_daemon.PRODUCERS):
         accepted = daemon.accepted(producer)
         firsts = list(dict.fromkeys(number for number, _ in handled[producer]))
-        assert len(accepted) > 10, moments
         assert set(accepted) <= set(firsts), moments
         assert firsts == sorted(firsts), moments
         # What was being posted when the kill came may be in the log though nobody was told: one of each run.
@@ -115,6 +114,7 @@ def test_what_was_accepted_is_handled_after_a_kill_in_the_order_of_its_producer(
         for number in set(firsts) - set(accepted):
             run = number // _daemon.EACH_RUN
             assert number == 1 + greatest.get(run, run * _daemon.EACH_RUN), moments
+    assert len(list((tmp_path / "handled").read_text().splitlines())) > KILLS
     assert any(redelivered for events in handled.values() for _, redelivered in events)
     assert verify(daemon.journal)[2:] == ((), (), ())
     if not retention_bytes:

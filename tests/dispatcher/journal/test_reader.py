@@ -141,6 +141,16 @@ def test_a_missing_manifest_is_found(sound: Path) -> None:
     assert verify(sound).problems == ("journal.json: is missing",)
 
 
+def test_a_segment_of_a_number_far_off_is_found(sound: Path) -> None:
+    """All numbers in between were looked for, one by one."""
+    segment_path(sound, 3).rename(segment_path(sound, 100_000_000))
+
+    problems = verify(sound).problems
+
+    assert "segment-00000003.journal to segment-99999999.journal: are missing" in problems
+    assert seqs(sound) == [1, 2, 3, 4]
+
+
 def test_without_a_manifest_a_missing_segment_in_the_middle_is_found(sound: Path) -> None:
     (sound / "journal.json").unlink()
     segment_path(sound, 2).unlink()

@@ -178,6 +178,18 @@ def test_an_old_segment_is_closed_while_nothing_happens(open_writer: Open, journ
     assert files(journal) == [OPEN_2, "journal.json", CLOSED_1]
 
 
+def test_an_age_may_be_longer_than_any_wait(open_writer: Open) -> None:
+    """It ended the journal's own thread."""
+    writer = open_writer(segment_age_s=1e12, durability="interval", sync_interval_ms=10**15)
+    write_event(writer)
+    writer.flush()
+    assert writer._keeper is not None
+
+    writer._keeper.join(0.02)
+
+    assert writer._keeper.is_alive()
+
+
 def test_an_empty_segment_is_not_rolled(open_writer: Open, journal: Path) -> None:
     writer = open_writer(segment_bytes=1024)
     writer._segment.opened_s -= 3600.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import JournalWriter
@@ -221,6 +221,7 @@ def test_any_string_comes_back_as_it_was(writer: JournalWriter, journal: Path, t
     assert (transition["machine"], transition["entity"]) == (text, told)
 
 
+@settings(deadline=None)
 @given(text=st.text(st.characters()), names=st.lists(st.text(st.characters()), max_size=3))
 def test_any_text_of_any_event_verifies(tmp_path_factory: pytest.TempPathFactory, text: str, names: list[str]) -> None:
     path = tmp_path_factory.mktemp("journal")

@@ -1,0 +1,350 @@
+"""When the journal cannot be written: disk full, read-only, gone, or the disk gives an error for an fsync."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalError, JournalWriter, ServiceState
+from dispatcher.journal import EVENTS, read_rows, recover, verify
+from dispatcher.journal import segments as segments_module
+from dispatcher.journal.frames import Damage, FrameReader
+from dispatcher.journal.segments import open_segments
+
+from ..conftest import TIMEOUT_S, Gate
+from ..waiting import until
+from .conftest import Job, Posted, files, seqs, write_event
+
+Open = Callable[..., JournalWriter]
+
+
+def full_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The disk takes `count` more bytes, and then no more."""
+    write = os.write
+    left = [count]
+
+    def write_some(file: int, data: Any) -> int:
+        if not left[0]:
+            raise OSError(28, "No space left on device")
+        written = write(file, data[: left[0]])
+        left[0] -= written
+        return written
+
+    monkeypatch.setattr(segments_module.os, "write", write_some)
+
+
+def fail(*_: object, **__: object) -> Any:
+    raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("room", [0, 1, 63, 64, 100])
+@pytest.mark.parametrize("cut_fails", [False, True])
+def test_a_frame_for_which_there_is_no_room_is_cut_off(
+    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, room: int, cut_fails: bool
+) -> None:
+    writer = open_writer()
+    told: list[JournalError] = []
+    writer.on_failure = told.append
+    write_event(writer, transitions=1)
+    writer.flush()
+    size = open_segments(journal)[0].stat().st_size
+    write_event(writer, transitions=1)
+    with monkeypatch.context() as disk:
+        full_after(disk, room)
+        if cut_fails:
+            disk.setattr(segments_module.os, "ftruncate", fail)
+        with pytest.raises(
+            JournalError, match=r"journal: the journal cannot be written: No space left on device\. Make"
+        ):
+            writer.flush()
+
+    [path] = open_segments(journal)
+    assert path.stat().st_size == size + (room if cut_fails else 0)
+    assert writer.is_failed
+    assert told == [writer.failure]
+    # Nothing comes after what could not be written, also if there is room again.
+    write_event(writer)
+    with pytest.raises(JournalError, match="No space left on device"):
+        writer.flush()
+    with pytest.raises(JournalError, match="No space left on device"):
+        writer.append_accepted(b"{}")
+    writer.close()
+    assert len(told) == 1
+    assert seqs(journal, include_open=True) == [1]
+    found = verify(journal)
+    assert (found.problems, len(found.torn)) == ((), int(cut_fails and room > 0))
+    recover(journal)
+    assert verify(journal) == (1, 1, (), (), ())
+
+
+def test_under_continue_the_failure_is_told_once_and_later_calls_do_nothing(
+    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = open_writer(failure_policy="continue")
+    told: list[JournalError] = []
+    writer.on_failure = told.append
+    write_event(writer)
+    writer.flush()
+    with monkeypatch.context() as disk:
+        full_after(disk, 10)
+        write_event(writer)
+        writer.flush()
+
+    for _ in range(3):
+        write_event(writer)
+        writer.flush()
+        assert writer.rows == []
+    writer.roll()
+    writer.close()
+
+    assert told == [writer.failure]
+    [message] = caplog.messages
+    assert "No space left on device" in message
+    assert message.endswith("What is journaled so far stays; the dispatcher goes on without it")
+    recover(journal)
+    assert seqs(journal) == [1]
+    assert verify(journal).problems == ()
+
+
+def roll_and_write(writer: JournalWriter) -> None:
+    writer.roll()
+    write_event(writer, transitions=9)
+    writer.flush()
+
+
+@pytest.mark.parametrize("step", ["END", "rename", "next segment", "manifest"])
+def test_a_segment_that_cannot_be_closed_loses_nothing(
+    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    writer = open_writer()
+    write_event(writer, transitions=1)
+    writer.flush()
+    with monkeypatch.context() as disk:
+        if step == "END":
+            full_after(disk, 40)
+        elif step == "rename":
+            disk.setattr(Path, "rename", fail)
+        elif step == "next segment":
+            full_after(disk, 600)
+        else:
+            disk.setattr(Path, "replace", fail)
+        with pytest.raises(JournalError, match="the journal cannot be written: "):
+            roll_and_write(writer)
+
+    writer.close()
+    assert seqs(journal, include_open=True)[:1] == [1]
+    assert verify(journal).problems == ()
+    recover(journal)
+    assert seqs(journal)[:1] == [1]
+    assert verify(journal)[2:] == ((), (), ())
+
+
+@pytest.mark.parametrize("durability", ["sync", "interval"])
+def test_an_fsync_that_fails_is_a_failure(
+    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    writer = open_writer(durability=durability, sync_interval_ms=1, write_ahead=durability == "sync")
+    monkeypatch.setattr(segments_module.os, "fdatasync", fail)
+    if durability == "sync":
+        with pytest.raises(JournalError, match="the journal cannot be written: Input/output error"):
+            writer.append_accepted(b"{}")
+    else:
+        write_event(writer)
+        writer.flush()
+        until(lambda: writer.is_failed, "the keeper's fsync")
+
+    monkeypatch.undo()
+    writer.close()
+    assert verify(journal).problems == ()
+
+
+def test_an_event_is_not_accepted_if_the_journal_fails_before_it_is_on_the_disk(
+    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread's failure closed the journal between the append and the fsync, which was taken for done."""
+    writer = open_writer(durability="sync", write_ahead=True)
+    commit = writer._commit
+
+    def fail_and_commit() -> None:
+        monkeypatch.undo()
+        writer._fail(OSError(28, "No space left on device"))
+        commit()
+
+    monkeypatch.setattr(writer, "_commit", fail_and_commit)
+
+    with pytest.raises(JournalError, match="No space left on device"):
+        writer.append_accepted(b"{}")
+
+
+def test_an_event_that_is_in_the_log_is_accepted_though_its_segment_cannot_be_closed(
+    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused, and handled by the next start all the same."""
+    writer = open_writer(write_ahead=True, segment_bytes=1024)
+    monkeypatch.setattr(Path, "rename", fail)
+
+    assert writer.append_accepted(b"x" * 2000) == 1
+
+    assert writer.is_failed
+    monkeypatch.undo()
+    writer.close()
+    assert [accepted.seq for accepted in recover(journal).accepted] == [1]
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_folder_that_vanishes_is_noticed_with_the_next_frame(
+    open_writer: Open, journal: Path, tmp_path: Path, moved: bool
+) -> None:
+    writer = open_writer()
+    write_event(writer)
+    writer.flush()
+    if moved:
+        journal.rename(tmp_path / "elsewhere")
+        journal.mkdir()
+    else:
+        for path in (*journal.iterdir(),):
+            path.unlink()
+        journal.rmdir()
+    write_event(writer)
+
+    with pytest.raises(JournalError, match="the journal cannot be written: No such file or directory"):
+        writer.flush()
+
+    writer.close()
+    if moved:
+        assert files(journal) == []
+        assert seqs(tmp_path / "elsewhere", include_open=True) == [1]
+
+
+def test_another_file_under_the_segments_name_is_noticed(open_writer: Open, journal: Path) -> None:
+    writer = open_writer()
+    [path] = open_segments(journal)
+    path.rename(journal / "moved")
+    path.write_bytes(b"")
+    write_event(writer)
+
+    with pytest.raises(JournalError, match="cannot be written: the segment that was being written is gone"):
+        writer.flush()
+
+    writer.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_refused(open_writer: Open, journal: Path) -> None:
+    journal.mkdir(mode=0o500)
+
+    with pytest.raises(JournalError, match="journal: the journal cannot be written: Permission denied"):
+        open_writer()
+
+
+FILL = """
+import resource, signal, sys
+from dispatcher import JournalConfig, JournalError, JournalWriter
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+writer = JournalWriter(sys.argv[1], JournalConfig(write_ahead=True))
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+accepted = 0
+try:
+    while True:
+        writer.append_accepted(b"x" * 700)
+        accepted += 1
+except JournalError as error:
+    print(accepted, error)
+"""
+
+
+def test_a_file_that_may_not_grow_holds_all_that_was_accepted(journal: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FILL, str(journal)], capture_output=True, text=True, timeout=30, check=False
+    )
+
+    # 107 bytes of start, and each time a header of 64 with 700 of payload.
+    assert done.stdout.startswith("12 "), done
+    assert "the journal cannot be written: File too large" in done.stdout
+    with FrameReader(open_segments(journal)[0]) as reader:
+        assert not any(isinstance(found, Damage) for found in reader.frames())
+    assert len(recover(journal).accepted) == 12
+    assert verify(journal).problems == ()
+
+
+# -- the dispatcher --------------------------------------------------------------------------------------------------
+
+
+def dispatcher_on(
+    journal: Path, handled: list[int], config: DispatcherConfig | None = None, **options: Any
+) -> AsyncDispatcher:
+    dispatcher = AsyncDispatcher(config, journal=JournalWriter(journal, JournalConfig(**options)))
+    dispatcher.register(Job, lambda event: handled.append(event.number), events=Posted)
+    dispatcher.init()
+    dispatcher.start()
+    return dispatcher
+
+
+@pytest.mark.parametrize("call", ["write", "fdatasync"])
+def test_a_producer_is_refused_when_the_log_fails_and_the_dispatcher_stops(
+    journal: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True, durability="sync"))
+    dispatcher = AsyncDispatcher(journal=writer)
+    dispatcher.register(Job, gate.handle, events=Posted)
+    dispatcher.init()
+    dispatcher.start()
+    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
+    assert gate.entered.wait(TIMEOUT_S)
+    with monkeypatch.context() as disk:
+        disk.setattr(segments_module.os, call, fail)
+        accepted = dispatcher.event_handler.handle(Posted(Job.STARTED, 2))
+    gate.opened.set()
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert not accepted
+    assert dispatcher.rejected == {"journal": 1}
+    assert dispatcher.state is ServiceState.STOPPED
+    assert isinstance(dispatcher.failure_cause, JournalError)
+    assert "the journal cannot be written: Input/output error" in str(dispatcher.failure_cause)
+    assert [event.number for event in gate.events] == [1]
+    assert verify(journal).problems == ()
+    # Its row could not be written, so it comes again; the second is in the log if only the wait for the disk failed.
+    assert [accepted.seq for accepted in recover(journal).accepted] == ([1] if call == "write" else [1, 2])
+
+
+def test_under_continue_the_dispatcher_goes_on_without_a_log(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[int] = []
+    dispatcher = dispatcher_on(journal, handled, write_ahead=True, failure_policy="continue")
+    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
+    with monkeypatch.context() as disk:
+        full_after(disk, 20)
+        for number in (2, 3):
+            assert dispatcher.event_handler.handle(Posted(Job.STARTED, number))
+    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 4))
+    dispatcher.stop()
+
+    assert handled == [1, 2, 3, 4]
+    assert dispatcher.failure_cause is None
+    assert len([message for message in caplog.messages if "goes on without it" in message]) == 1
+    recover(journal)
+    assert [row.get("accepted_seq") for row in read_rows(journal, EVENTS)] in ([], [1])
+    assert verify(journal).problems == ()
+
+
+def test_a_journal_that_fails_while_nothing_is_posted_stops_the_dispatcher(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled: list[int] = []
+    dispatcher = dispatcher_on(journal, handled, durability="interval", sync_interval_ms=1)
+    monkeypatch.setattr(segments_module.os, "fdatasync", fail)
+    dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert "Input/output error" in str(dispatcher.failure_cause)
+    assert handled == [1]

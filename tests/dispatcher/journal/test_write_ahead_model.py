@@ -1,0 +1,132 @@
+"""The write-ahead log against a model of it: whatever was accepted and not settled when a crash came is handed out."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dispatcher import JournalConfig, JournalWriter
+from dispatcher.journal import EVENTS, read_rows, recover, verify
+from dispatcher.journal.segments import segments
+
+from .conftest import JobEvent, after_a_crash, write_event
+
+
+class WriteAhead(RuleBasedStateMachine):
+    """Accepts, handles and settles events, rolls segments, crashes and starts again, with retention on.
+
+    Of what is handled or settled the log knows with the next flush; until then a crash hands it out again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.generation = 0
+        self.accepted = 0
+        self.queued: list[int] = []  # accepted, and not handled nor settled
+        self.unflushed: list[int] = []  # handled or settled since the last flush
+        self.rows: list[tuple[str, int | None]] = []  # entity and accepted seq of those that are flushed
+        self.new_rows: list[tuple[str, int | None]] = []
+        self.open(self.folder / "journal 0")
+
+    def open(self, path: Path) -> None:
+        config = JournalConfig(write_ahead=True, retention_bytes=4000, segment_bytes=1 << 20, segment_age_s=1e6)
+        self.writer = JournalWriter(path, config)
+
+    @rule(count=st.integers(1, 3), size=st.sampled_from([0, 300]))
+    def accept(self, count: int, size: int) -> None:
+        for _ in range(count):
+            self.accepted += 1
+            assert self.writer.append_accepted(b"%d:" % self.accepted + b"x" * size) == self.accepted
+            self.queued.append(self.accepted)
+
+    @precondition(lambda self: self.queued)
+    @rule(position=st.integers(0), moves=st.integers(0, 2))
+    def handle(self, position: int, moves: int) -> None:
+        seq = self.queued.pop(position % len(self.queued))
+        write_event(self.writer, JobEvent(f"job_{seq}"), transitions=moves, accepted_seq=seq)
+        self.unflushed.append(seq)
+        self.new_rows.append((f"job_{seq}", seq))
+
+    @precondition(lambda self: self.queued)
+    @rule(position=st.integers(0))
+    def settle(self, position: int) -> None:
+        seq = self.queued.pop(position % len(self.queued))
+        self.writer.settle(seq)
+        self.unflushed.append(seq)
+
+    @rule()
+    def handle_one_of_no_log(self) -> None:
+        write_event(self.writer, JobEvent("own"))
+        self.new_rows.append(("own", None))
+
+    @rule()
+    def flush(self) -> None:
+        self.writer.flush()
+        self.unflushed.clear()
+        self.rows += self.new_rows
+        self.new_rows.clear()
+
+    @rule()
+    def roll(self) -> None:
+        self.writer.roll()
+
+    @rule()
+    def close_and_start_again(self) -> None:
+        self.writer.close()
+        self.unflushed.clear()
+        self.rows += self.new_rows
+        self.new_rows.clear()
+        assert verify(self.writer.path)[2:] == ((), (), ())
+        self.open(self.writer.path)
+        self.check_recovered()
+
+    @rule(torn=st.integers(0, 200), twice=st.booleans())
+    def crash(self, torn: int, twice: bool) -> None:
+        """What was not flushed is handed out again. A torn frame of garbage at the end is no matter."""
+        self.generation += 1
+        path = after_a_crash(self.writer.path, self.folder / f"journal {self.generation}")
+        self.writer.close()
+        for segment in path.glob(".segment-*.open"):
+            with segment.open("ab") as file:
+                file.write(b"\xffDJF\r\n\x1a\n"[:torn] + bytes(torn))
+        assert verify(path).problems == ()
+        if twice:
+            recover(path)
+        self.open(path)
+        self.queued = sorted(self.queued + self.unflushed)
+        self.unflushed.clear()
+        self.new_rows.clear()
+        self.check_recovered()
+
+    def check_recovered(self) -> None:
+        recovered = self.writer.recovered
+        assert [accepted.seq for accepted in recovered] == sorted(self.queued)
+        assert all(int(accepted.line.partition(b":")[0]) == accepted.seq for accepted in recovered)
+        self.queued.sort()
+
+    @invariant()
+    def readers_see_what_was_flushed(self) -> None:
+        read = [
+            (row["entity"], row.get("accepted_seq")) for row in read_rows(self.writer.path, EVENTS, include_open=True)
+        ]
+        assert read == self.rows[len(self.rows) - len(read) :]
+        if len(segments(self.writer.path)) and read and len(read) < len(self.rows):
+            assert segments(self.writer.path)[0].name != "segment-00000001.journal"
+
+    @invariant()
+    def nothing_is_wrong(self) -> None:
+        assert verify(self.writer.path).problems == ()
+
+    def teardown(self) -> None:
+        self.writer.close()
+        shutil.rmtree(self.folder)
+
+
+TestWriteAhead = WriteAhead.TestCase
+TestWriteAhead.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
