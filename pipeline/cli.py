@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dispatcher.config import configure_logging, load_config
+from dispatcher.errors import ConfigError
 from dispatcher.garbage import tune_garbage_collection
 from dispatcher.journal import check_journal
 from dispatcher.signals import StopSignals
@@ -20,7 +21,14 @@ from statemachines.resourcemanager import Replay, ResourceManagerConfig
 from statemachines.resourcemanager.workload import Workload, read_workload
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pipeline.spark import Report
+
+FOLLOW_INTERVAL_S = 10.0
+"""Between one look for new segments of a journal that is followed and the next."""
+
+_DAMAGE_PRINTED = 10
 
 
 def replay(
@@ -78,14 +86,50 @@ def report(
         Path | None, typer.Option(help="Folder for the report; by default `report` beside the journal.")
     ] = None,
     master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+    compare: Annotated[
+        Path | None, typer.Option(help="Journal of an earlier run, to say what has changed.", show_default=False)
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep the report up to date until Ctrl-C, while the journal is written.")
+    ] = False,
 ) -> None:
     """Run the Spark jobs over a journal: tables as Parquet, and an HTML page with plots."""
-    check_journal(journal)  # before Spark starts, which takes seconds
+    for path in filter(None, (journal, compare)):
+        check_journal(path)  # before Spark starts, which takes seconds
+    if follow and compare is not None:
+        raise ConfigError("--follow and --compare: choose one. A journal is compared once it has ended.")
     from pipeline.spark import spark_session, write_report
 
+    console, folder = Console(), output or journal.absolute().parent / "report"
     with spark_session(master) as spark:
-        written = write_report(spark, journal, output or journal.absolute().parent / "report")
-    print_report(written, Console())
+        if follow:
+            written = _follow(spark, journal, folder, console)
+        else:
+            written = write_report(spark, journal, folder, compare=compare)
+    print_report(written, console)
+
+
+def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> Report:
+    """Write the report again and again as the journal grows; returns the last one after a signal to end."""
+    from pipeline.spark.follow import FollowProgress, follow_journal
+    from pipeline.spark.journal import journal_damage
+    from pipeline.spark.report import write_page
+
+    shown: FollowProgress | None = None
+    written: Report | None = None
+    with StopSignals() as signals, follow_journal(spark, journal, folder, trigger_s=FOLLOW_INTERVAL_S) as follower:
+        _say(console, f"Following {journal}; Ctrl-C ends it. Page: {folder.absolute() / 'report.html'}")
+        is_ending = False
+        while not is_ending:
+            is_ending = signals.wait(FOLLOW_INTERVAL_S) or follower.wait(0.0)
+            progress = follower.progress()
+            if progress == shown and written is not None:
+                continue
+            follower.write_tables()
+            written, shown = write_page(folder.absolute(), str(journal), damage=journal_damage(journal)), progress
+            _say(console, f"{progress.events:,} events, {progress.transitions:,} transitions: report written")
+    assert written is not None, "the loop ends after the first report only"
+    return written
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -107,7 +151,11 @@ def print_report(report: Report, console: Console) -> None:
         ("Oversubscribed nodes", report.oversubscribed_nodes, report.nodes),
     ):
         summary.add_row(name, f"{problems:,}", f"of {of:,}", style="red" if problems else None)
+    if report.damage:
+        summary.add_row("Damage", f"{len(report.damage):,}", "passed over in the journal", style="red")
     console.print(summary)
+    for line in report.damage[:_DAMAGE_PRINTED]:
+        console.print(f"  {escape(line)}", style="red", highlight=False, soft_wrap=True)
     # Not wrapped: a path over two lines is one that nobody can open with a click.
     console.print(f"Page: {escape(str(report.page))}", soft_wrap=True)
     console.print(f"Tables: {escape(str(report.tables))}", soft_wrap=True)

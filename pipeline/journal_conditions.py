@@ -25,6 +25,10 @@ class Conditions:
     values: Mapping[str, frozenset[Any]] = field(default_factory=dict)
     """The values that a column of KIND_COLUMNS may have."""
 
+    def and_also(self, other: Conditions) -> Conditions:
+        """Those of both. Where both say something of one column, that of `other` alone: it is but a hint."""
+        return Conditions({**self.ranges, **other.ranges}, {**self.values, **other.values})
+
     def can_hold(self, table: Table, first_seq: int, events: int, min_at: int, max_at: int) -> bool:
         """Whether there can be such a row among those of a frame, or a segment, that has these numbers."""
         for name, (least, most) in self.ranges.items():

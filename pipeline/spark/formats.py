@@ -19,6 +19,11 @@ def decimal(number: float | None, digits: int = 1) -> str:
     return NOTHING if number is None else f"{number:,.{digits}f}"
 
 
+def percent(share: float | None) -> str:
+    """A share between 0 and 1 in per cent; a small one with a decimal."""
+    return NOTHING if share is None else f"{100 * share:,.{0 if share == 0 or abs(share) >= 0.1 else 1}f} %"
+
+
 def duration(seconds: float | None) -> str:
     """A duration in its two largest units from a minute on, below that in three digits of one unit."""
     if seconds is None:

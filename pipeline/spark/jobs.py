@@ -1,4 +1,4 @@
-"""Jobs over a resource manager's journal: applications, states, transitions and events.
+"""Jobs over a resource manager's journal: its applications and the kinds of its transitions.
 
 Each takes and gives DataFrames; all times are Unix ns in the clock of the run, and all durations say their unit.
 What happened first is decided by `seq` alone: in virtual time many events share one nanosecond. One event
@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from pipeline.spark.journal import PAYLOADS
 
 NS_PER_S = 1e9
-NS_PER_MS = 1e6
-NS_PER_US = 1e3
 
 APPLICATION_END_STATES = ("FINISHED", "FAILED", "KILLED")
+KIND = ["machine", "from_state", "event_type", "to_state"]
+"""What tells one kind of transition from another."""
 _FIRST_STATE = "NEW"
 
 
@@ -26,13 +26,14 @@ def first_payload(events: DataFrame, event_class: str, event_type: str) -> DataF
     In:  journal events; the type is one of those in `PAYLOADS`.
     Out: entity string (unique), enqueued_at long, payload struct as in `PAYLOADS`, null if the event has none.
     """
-    first = F.min_by(F.struct("enqueued_at", "payload"), "seq")
-    payload = F.from_json("first.payload", PAYLOADS[event_class, event_type])
+    earlier = F.lag("seq").over(Window.partitionBy("entity").orderBy("seq"))
+    payload = F.from_json("payload", PAYLOADS[event_class, event_type])
     return (
         events.where((F.col("event_class") == event_class) & (F.col("event_type") == event_type))
-        .groupBy("entity")
-        .agg(first.alias("first"))
-        .select("entity", "first.enqueued_at", payload.alias("payload"))
+        .select("entity", "seq", "enqueued_at", "payload")
+        .select("*", earlier.alias("earlier"))
+        .where(F.col("earlier").isNull())
+        .select("entity", "enqueued_at", payload.alias("payload"))
     )
 
 
@@ -130,66 +131,38 @@ def waiting_by_queue(applications: DataFrame) -> DataFrame:
     """One row per queue: how long its applications waited for their first container.
 
     In:  rows of `applications`.
-    Out: queue string (null: not in the journal), applications long > 0, p50_s, p95_s, max_s double (exact, over
+    Out: queue string (unique; null: not in the journal), applications long > 0, p50_s, p95_s, max_s double (exact, over
          those that got a container; null if none did), never_placed long.
     """
-    waits = F.percentile("wait_s", [0.5, 0.95])
+    return _waiting(applications, "queue")
+
+
+def waiting_by_user(applications: DataFrame) -> DataFrame:
+    """One row per queue and user, else as `waiting_by_queue`.
+
+    In:  rows of `applications`.
+    Out: queue, user string (unique together; null: not in the journal), applications long > 0, p50_s, p95_s, max_s
+         double, never_placed long.
+    """
+    return _waiting(applications, "queue", "user")
+
+
+def _waiting(applications: DataFrame, *keys: str) -> DataFrame:
     return (
-        applications.groupBy("queue")
+        applications.groupBy(*keys)
         .agg(
             F.count("*").alias("applications"),
-            waits.alias("waits"),
+            F.percentile("wait_s", [0.5, 0.95]).alias("waits"),
             F.max("wait_s").alias("max_s"),
             F.count_if(F.col("first_container_at").isNull()).alias("never_placed"),
         )
         .select(
-            "queue",
+            *keys,
             "applications",
             F.col("waits")[0].alias("p50_s"),
             F.col("waits")[1].alias("p95_s"),
             "max_s",
             "never_placed",
-        )
-    )
-
-
-def time_in_state(transitions: DataFrame) -> DataFrame:
-    """One row per machine and state: how long its entities stayed there each time, until they left.
-
-    A transition that keeps its state ends no stay. Left out are stays that have not ended, and those whose
-    beginning the journal does not hold: that in NEW, and those before the first transition of an entity.
-
-    In:  journal transitions.
-    Out: machine string, state string (unique together), count long > 0, p50_s, p95_s, p99_s, max_s double
-         >= 0, percentiles exact.
-    """
-    before = Window.partitionBy("machine", "entity").orderBy("seq").rowsBetween(-1, -1)
-    stays = (
-        transitions.where(has_moved())
-        .select(
-            "machine",
-            F.col("from_state").alias("state"),
-            F.lag("to_state").over(before).alias("entered"),
-            ((F.col("at") - F.lag("at").over(before)) / NS_PER_S).alias("stay_s"),
-        )
-        # A host that comes back is a new machine under the old id: its NEW was not entered by a transition.
-        .where(F.col("entered") == F.col("state"))
-    )
-    return (
-        stays.groupBy("machine", "state")
-        .agg(
-            F.count("*").alias("count"),
-            F.percentile("stay_s", [0.5, 0.95, 0.99]).alias("percentiles"),
-            F.max("stay_s").alias("max_s"),
-        )
-        .select(
-            "machine",
-            "state",
-            "count",
-            F.col("percentiles")[0].alias("p50_s"),
-            F.col("percentiles")[1].alias("p95_s"),
-            F.col("percentiles")[2].alias("p99_s"),
-            "max_s",
         )
     )
 
@@ -202,14 +175,39 @@ def transition_counts(transitions: DataFrame, declared: DataFrame) -> DataFrame:
     Out: machine, from_state, event_type, to_state string, valid boolean (unique together), count long > 0,
          declared boolean.
     """
-    kind = ["machine", "from_state", "event_type", "to_state"]
-    known = declared.select(*kind, F.lit(True).alias("declared")).distinct()
+    return summed_transitions(transitions.select(*KIND, "valid", F.lit(1).cast("long").alias("count")), declared)
+
+
+def summed_transitions(counts: DataFrame, declared: DataFrame) -> DataFrame:
+    """As `transition_counts`, from rows that have been counted in parts.
+
+    In:  machine, from_state, event_type, to_state string, valid boolean, count long, of which several rows can be for
+         the same; `declared` as there.
+    """
+    known = declared.select(*KIND, F.lit(True).alias("declared")).distinct()
     return (
-        transitions.groupBy(*kind, "valid")
-        .agg(F.count("*").alias("count"))
-        .join(F.broadcast(known), on=kind, how="left")  # n:0..1, the declared kinds are distinct
-        .select(*kind, "count", "valid", F.coalesce("declared", F.lit(False)).alias("declared"))
+        counts.groupBy(*KIND, "valid")
+        .agg(F.sum("count").alias("count"))
+        .join(F.broadcast(known), on=KIND, how="left")  # n:0..1, the declared kinds are distinct
+        .select(*KIND, "count", "valid", F.coalesce("declared", F.lit(False)).alias("declared"))
     )
+
+
+def mined_graph(counts: DataFrame, declared: DataFrame) -> DataFrame:
+    """The transitions that were seen, and of the machines that were seen those that were declared and never made.
+
+    In:  rows of `transition_counts`; `declared` as there.
+    Out: as `transition_counts`, with count 0 and valid true where a declared transition was not made.
+    """
+    made = counts.where("valid").select(*KIND)
+    never = (
+        declared.select(*KIND)
+        .distinct()
+        .join(counts.select("machine").distinct(), on="machine", how="left_semi")
+        .join(made, on=KIND, how="left_anti")
+        .select(*KIND, F.lit(0).cast("long").alias("count"), F.lit(True).alias("valid"), F.lit(True).alias("declared"))
+    )
+    return counts.select(*KIND, "count", "valid", "declared").unionAll(never)
 
 
 def unknown_transitions(counts: DataFrame) -> DataFrame:
@@ -218,37 +216,3 @@ def unknown_transitions(counts: DataFrame) -> DataFrame:
     In, out: rows of `transition_counts`.
     """
     return counts.where(~F.col("declared") | ~F.col("valid")).select(*counts.columns)
-
-
-def events_by_type(events: DataFrame) -> DataFrame:
-    """One row per type of event: how many, and what they cost in wall-clock time, also in a replay.
-
-    In:  journal events.
-    Out: event_class string, event_type string (unique together), count long > 0, failed long, unregistered
-         long, queue_mean_us, queue_p99_us, handling_mean_us, handling_p99_us, handling_total_ms double >= 0.
-    """
-    return (
-        events.groupBy("event_class", "event_type")
-        .agg(
-            F.count("*").alias("count"),
-            F.count_if(F.col("outcome") == "failed").alias("failed"),
-            F.count_if(F.col("outcome") == "unregistered").alias("unregistered"),
-            (F.mean("queue_ns") / NS_PER_US).alias("queue_mean_us"),
-            (F.percentile("queue_ns", 0.99) / NS_PER_US).alias("queue_p99_us"),
-            (F.mean("handling_ns") / NS_PER_US).alias("handling_mean_us"),
-            (F.percentile("handling_ns", 0.99) / NS_PER_US).alias("handling_p99_us"),
-            (F.sum("handling_ns") / NS_PER_MS).alias("handling_total_ms"),
-        )
-        .select(
-            "event_class",
-            "event_type",
-            "count",
-            "failed",
-            "unregistered",
-            "queue_mean_us",
-            "queue_p99_us",
-            "handling_mean_us",
-            "handling_p99_us",
-            "handling_total_ms",
-        )
-    )

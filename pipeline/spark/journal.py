@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dispatcher.errors import JournalError
@@ -45,6 +46,9 @@ PAYLOADS = {
 }
 """What the payloads that the jobs read have in them, in DDL, by event class and type; any key can be left out."""
 
+_TIMES: Final = {"events": "started_at", "transitions": "at"}
+"""What `since` and `until` are about."""
+
 
 class JournalTables(NamedTuple):
     """A journal's two tables; columns as in `dispatcher.journal.schema`, rows in any order: sort by `seq`."""
@@ -59,14 +63,17 @@ def read_journal(
     *,
     columns: Mapping[str, Sequence[str]] | None = None,
     mode: str = "PERMISSIVE",
+    since: int | None = None,
+    until: int | None = None,
 ) -> JournalTables:
     """The closed segments of the journal in the folder `path`, which can also be a file: URI.
 
     Registers the format `dispatcher_journal` in the session (pipeline.spark.journal_source). Segments are listed when a
     job runs. A table without rows is empty. `columns`: those to decode, by the name of the table; by default, and for a
-    table that is not named, all. `mode`: what becomes of a job that meets damage: under `PERMISSIVE` it has the rows of
-    whole frames only, and `journal_damage` tells what was passed over; under `FAILFAST` it fails, and `journal_failure`
-    finds the reason.
+    table that is not named, all. `since` (included) and `until` (not): Unix ns; only events that were started, and
+    transitions that were made, in that time; segments outside of it are not read. `mode`: what becomes of a job that
+    meets damage: under `PERMISSIVE` it has the rows of whole frames only, and `journal_damage` tells what was passed
+    over; under `FAILFAST` it fails, and `journal_failure` finds the reason.
 
     Raises:
         JournalError: `path` is not a journal folder; with Spark Connect, where the folder is another machine's, a job
@@ -76,7 +83,31 @@ def read_journal(
     if not _is_remote(spark):
         check_journal(folder)
     options = {"mode": mode}
-    return JournalTables(*(_load(spark, spark.read, folder, table, columns, options) for table in TABLES))
+    if since is None and until is None:
+        return JournalTables(*(_load(spark, spark.read, folder, table, columns, options) for table in TABLES))
+    options |= {name: str(time) for name, time in (("since", since), ("until", until)) if time is not None}
+    return JournalTables(
+        *(_load_between(spark, folder, table, columns, options, _TIMES[table.name], since, until) for table in TABLES)
+    )
+
+
+def _load_between(
+    spark: SparkSession,
+    folder: Path,
+    table: Table,
+    columns: Mapping[str, Sequence[str]] | None,
+    options: Mapping[str, str],
+    time: str,
+    since: int | None,
+    until: int | None,
+) -> DataFrame:
+    asked = list((columns or {}).get(table.name, [column.name for column in table.columns]))
+    rows = _load(spark, spark.read, folder, table, {table.name: list(dict.fromkeys([*asked, time]))}, options)
+    if since is not None:
+        rows = rows.where(F.col(time) >= since)
+    if until is not None:
+        rows = rows.where(F.col(time) < until)
+    return rows.select(*asked)
 
 
 def stream_journal(

@@ -12,6 +12,12 @@ Options:
     columns   names with commas: those to decode, by default all. A schema that the reader is given does the same.
     mode      PERMISSIVE, the default: the rows of whole frames; what is passed over is logged in the worker.
               FAILFAST: the task fails.
+    since     Unix ns: segments and frames that ended before are passed over; those on the border come whole
+    until     Unix ns: the same with those that began at that time or later
+    pushFilters   true: filters on seq and times, and those for equality on what repeats, such as event_type or machine,
+              pass over segments and frames without such rows, too. Only for what is loaded for one query: Spark
+              (4.1 to 4.3) keeps a query's filters with the DataFrame, and its next query would lack rows. By default
+              false.
 
 and of streams
 
@@ -19,9 +25,8 @@ and of streams
     failOnDataLoss          true, the default: a segment that was removed before the stream came to it is an error.
                             false: it is logged.
 
-A batch reads the closed segments that there are when it is planned, a stream each that is closed. Filters on seq and
-times, and those for equality on what repeats, such as event_type or machine, pass over segments and frames without such
-rows (from Spark 4.1 on). Times are longs: compare them with Unix ns.
+A batch reads the closed segments that there are when it is planned, a stream each that is closed. Times are longs:
+compare them with Unix ns.
 """
 
 from __future__ import annotations
@@ -42,7 +47,8 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.reader import check_journal
 from dispatcher.journal.schema import TABLES, ColumnType, Table
 from pipeline.arrow_journal import UnknownColumnError
-from pipeline.spark.journal_source_reading import DamageReader, JournalReader, Reading
+from pipeline.journal_conditions import TIME_COLUMNS, Conditions
+from pipeline.spark.journal_source_reading import DamageReader, FilteringReader, JournalReader, Reading
 from pipeline.spark.journal_source_stream import JournalStreamReader
 
 FORMAT: Final = "dispatcher_journal"
@@ -71,7 +77,7 @@ _registered: WeakSet[SparkSession] = WeakSet()
 def register_journal(spark: SparkSession) -> None:
     """Make the format known to a session, and let Spark push filters to it. Repeating it does nothing."""
     if spark not in _registered:
-        # Off by default, and then Spark refuses every source that can take filters; the others do not mind.
+        # Off by default, and then Spark refuses sources that take filters; the others do not mind.
         spark.conf.set(_PUSHDOWN, "true")
         spark.dataSource.register(JournalSource)
         _registered.add(spark)
@@ -119,7 +125,9 @@ class JournalSource(DataSource):
         table, arrow = self._table(), _asked(schema, self._table())
         if table == DAMAGE:
             return DamageReader(path, arrow)
-        return JournalReader(Reading(path, table, arrow, self._fails_fast()))
+        takes_filters = not self._choice("pushFilters", ("false", "true"))
+        reader = FilteringReader if takes_filters else JournalReader
+        return reader(Reading(path, table, arrow, self._fails_fast()), self._span(table))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         table = self._table()
@@ -149,6 +157,20 @@ class JournalSource(DataSource):
             if given.lower() == choice.lower():
                 return choice == choices[0]
         raise JournalError(f"{FORMAT}: the option {option} is {given!r}; give it one of: {', '.join(choices)}")
+
+    def _span(self, table: str) -> Conditions:
+        """What `since` and `until` ask of a row's times."""
+        least, most = self._time("since"), self._time("until")
+        if least is None and most is None:
+            return Conditions()
+        last = None if most is None else most - 1
+        return Conditions(dict.fromkeys(TIME_COLUMNS[table], (least, last)))
+
+    def _time(self, option: str) -> int | None:
+        given = self.options.get(option)
+        if given is not None and not re.fullmatch(r"-?\d{1,19}", given):
+            raise JournalError(f"{FORMAT}: the option {option} is {given!r}; give it a time in Unix ns")
+        return None if given is None else int(given)
 
     def _max_segments(self) -> int | None:
         given = self.options.get("maxSegmentsPerTrigger")

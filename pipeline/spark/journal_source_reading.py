@@ -68,16 +68,11 @@ class PartsPartition(InputPartition):
 
 
 class JournalReader(DataSourceReader):
-    """Reads the closed segments that there are when the query is planned."""
+    """Reads the closed segments that there are when the query is planned, without what cannot hold `conditions`."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, conditions: Conditions) -> None:
         self._reading = reading
-        self._conditions = Conditions()
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Takes note of those that frames can be passed over by; rows remain for Spark to filter, by all of them."""
-        self._conditions = conditions_of(filters, _TABLES[self._reading.table])
-        return filters
+        self._conditions = conditions
 
     def partitions(self) -> list[InputPartition]:
         listed = segments(self._reading.path)
@@ -87,6 +82,15 @@ class JournalReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reading.read(partition, self._conditions)
+
+
+class FilteringReader(JournalReader):
+    """Takes filters from Spark, which keeps them with what was loaded: they hold for all its queries from then on."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Takes note of those that frames can be passed over by; rows remain for Spark to filter, by all of them."""
+        self._conditions = self._conditions.and_also(conditions_of(filters, _TABLES[self._reading.table]))
+        return filters
 
 
 class ProblemsPartition(InputPartition):

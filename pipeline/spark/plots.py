@@ -1,37 +1,41 @@
-"""The report's plots: rows of the jobs in, Plotly figures out. No Spark here.
+"""The report's plots of what was in all: rows of the jobs in, Plotly figures out. No Spark here.
 
-A plot without rows is None. Names that come from the journal are escaped: Plotly reads labels as markup.
+A plot without rows is None.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pipeline.spark.formats import count, duration, memory, thousandths
+from pipeline.spark.plot_style import (
+    AMBER,
+    BLUE,
+    COLOURS,
+    GREEN,
+    GREY,
+    LIGHT_BLUE,
+    PALE,
+    RED,
+    Rows,
+    TimeAxis,
+    event_name,
+    label,
+    name_rows,
+    style,
+    whole_numbers,
+)
 
-Rows = Sequence[Mapping[str, Any]]
-
-_TEXT = "#1f2933"
-_GRID = "#e4e7eb"
-_BLUE = "#2f6fab"
-_LIGHT_BLUE = "rgba(47, 111, 171, 0.18)"
-_GREEN = "#2e8b57"
-_RED = "#c0392b"
-_AMBER = "#d08a1d"
-_GREY = "#7b8794"
-_STATE_COLOURS = {"FINISHED": _GREEN, "FAILED": _RED, "KILLED": _AMBER}
-_QUANTILES = (("p50_s", "median", _BLUE, 10), ("p95_s", "95 %", _AMBER, 9), ("p99_s", "99 %", _RED, 8))
-_CLASS_COLOURS = (_BLUE, _AMBER, _GREEN, "#7d5ba6", _RED, "#3aa6a6", _GREY, "#a0643c")
+_STATE_COLOURS = {"FINISHED": GREEN, "FAILED": RED, "KILLED": AMBER}
+_QUANTILES = (("p50_s", "median", BLUE, 10), ("p95_s", "95 %", AMBER, 9), ("p99_s", "99 %", RED, 8))
 
 _FLOOR_S = 1e-3
 _TICKS_S = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 10 * 86400.0, 100 * 86400.0)
-_TIME_UNITS = ((86400.0 * 2, 86400.0, "days"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 
 class _Resource(NamedTuple):
@@ -47,12 +51,8 @@ _NODE_RESOURCES = (
     _Resource("GPUs", "gpu_milli", "peak_gpu_milli", thousandths),
 )
 
-_ROW_PX = 30
-_FRAME_PX = 90
 _MOST_BARS = 25
 _MOST_NAMED_NODES = 40
-_LONGEST_NAME = 36
-_ENDS = 17
 
 
 def applications_plot(states: Rows) -> go.Figure | None:
@@ -64,15 +64,16 @@ def applications_plot(states: Rows) -> go.Figure | None:
     numbers = [row["applications"] for row in fewest_first]
     bars = go.Bar(
         x=numbers,
-        y=[_label(name) for name in names],
+        y=[label(name) for name in names],
         orientation="h",
-        marker_color=[_STATE_COLOURS.get(name, _GREY) for name in names],
+        marker_color=[_STATE_COLOURS.get(name, GREY) for name in names],
         text=[count(number) for number in numbers],
-        textposition="auto",
+        textposition="outside",
+        cliponaxis=False,
         hovertemplate="%{y}: %{x:,}<extra></extra>",
     )
-    figure = _styled(go.Figure(bars), rows=len(states))
-    figure.update_xaxes(title_text="applications", **_whole_numbers(max(numbers)))
+    figure = style(go.Figure(bars), rows=len(states))
+    figure.update_xaxes(title_text="applications", **whole_numbers(max(numbers)))
     return figure
 
 
@@ -95,25 +96,22 @@ def state_plots(stays: Rows) -> dict[str, go.Figure]:
     return figures
 
 
-def containers_plot(buckets: Rows, start_at: int) -> go.Figure | None:
+def containers_plot(buckets: Rows, axis: TimeAxis) -> go.Figure | None:
     """Containers of the whole cluster over the time of the run, from rows of `containers_over_time`."""
     if not buckets:
         return None
-    span_s = (buckets[-1]["starts_at"] - start_at) / 1e9
-    unit_s, unit = next((unit_s, unit) for least, unit_s, unit in _TIME_UNITS if span_s >= least)
     line = go.Scatter(
-        x=[(row["starts_at"] - start_at) / 1e9 / unit_s for row in buckets],
+        x=[axis.place(row["starts_at"]) for row in buckets],
         y=[row["containers"] for row in buckets],
         mode="lines",
-        line={"shape": "hv", "color": _BLUE, "width": 1.5},
+        line={"shape": "hv", "color": BLUE, "width": 1.5},
         fill="tozeroy",
-        fillcolor=_LIGHT_BLUE,
-        hovertemplate="%{y:,} containers after %{x:.4~g} " + unit + "<extra></extra>",
+        fillcolor=LIGHT_BLUE,
+        hovertemplate="%{y:,} containers after %{x:.4~g} " + axis.unit + "<extra></extra>",
     )
-    figure = _styled(go.Figure(line), rows=8)
-    figure.update_xaxes(title_text=f"time since the start of the run ({unit})", rangemode="tozero")
-    most = max(row["containers"] for row in buckets)
-    figure.update_yaxes(title_text="containers at once", **_whole_numbers(most))
+    figure = style(go.Figure(line), rows=8)
+    figure.update_xaxes(**axis.style(rangemode="tozero"))
+    figure.update_yaxes(title_text="containers at once", **whole_numbers(max(row["containers"] for row in buckets)))
     return figure
 
 
@@ -129,8 +127,8 @@ def nodes_plot(peaks: Rows) -> go.Figure | None:
     named = len(peaks) <= _MOST_NAMED_NODES
     figure = make_subplots(
         cols=len(shown),
-        shared_yaxes=named,
-        horizontal_spacing=0.04 if named else 0.07,
+        shared_yaxes=True,
+        horizontal_spacing=0.04,
         subplot_titles=[resource.title for resource in shown],
     )
     fullest = 100.0
@@ -139,16 +137,15 @@ def nodes_plot(peaks: Rows) -> go.Figure | None:
         shares = [_share(row, resource) for row in nodes]
         fullest = max(fullest, *shares)
         figure.add_trace(_node_bars(nodes, resource) if named else _node_curve(nodes, resource), row=1, col=column)
-    limit = {"line": {"color": _RED, "dash": "dot", "width": 1}}
+    limit = {"line": {"color": RED, "dash": "dot", "width": 1}}
     share_axis = {"range": [0, 1.08 * fullest], "ticksuffix": " %"}
     if named:
-        _styled(figure, rows=len(peaks))
-        _name_rows(figure, [row["node"] for row in peaks])
-        figure.update_yaxes(showticklabels=True, col=1)
+        style(figure, rows=len(peaks))
+        name_rows(figure, [row["node"] for row in peaks])
         figure.update_xaxes(**share_axis)
         figure.add_vline(x=100, **limit)
     else:
-        _styled(figure, rows=9)
+        style(figure, rows=9)
         figure.update_xaxes(title_text="nodes, fullest first", showgrid=False)
         figure.update_yaxes(**share_axis)
         figure.add_hline(y=100, **limit)
@@ -166,11 +163,11 @@ def events_plot(types: Rows) -> go.Figure | None:
     for position, name in enumerate(classes):
         rows = [row for row in top if row["event_class"] == name]
         figure.add_bar(
-            name=escape(name),
+            name=label(name),
             x=[row["handling_total_ms"] for row in rows],
-            y=[_label(_event_name(row)) for row in rows],
+            y=[label(event_name(row)) for row in rows],
             orientation="h",
-            marker_color=_CLASS_COLOURS[position % len(_CLASS_COLOURS)],
+            marker_color=COLOURS[position % len(COLOURS)],
             customdata=[
                 [count(row["count"]), duration(row["handling_mean_us"] / 1e6), duration(row["handling_p99_us"] / 1e6)]
                 for row in rows
@@ -178,10 +175,38 @@ def events_plot(types: Rows) -> go.Figure | None:
             hovertemplate="%{y}: %{x:,.1f} ms in all<br>%{customdata[0]} events, "
             "mean %{customdata[1]}, 99 % below %{customdata[2]}<extra></extra>",
         )
-    figure = _styled(figure, rows=len(top), legend=len(classes) > 1)
+    figure = style(figure, rows=len(top))
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title_text="time in handlers (ms)", rangemode="tozero", tickformat=",")
-    _name_rows(figure, [_event_name(row) for row in top])
+    name_rows(figure, [event_name(row) for row in top])
+    return figure
+
+
+def changes_plot(metrics: Rows) -> go.Figure | None:
+    """What has changed the most from one journal to the other, from rows of `comparison`."""
+    changed = sorted((row for row in metrics if row["change"]), key=lambda row: -abs(row["change"]))[:_MOST_BARS]
+    if not changed:
+        return None
+    names = [f"{row['subject']}: {row['metric']}" for row in changed]
+    percents = [100 * row["change"] for row in changed]
+    bars = go.Bar(
+        x=percents,
+        y=[label(name) for name in names],
+        orientation="h",
+        marker_color=[AMBER if change > 0 else BLUE for change in percents],
+        text=[f"{change:+,.0f} %" if abs(change) >= 10 else f"{change:+.1f} %" for change in percents],
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="%{y}: %{text}<extra></extra>",
+    )
+    figure = style(go.Figure(bars), rows=len(changed), row_px=22)
+    room = 0.15 * (max(0.0, *percents) - min(0.0, *percents))
+    figure.update_xaxes(
+        title_text="change from before to after",
+        ticksuffix=" %",
+        range=[min(0.0, *percents) - room, max(0.0, *percents) + room],
+    )
+    name_rows(figure, names)
     return figure
 
 
@@ -193,9 +218,9 @@ def _node_bars(nodes: Rows, resource: _Resource) -> go.Bar:
     shares = [_share(row, resource) for row in nodes]
     return go.Bar(
         x=shares,
-        y=[_label(row["node"]) for row in nodes],
+        y=[label(row["node"]) for row in nodes],
         orientation="h",
-        marker_color=[_RED if share > 100 else _BLUE for share in shares],
+        marker_color=[RED if share > 100 else BLUE for share in shares],
         customdata=[[resource.show(row[resource.peak]), resource.show(row[resource.capacity])] for row in nodes],
         hovertemplate="%{y}: %{customdata[0]} of %{customdata[1]} (%{x:.0f} %)<extra></extra>",
     )
@@ -206,11 +231,11 @@ def _node_curve(nodes: Rows, resource: _Resource) -> go.Scatter:
     return go.Scatter(
         x=list(range(1, len(nodes) + 1)),
         y=[_share(row, resource) for row in fullest_first],
-        text=[_label(row["node"]) for row in fullest_first],
+        text=[label(row["node"]) for row in fullest_first],
         mode="lines",
-        line_color=_BLUE,
+        line_color=BLUE,
         fill="tozeroy",
-        fillcolor=_LIGHT_BLUE,
+        fillcolor=LIGHT_BLUE,
         hovertemplate="%{text}: %{y:.0f} %<extra></extra>",
     )
 
@@ -221,14 +246,19 @@ def _spread_plot(
     """One line per row, from its median to its longest, on a logarithmic scale up to `longest_s`."""
     if not rows:
         return None
-    labels = [_label(name) for name in names]
+    labels = [label(name) for name in names]
     figure = go.Figure()
-    for label, row in zip(labels, rows, strict=True):
-        ends = [_on_scale(row["p50_s"]), _on_scale(row["max_s"])]
-        line = {"color": "#cbd2d9", "width": 3}
-        figure.add_scatter(x=ends, y=[label, label], mode="lines", line=line, hoverinfo="skip", showlegend=False)
+    for line_label, row in zip(labels, rows, strict=True):
+        figure.add_scatter(
+            x=[_on_scale(row["p50_s"]), _on_scale(row["max_s"])],
+            y=[line_label, line_label],
+            mode="lines",
+            line={"color": PALE, "width": 3},
+            hoverinfo="skip",
+            showlegend=False,
+        )
     marks = [*((key, title, colour, size, "circle") for key, title, colour, size in quantiles)]
-    for key, title, colour, size, symbol in [*marks, ("max_s", "longest", _TEXT, 9, "line-ns-open")]:
+    for key, title, colour, size, symbol in [*marks, ("max_s", "longest", GREY, 9, "line-ns-open")]:
         figure.add_scatter(
             name=title,
             x=[_on_scale(row[key]) for row in rows],
@@ -243,7 +273,7 @@ def _spread_plot(
             customdata=[duration(row[key]) for row in rows],
             hovertemplate="%{y}: " + title + " %{customdata}<extra></extra>",
         )
-    figure = _styled(figure, rows=len(rows), legend=True)
+    figure = style(figure, rows=len(rows), legend=True)
     longest = _on_scale(longest_s)
     ticks = [tick for tick in _TICKS_S if tick <= 10 * max(longest, 1.0)]
     figure.update_xaxes(
@@ -253,58 +283,10 @@ def _spread_plot(
         ticktext=[f"≤ {duration(_FLOOR_S)}", *(duration(tick) for tick in ticks[1:])],
         minor_showgrid=False,
     )
-    _name_rows(figure, names)
+    name_rows(figure, names)
     return figure
 
 
 def _on_scale(seconds: float) -> float:
     # A logarithmic scale has no place for the stays of no time that virtual time is full of.
     return max(seconds, _FLOOR_S)
-
-
-def _label(name: str | None) -> str:
-    return escape(name) if name is not None else "(not known)"
-
-
-def _name_rows(figure: go.Figure, names: Sequence[str | None]) -> None:
-    """Give each horizontal bar its name, the first at the top; a long name loses its middle, but not on hover."""
-    labels = [_label(name) for name in names]
-    short = [
-        _label(
-            name
-            if name is None or len(name) <= _LONGEST_NAME
-            else f"{name[:_ENDS]}\N{HORIZONTAL ELLIPSIS}{name[-_ENDS:]}"
-        )
-        for name in names
-    ]
-    # Stated, as names that look like numbers or dates would otherwise be put on a scale.
-    figure.update_yaxes(
-        type="category", categoryorder="array", categoryarray=labels[::-1], tickvals=labels, ticktext=short
-    )
-
-
-def _whole_numbers(most: int) -> dict[str, Any]:
-    """An axis of counts; with few of them Plotly would divide it into halves and label them 0, 1, 1, 2."""
-    return {"tickformat": ",d", "rangemode": "tozero", **({"dtick": 1} if most < 6 else {})}
-
-
-def _event_name(row: Mapping[str, Any]) -> str:
-    return f"{row['event_class'].removesuffix('EventType')} {row['event_type']}"
-
-
-def _styled(figure: go.Figure, rows: int, legend: bool = False) -> go.Figure:
-    figure.update_layout(
-        template="plotly_white",
-        height=_FRAME_PX + _ROW_PX * max(rows, 2) + (30 if legend else 0),
-        margin={"l": 8, "r": 16, "t": 12, "b": 8},
-        font={"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": _TEXT},
-        showlegend=legend,
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0},
-        bargap=0.35,
-        hoverlabel={"align": "left"},
-    )
-    axis = {"automargin": True, "gridcolor": _GRID, "zerolinecolor": _GRID, "title_font_size": 13}
-    figure.update_annotations(font_size=14)
-    figure.update_xaxes(**axis)
-    figure.update_yaxes(**axis, ticklabelstandoff=6)
-    return figure

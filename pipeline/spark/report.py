@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
-from pipeline.spark import jobs, usage
+from pipeline.spark.comparison import comparison
 from pipeline.spark.formats import count, duration
-from pipeline.spark.journal import JournalTables, check_lines, read_lines
-from pipeline.spark.page import NODES_DRAWN, ROWS_SHOWN, Figure, PageData, render_page
+from pipeline.spark.journal import JournalTables, journal_damage, read_journal
+from pipeline.spark.page import render_page
+from pipeline.spark.page_sections import PageData
+from pipeline.spark.page_views import Figure
+from pipeline.spark.plot_style import Rows
+from pipeline.spark.report_rows import row_count, rows_of_page, total
+from pipeline.spark.report_tables import write_tables
 
 _DECLARED = "machine string, from_state string, event_type string, to_state string"
-_MORE_THAN_ANY_HAS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Report:
     first_at: int | None
     """Unix ns in the clock of the run; None where the journal is empty."""
     last_at: int | None
+    damage: Sequence[str] = ()
+    """A line for each part of the journal that could not be read and was passed over."""
 
     @property
     def span_s(self) -> float:
@@ -48,7 +53,13 @@ class Report:
 
 
 def write_report(
-    spark: SparkSession, journal_path: str | Path, output: str | Path, *, declared: DataFrame | None = None
+    spark: SparkSession,
+    journal_path: str | Path,
+    output: str | Path,
+    *,
+    declared: DataFrame | None = None,
+    compare: str | Path | None = None,
+    tables: JournalTables | None = None,
 ) -> Report:
     """Report on the journal at `journal_path`: Parquet below `output`/tables, and `output`/report.html.
 
@@ -57,145 +68,85 @@ def write_report(
 
     `declared`: the transitions that the machines declare, as `transition_counts` takes them; by default those
     of the resource manager's machines.
+    `compare`: the journal of an earlier run; its tables go to `output`/before, and the page says what has changed.
+    `tables`: what to report on instead of reading `journal_path`, which then only names it on the page.
 
     Raises:
-        JournalError: there is no journal at `journal_path`, or it is damaged.
+        JournalError: there is no journal at `journal_path`, or none at `compare`.
         DispatcherError: `output` cannot be written.
     """
     folder = Path(output).absolute()
-    lines = read_lines(spark, journal_path)
+    damage: Sequence[str] = ()
+    if tables is None:
+        tables, damage = read_journal(spark, journal_path), journal_damage(journal_path)
+    before = None if compare is None else read_journal(spark, compare)
     if declared is None:
-        declared = _declared_by_resource_manager(spark)
+        declared = declared_by_resource_manager(spark)
     with _writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    # Nearly every job reads both.
-    cached = JournalTables(lines.events.persist(), lines.transitions.persist())
-    try:
-        check_lines(cached)
-        tables = _Tables(spark, folder / "tables")
-        totals = _one(jobs.run_totals(*cached))
-        _write_tables(tables, cached, declared, totals)
-        rows = _rows_of_page(tables)
-        report = _summary(folder, tables, totals, rows)
-    finally:
-        cached.events.unpersist()
-        cached.transitions.unpersist()
-    page = PageData(str(journal_path), _headlines(report), report.first_at, report.last_at, rows)
+    # Of an earlier report, it would compare with a journal that this one is not about.
+    shutil.rmtree(folder / "tables" / "comparison", ignore_errors=True)
+    written = write_tables(spark, tables, folder / "tables", declared)
+    if before is not None:
+        compared = write_tables(spark, before, folder / "before", declared)
+        changes = comparison(compared["key_figures"], written["key_figures"])
+        changes.write.mode("overwrite").parquet(str(folder / "tables" / "comparison"))
+    before_name = None if compare is None else str(compare)
+    return write_page(folder, str(journal_path), damage=damage, compared_with=before_name)
+
+
+def write_page(folder: Path, journal: str, *, damage: Sequence[str] = (), compared_with: str | None = None) -> Report:
+    """Write `folder`/report.html from the tables that are in `folder`/tables, those absent being shown as empty.
+
+    `journal` and `compared_with` are names to show. Reads with bounded memory, without Spark.
+
+    Raises:
+        DispatcherError: the page cannot be written.
+    """
+    rows = rows_of_page(folder / "tables")
+    if compared_with is None:
+        rows.pop("comparison", None)
+    report = _summary(folder, rows, damage)
+    data = PageData(journal, report.first_at, report.last_at, rows, damage, compared_with)
     with _writing_to(report.page):
-        report.page.write_text(render_page(page), encoding="utf-8")
+        report.page.write_text(render_page(data, _headlines(report, rows)), encoding="utf-8")
     return report
 
 
-class _Tables:
-    """The report's tables. Each is computed once, when it is written; what needs it later reads it back."""
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self._spark = spark
-        self._folder = folder
-        self._written: dict[str, DataFrame] = {}
-
-    def write(self, name: str, table: DataFrame) -> DataFrame:
-        path = str(self._folder / name)
-        table.write.mode("overwrite").parquet(path)
-        # With the schema at hand, Spark starts no job to look for one in the files.
-        self._written[name] = self._spark.read.schema(table.schema).parquet(path)
-        return self._written[name]
-
-    def __getitem__(self, name: str) -> DataFrame:
-        return self._written[name]
-
-
-def _write_tables(tables: _Tables, journal: JournalTables, declared: DataFrame, totals: Mapping[str, Any]) -> None:
-    events, transitions = journal
-    containers = tables.write("containers", usage.container_intervals(events, transitions))
-    applications = tables.write("applications", jobs.applications(events, transitions, containers))
-    tables.write("applications_by_final_state", jobs.applications_by_final_state(applications))
-    tables.write("waiting_by_queue", jobs.waiting_by_queue(applications))
-    tables.write("time_in_state", jobs.time_in_state(transitions))
-    counts = tables.write("transition_counts", jobs.transition_counts(transitions, declared))
-    tables.write("unknown_transitions", jobs.unknown_transitions(counts))
-    tables.write("events_by_type", jobs.events_by_type(events))
-    node_usage = tables.write("node_usage", usage.node_usage(containers))
-    devices = tables.write("gpu_device_peaks", usage.gpu_device_peaks(containers))
-    tables.write("node_peaks", usage.node_peaks(node_usage, devices, usage.node_capacities(events)))
-    start_at, end_at = totals["first_at"] or 0, totals["last_at"] or 0
-    tables.write("containers_over_time", usage.containers_over_time(containers, start_at, end_at))
-
-
-def _rows_of_page(tables: _Tables) -> dict[str, list[dict[str, Any]]]:
-    """For each table on the page its first rows: as many as are shown or drawn.
-
-    With a limit on each, for a sort of everything is two jobs and the first rows are one.
-    """
-    fullness = F.greatest(
-        F.try_divide("peak_memory_mb", "memory_mb"),
-        F.try_divide("peak_vcores_milli", "vcores_milli"),
-        F.try_divide("peak_gpu_milli", "gpu_milli"),
-    )
-    kind = [F.asc("machine"), F.asc("from_state"), F.asc("event_type"), F.asc("to_state")]
-    shown = ROWS_SHOWN + 1
-    wanted: dict[str, tuple[int, list[Column]]] = {
-        "applications_by_final_state": (_MORE_THAN_ANY_HAS, [F.desc("applications"), F.asc("final_state")]),
-        "waiting_by_queue": (shown, [F.desc("applications"), F.asc("queue")]),
-        "applications": (shown, [F.desc_nulls_first("wait_s"), F.asc("submitted_at"), F.asc("id")]),
-        "time_in_state": (_MORE_THAN_ANY_HAS, [F.asc("machine"), F.asc("state")]),
-        "unknown_transitions": (shown, [F.desc("count"), *kind]),
-        "transition_counts": (shown, [F.desc("count"), *kind]),
-        "events_by_type": (shown, [F.desc("handling_total_ms"), F.asc("event_class"), F.asc("event_type")]),
-        "node_peaks": (NODES_DRAWN + 1, [F.desc("oversubscribed"), fullness.desc_nulls_last(), F.asc("node")]),
-        "containers_over_time": (_MORE_THAN_ANY_HAS, [F.asc("bucket")]),
-    }
-    of_page = {name: tables[name] for name in wanted}
-    of_page["containers_over_time"] = of_page["containers_over_time"].where(F.col("node").isNull())
-    return {
-        name: [row.asDict() for row in of_page[name].orderBy(*order).limit(limit).collect()]
-        for name, (limit, order) in wanted.items()
-    }
-
-
-def _summary(folder: Path, tables: _Tables, totals: Mapping[str, Any], rows: Mapping[str, Any]) -> Report:
-    # Three tables of one row each.
-    sums = _one(
-        tables["containers"]
-        .agg(F.count("*").alias("containers"))
-        .join(
-            tables["node_peaks"].agg(
-                F.count("*").alias("nodes"), F.count_if("oversubscribed").alias("oversubscribed_nodes")
-            ),
-            how="cross",
-        )
-        .join(
-            tables["unknown_transitions"].agg(F.coalesce(F.sum("count"), F.lit(0)).alias("unknown_transitions")),
-            how="cross",
-        )
-    )
+def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> Report:
+    tables = folder / "tables"
     states = {row["final_state"]: row["applications"] for row in rows["applications_by_final_state"]}
+    [totals] = rows["run_totals"] or [dict.fromkeys(_TOTALS, 0) | {"first_at": None, "last_at": None}]
     return Report(
         page=folder / "report.html",
-        tables=folder / "tables",
+        tables=tables,
         applications=sum(states.values()),
         applications_by_final_state=states,
-        **totals,
-        **sums,
+        containers=row_count(tables / "containers"),
+        nodes=row_count(tables / "node_peaks"),
+        oversubscribed_nodes=total(tables / "node_peaks", "oversubscribed"),
+        unknown_transitions=total(tables / "unknown_transitions", "count"),
+        damage=tuple(damage),
+        **{name: totals[name] for name in _TOTALS},
     )
 
 
-def _one(table: DataFrame) -> dict[str, Any]:
-    [row] = table.collect()
-    return row.asDict()
+_TOTALS = ("events", "failed_events", "transitions", "first_at", "last_at")
 
 
-def _headlines(report: Report) -> list[Figure]:
+def _headlines(report: Report, rows: Mapping[str, Rows]) -> list[Figure]:
     states = [f"{count(number)} {state}" for state, number in report.applications_by_final_state.items()]
     problems = {
         "Failed events": (report.failed_events, f"of {count(report.events)} events"),
-        "Oversubscribed nodes": (report.oversubscribed_nodes, f"of {count(report.nodes)} nodes"),
         "Unknown transitions": (report.unknown_transitions, f"of {count(report.transitions)} transitions"),
+        "Oversubscribed nodes": (report.oversubscribed_nodes, f"of {count(report.nodes)} nodes"),
     }
     return [
         Figure("Span of the run", duration(report.span_s), "in the clock of the run"),
         Figure("Applications", count(report.applications), ", ".join(states)),
         Figure("Containers", count(report.containers), f"on {count(report.nodes)} nodes"),
+        *_longest_wait(rows["waiting_by_queue"]),
+        *_never_placed(rows["waiting_by_queue"]),
         *(
             Figure(name, count(number), whole, "bad" if number else "good")
             for name, (number, whole) in problems.items()
@@ -203,7 +154,25 @@ def _headlines(report: Report) -> list[Figure]:
     ]
 
 
-def _declared_by_resource_manager(spark: SparkSession) -> DataFrame:
+def _longest_wait(queues: Rows) -> list[Figure]:
+    placed = [row for row in queues if row["p95_s"] is not None]
+    if not placed:
+        return []
+    slowest = max(placed, key=lambda row: row["p95_s"])
+    queue = "applications of no known queue" if slowest["queue"] is None else f"queue {slowest['queue']}"
+    detail = f"95 % of {queue}, the slowest, waited less for a container"
+    return [Figure("Longest waits", duration(slowest["p95_s"]), detail)]
+
+
+def _never_placed(queues: Rows) -> list[Figure]:
+    waiting = sum(row["never_placed"] for row in queues)
+    if not queues:
+        return []
+    return [Figure("Never placed", count(waiting), "applications without any container", "bad" if waiting else "good")]
+
+
+def declared_by_resource_manager(spark: SparkSession) -> DataFrame:
+    """The transitions that the resource manager's machines declare: machine, from_state, event_type, to_state."""
     from statemachines.resourcemanager import FACTORIES
 
     kinds = {

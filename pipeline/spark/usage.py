@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pipeline.spark.jobs import first_payload, has_moved
 
 CONTAINER_END_STATES = ("COMPLETED", "EXPIRED", "RELEASED", "KILLED")
+_END_STATES = len(CONTAINER_END_STATES)
 WHOLE_GPU_MILLI = 1000
 
 
@@ -26,14 +27,20 @@ def container_intervals(events: DataFrame, transitions: DataFrame) -> DataFrame:
          the container's START says is null where the journal does not hold it.
     """
     starts = first_payload(events, "RMContainerEventType", "START").select("entity", "payload")
-    # A struct's least value is that with the least seq.
-    started = F.min(F.when(F.col("to_state") == "ALLOCATED", F.struct("seq", "at")))
-    ended = F.min(F.when(F.col("to_state").isin(*CONTAINER_END_STATES), F.struct("seq", "at", "to_state")))
+    moves = transitions.where((F.col("machine") == "RMContainer") & has_moved())
+    has_started, has_ended = F.col("to_state") == "ALLOCATED", F.col("to_state").isin(*CONTAINER_END_STATES)
+    # Whole numbers alone can be aggregated without a sort; so the end's state goes as its number, below the seq.
+    number = F.array_position(F.lit(list(CONTAINER_END_STATES)), F.col("to_state"))
+    ended = F.min(F.when(has_ended, F.col("seq") * _END_STATES + number - 1))
     return (
-        transitions.where((F.col("machine") == "RMContainer") & has_moved())
-        .groupBy("entity")
-        .agg(started.alias("started"), ended.alias("ended"))
-        .where(F.col("started").isNotNull())
+        moves.groupBy("entity")
+        .agg(
+            F.min(F.when(has_started, F.col("seq"))).alias("started_seq"),
+            F.min(F.when(has_started, F.col("at"))).alias("started_at"),
+            ended.alias("ended"),
+            F.min(F.when(has_ended, F.col("at"))).alias("ended_at"),
+        )
+        .where(F.col("started_seq").isNotNull())
         .join(starts, on="entity", how="left")  # 1:0..1
         .select(
             F.col("entity").alias("container"),
@@ -46,11 +53,11 @@ def container_intervals(events: DataFrame, transitions: DataFrame) -> DataFrame:
             "payload.gpus",
             "payload.gpu_milli",
             "payload.gpu_devices",
-            F.col("started.seq").alias("started_seq"),
-            F.col("started.at").alias("started_at"),
-            F.col("ended.seq").alias("ended_seq"),
-            F.col("ended.at").alias("ended_at"),
-            F.col("ended.to_state").alias("end_state"),
+            "started_seq",
+            "started_at",
+            F.call_function("div", F.col("ended"), F.lit(_END_STATES)).alias("ended_seq"),
+            "ended_at",
+            F.get(F.lit(list(CONTAINER_END_STATES)), (F.col("ended") % _END_STATES).cast("int")).alias("end_state"),
         )
     )
 

@@ -1,6 +1,6 @@
 """Measurements behind every speed claim: each beside its peers, in one run, as medians.
 
-scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART]...
+scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART|journal|journal.PART]...
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 from async_io import PARTS as ASYNC_PARTS
 from async_io import async_io
 from endurance import Endurance
+from journal_bench import PARTS as JOURNAL_PARTS
+from journal_bench import journal
 from jvm import Hadoop, hadoop_jvm
 from latency import Latency
 from machines import machines
@@ -27,7 +29,7 @@ from replay import replay
 from resource_manager import PARTS as RM_PARTS
 from resource_manager import resource_manager
 from stopping import Stopping
-from targets import ASYNC_TARGETS, CORE_TARGETS, RM_TARGETS, print_targets
+from targets import ASYNC_TARGETS, CORE_TARGETS, JOURNAL_TARGETS, RM_TARGETS, print_targets
 from throughput import throughput
 
 _STAT = Path("/proc/stat")
@@ -99,7 +101,9 @@ def _machine() -> str:
 def main() -> None:
     rm_parts = [f"rm.{part}" for part in RM_PARTS]
     async_parts = [f"async.{part}" for part in ASYNC_PARTS]
+    journal_parts = [f"journal.{part}" for part in JOURNAL_PARTS]
     choices = ["core", *(f"core.{part}" for part in PARTS), "replay", "rm", *rm_parts, "async", *async_parts]
+    choices += ["journal", *journal_parts]
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure, each beside its peers in one run.")
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of {', '.join(choices)}; default: core replay")
     parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")
@@ -145,6 +149,10 @@ def main() -> None:
     if async_chosen:
         everything = len(async_chosen) == len(ASYNC_PARTS)
         print_targets(async_io(async_chosen, settings), ASYNC_TARGETS, everything=everything)
+    journal_chosen = [part for part in JOURNAL_PARTS if "journal" in chosen or f"journal.{part}" in chosen]
+    if journal_chosen:
+        everything = len(journal_chosen) == len(JOURNAL_PARTS)
+        print_targets(journal(journal_chosen, settings), JOURNAL_TARGETS, everything=everything)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,24 @@ ASYNC_TARGETS = (
     Target("RSS growth from 10 % to 100 % of the rows", "async.memory.growth", None, 0.05, at_most=True, unit="%"),
 )
 
+JOURNAL_TARGETS = (
+    Target("journaled events, no fsync, one core", "journal.none", None, 300_000, unit="/s"),
+    Target("    the same, fsync every second", "journal.interval", None, 300_000, unit="/s"),
+    Target("    the same, fsync with each write", "journal.sync", None, 300_000, unit="/s"),
+    Target("journaled events : logging to a file", "journal.interval", "journal.logging", 3),
+    Target("journaled events : json.dumps lines", "journal.interval", "journal.json", None),
+    Target("journaled events : SQLite", "journal.interval", "journal.sqlite", None),
+    Target("report, 1 million events, two cores", "report.1", None, 500_000, unit="/s"),
+    Target("report, 10 million events", "report.10", None, 500_000, unit="/s"),
+    Target("report, 50 million events", "report.50", None, 500_000, unit="/s"),
+    Target("time for 10 million : 1 million", "report.growth-10", None, 11, at_most=True),
+    Target("time for 50 million : 10 million", "report.growth-50", None, 5.5, at_most=True),
+    Target("driver's memory, 50 million : 1 million: process", "report.rss-growth", None, 0.1, at_most=True, unit="%"),
+    Target("    the same: heap of its JVM", "report.heap-growth", None, 0.1, at_most=True, unit="%"),
+    Target("events by type : DuckDB", "report.by-type-spark", "report.by-type-duckdb", None),
+    Target("sweep of 8, two cores : one after the other", "sweep.speedup", None, 1.7),
+)
+
 
 def print_targets(figures: Figures, targets: Sequence[Target], *, everything: bool) -> None:
     """Those measured in this run; with `everything`, also those that could not be."""

@@ -86,14 +86,14 @@ def test_bad_rows_are_skipped_and_counted_on_demand(tmp_path: Path) -> None:
 def test_an_output_folder_with_a_journal_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "jobs.json").write_text(JOBS)
     first = run_command("replay", "jobs.json", "--no-report", "--output", "out", cwd=tmp_path)
-    before = sorted((tmp_path / "out").rglob("*.jsonl"))
+    before = sorted((tmp_path / "out").rglob("*.journal"))
 
     second = run_command("replay", "jobs.json", "--no-report", "--output", "out", cwd=tmp_path)
 
     assert first.returncode == 0
     assert second.returncode == 2
     assert "holds a journal already; choose a new or an empty folder" in second.stderr
-    assert sorted((tmp_path / "out").rglob("*.jsonl")) == before
+    assert sorted((tmp_path / "out").rglob("*.journal")) == before
 
 
 def test_an_application_that_no_node_can_hold_is_named_as_waiting(tmp_path: Path) -> None:

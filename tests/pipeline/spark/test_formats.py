@@ -37,5 +37,19 @@ def test_quantities_are_written_without_useless_digits() -> None:
     assert formats.decimal(1234.56) == "1,234.6"
 
 
+def test_small_shares_have_a_decimal() -> None:
+    assert [formats.percent(share) for share in (0, 0.004, 0.0996, 0.1, 0.756, 1, 12.5, -0.05, None)] == [
+        "0 %",
+        "0.4 %",
+        "10.0 %",
+        "10 %",
+        "76 %",
+        "100 %",
+        "1,250 %",
+        "-5.0 %",
+        formats.NOTHING,
+    ]
+
+
 def test_a_moment_is_written_in_utc() -> None:
     assert formats.moment(1_700_000_000_999_999_999) == "2023-11-14 22:13:20 UTC"

@@ -107,40 +107,30 @@ def test_waiting_is_summed_up_per_queue(journal: Any, assert_table: Any) -> None
     )
 
 
-def test_time_in_state_counts_what_was_entered_and_left(journal: Any, assert_table: Any) -> None:
-    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING", at=0)
-    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED", at=4)
-    journal.move(3, "RMApp", APP_2, "NEW START NEW_SAVING", at=4)
-    journal.move(4, "RMApp", APP_2, "NEW_SAVING NODE_UPDATE NEW_SAVING", at=5)
-    journal.move(5, "RMApp", APP_2, "NEW_SAVING APP_UPDATE_SAVED NEW_SAVING", at=6, valid=False)
-    journal.move(6, "RMApp", APP_2, "NEW_SAVING KILL FINAL_SAVING", at=14)
+def test_waiting_is_summed_up_per_user_of_a_queue(spark: SparkSession, assert_table: Any) -> None:
+    rows = [("a", "ann", 1, 1.0), ("a", "bob", 1, 5.0), ("b", "ann", None, None), (None, None, None, None)]
+    applied = spark.createDataFrame(rows, "queue string, user string, first_container_at long, wait_s double")
 
     assert_table(
-        jobs.time_in_state(journal.tables().transitions),
-        "machine string, state string, count long, p50_s double, p95_s double, p99_s double, max_s double",
-        [("RMApp", "NEW_SAVING", 2, 7.0, 9.7, 9.94, 10.0)],
+        jobs.waiting_by_user(applied),
+        "queue string, user string, applications long, p50_s double, p95_s double, max_s double, never_placed long",
+        [
+            ("a", "ann", 1, 1.0, 1.0, 1.0, 0),
+            ("a", "bob", 1, 5.0, 5.0, 5.0, 0),
+            ("b", "ann", 1, None, None, None, 1),
+            (None, None, 1, None, None, None, 1),
+        ],
     )
 
 
-def test_stays_of_no_time_go_by_seq(journal: Any) -> None:
-    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED", at=3)
-    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING", at=3)
-    journal.move(3, "RMApp", APP_1, "SUBMITTED APP_ACCEPTED ACCEPTED", at=3)
+def test_the_first_start_counts_where_one_was_redelivered(spark: SparkSession) -> None:
+    rows = [(3, "AType", "START", APP_1, 30, "{}"), (2, "RMAppEventType", "START", APP_1, 20, '{"name":"first"}')]
+    rows += [(5, "RMAppEventType", "START", APP_1, 50, '{"name":"again"}')]
+    ddl = "seq long, event_class string, event_type string, entity string, enqueued_at long, payload string"
 
-    stays = jobs.time_in_state(journal.tables().transitions)
+    [row] = jobs.first_payload(spark.createDataFrame(rows, ddl), "RMAppEventType", "START").collect()
 
-    assert {(row["state"], row["max_s"]) for row in stays.collect()} == {("NEW_SAVING", 0.0), ("SUBMITTED", 0.0)}
-
-
-def test_the_new_of_a_node_that_came_back_is_no_stay(journal: Any) -> None:
-    """The time since the old machine was lost is not time that the new one spent in NEW."""
-    journal.move(1, "RMNode", "h1:1", "NEW STARTED RUNNING", at=0)
-    journal.move(2, "RMNode", "h1:1", "RUNNING EXPIRE LOST", at=10)
-    journal.move(3, "RMNode", "h1:1", "NEW STARTED RUNNING", at=99)
-
-    stays = jobs.time_in_state(journal.tables().transitions)
-
-    assert [(row["state"], row["max_s"]) for row in stays.collect()] == [("RUNNING", 10.0)]
+    assert (row["entity"], row["enqueued_at"], row["payload"]["name"]) == (APP_1, 20, "first")
 
 
 @pytest.fixture
@@ -177,17 +167,24 @@ def test_no_transitions_give_no_counts(journal: Any, declared: DataFrame, assert
     assert_table(counts, f"{KIND}, count long, valid boolean, declared boolean", [])
 
 
-def test_events_are_summed_up_by_type(journal: Any, assert_table: Any) -> None:
-    journal.event(1, "AType", "A", queue_ns=1_000, handling_ns=2_000_000)
-    journal.event(2, "AType", "A", queue_ns=3_000, handling_ns=4_000_000, outcome="failed", error="ValueError: x")
-    journal.event(3, "BType", "B", outcome="unregistered")
+def test_the_mined_graph_has_what_was_declared_and_never_made(
+    journal: Any, declared: DataFrame, assert_table: Any, spark: SparkSession
+) -> None:
+    journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
+    journal.move(2, "RMApp", APP_1, "KILLED KILL KILLED", valid=False)
+    journal.move(3, "RMApp", APP_1, "NEW_SAVING KILL KILLED")
+    other = spark.createDataFrame([("MRJob", "NEW", "JOB_INIT", "INITED")], KIND)
+    known = declared.unionAll(other)
 
-    assert_table(
-        jobs.events_by_type(journal.tables().events),
-        "event_class string, event_type string, count long, failed long, unregistered long, queue_mean_us double, "
-        "queue_p99_us double, handling_mean_us double, handling_p99_us double, handling_total_ms double",
-        [("AType", "A", 2, 1, 0, 2.0, 2.98, 3000.0, 3980.0, 6.0), ("BType", "B", 1, 0, 1, 0.0, 0.0, 0.0, 0.0, 0.0)],
-    )
+    graph = jobs.mined_graph(jobs.transition_counts(journal.tables().transitions, known), known)
+
+    rows = [
+        ("RMApp", "NEW", "START", "NEW_SAVING", 1, True, True),
+        ("RMApp", "KILLED", "KILL", "KILLED", 1, False, True),
+        ("RMApp", "KILLED", "KILL", "KILLED", 0, True, True),
+        ("RMApp", "NEW_SAVING", "KILL", "KILLED", 1, True, False),
+    ]
+    assert_table(graph, f"{KIND}, count long, valid boolean, declared boolean", rows)
 
 
 TOTALS_SCHEMA = "events long, failed_events long, transitions long, first_at long, last_at long"
@@ -210,6 +207,4 @@ def test_totals_hold_transitions_beyond_the_last_closed_segment_of_events(journa
 
 
 def test_totals_of_an_empty_journal_have_no_times(journal: Any, assert_table: Any) -> None:
-    journal.line("events", "")
-
     assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(0, 0, 0, None, None)])

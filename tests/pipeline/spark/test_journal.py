@@ -40,7 +40,7 @@ def test_rows_come_back_with_nulls_where_there_is_nothing(journal: Any, assert_t
     journal.event(2, "AType", "B", "ünï", accepted_seq=9, redelivered=True, payload={"a": 1}, enqueued_at=-30)
     journal.move(1, "RMApp", "application_0_0001", "NEW START NEW_SAVING", at=2)
 
-    events, transitions = journal.tables()
+    events, transitions = journal.read()
 
     failed = (1, "rm", "AType", "A", None, 0, 0, 0, 5, 7, "failed", "ValueError: x", None, None, False)
     handled = (2, "rm", "AType", "B", "ünï", -30, 0, 0, 30, 0, "handled", None, '{"a": 1}', 9, True)
@@ -58,7 +58,7 @@ def test_both_tables_are_those_that_are_read_without_spark(journal: Any) -> None
         journal.submit(seq, f"application_0_{seq}", at=seq)
     journal.event(12, "AType", "A", enqueued_at=3, at=5, error="Ä", outcome="failed")
 
-    for table, found in zip(TABLES, journal.tables(), strict=True):
+    for table, found in zip(TABLES, journal.read(), strict=True):
         rows = [{key: value for key, value in row.asDict().items() if value is not None} for row in found.collect()]
         assert sorted(rows, key=repr) == sorted(read_rows(journal.path, table), key=repr)
 
@@ -69,17 +69,17 @@ def test_files_that_are_no_closed_segments_are_not_read(journal: Any) -> None:
     (journal.path / ".segment-00000002.journal.open").write_bytes(segment.read_bytes())
     (journal.path / "segment-x.journal").write_text("not a segment")
 
-    assert journal.tables().events.count() == 1
+    assert journal.read().events.count() == 1
 
 
 def test_a_table_without_rows_is_empty(journal: Any, assert_table: Any) -> None:
     journal.event(1, "AType", "A")
 
-    assert_table(journal.tables().transitions, TRANSITION_SCHEMA, [])
+    assert_table(journal.read().transitions, TRANSITION_SCHEMA, [])
 
 
 def test_a_journal_without_a_closed_segment_has_empty_tables(journal: Any, assert_table: Any) -> None:
-    assert_table(journal.tables().events, EVENT_SCHEMA, [])
+    assert_table(journal.read().events, EVENT_SCHEMA, [])
 
 
 def test_a_folder_without_a_journal_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
     EqualNullSafe,
@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, JournalError
 from dispatcher.journal import EVENTS, TRANSITIONS
 from dispatcher.journal.segments import segment_path
 from pipeline.spark import read_journal
@@ -91,7 +91,7 @@ def test_transitions_have_columns_of_their_own() -> None:
 
 
 def test_segments_are_pruned_and_all_filters_left_to_spark(spread: Path) -> None:
-    asked = source(spread)
+    asked = source(spread, pushFilters="true")
     reader = asked.reader(asked.schema())
     filters = [GreaterThan(("started_at",), 11 * SECOND), EqualTo(("entity",), "a")]
 
@@ -103,20 +103,55 @@ def test_segments_are_pruned_and_all_filters_left_to_spark(spread: Path) -> None
     assert numbers(again.partitions()) == ["3"]
 
 
-def test_pushed_filters_give_the_rows_that_spark_alone_would(spread: Path, spark: SparkSession) -> None:
-    """The third segment is damaged: its rows are looked for only where it is not passed over."""
-    segment = segment_path(spread, 3)
+def damage_third(journal: Path) -> None:
+    """Its rows are looked for only where it is not passed over."""
+    segment = segment_path(journal, 3)
     segment.write_bytes(segment.read_bytes().replace(b"AType", b"ATypf"))
-    events, transitions = read_journal(spark, spread, mode="FAILFAST")
 
-    assert [row.seq for row in events.where(f"started_at <= {11 * SECOND}").select("seq").orderBy("seq").collect()] == [
-        1,
-        11,
-    ]
-    assert events.where("seq between 2 and 12").count() == 1
-    assert transitions.where(f"at < {11 * SECOND} and machine = 'RMApp'").count() == 1
+
+def test_pushed_filters_give_the_rows_that_spark_alone_would(spread: Path, spark: SparkSession) -> None:
+    damage_third(spread)
+    register_journal(spark)
+
+    def load(table: str) -> DataFrame:
+        reader = spark.read.format(FORMAT).option("pushFilters", "true").option("mode", "FAILFAST")
+        return reader.option("table", table).load(str(spread))
+
+    found = load("events").where(f"started_at <= {11 * SECOND}").select("seq").orderBy("seq").collect()
+    assert [row.seq for row in found] == [1, 11]
+    assert load("events").where("seq between 2 and 12").count() == 1
+    assert load("transitions").where(f"at < {11 * SECOND} and machine = 'RMApp'").count() == 1
     with pytest.raises(PySparkException):
-        events.where("seq > 11").collect()
+        load("events").where("seq > 11").collect()
+
+
+def test_a_query_has_the_rows_that_the_one_before_it_has_filtered_out(spread: Path, spark: SparkSession) -> None:
+    events = read_journal(spark, spread).events
+
+    assert events.where("seq > 11").count() == 1
+    assert events.count() == 3
+    both = events.where("seq = 1").join(events.where("seq = 21").withColumnRenamed("seq", "other"), how="cross")
+    assert both.count() == 1
+
+
+def test_since_and_until_are_exact_and_pass_over_segments(spread: Path, spark: SparkSession) -> None:
+    damage_third(spread)
+    columns = {"events": ["seq"], "transitions": ["entity", "seq"]}
+
+    events, transitions = read_journal(
+        spark, spread, columns=columns, mode="FAILFAST", since=2 * SECOND, until=11 * SECOND + 1
+    )
+
+    assert (events.columns, [row.seq for row in events.collect()]) == (["seq"], [11])
+    assert [row.seq for row in transitions.collect()] == [11]
+    assert read_journal(spark, spread, until=11 * SECOND).events.count() == 1
+
+
+def test_a_time_that_is_none_is_refused(spread: Path) -> None:
+    asked = source(spread, since="yesterday")
+
+    with pytest.raises(JournalError, match=r"the option since is 'yesterday'; give it a time in Unix ns"):
+        asked.reader(asked.schema())
 
 
 # -- schemas and options -----------------------------------------------------------------------------------------------

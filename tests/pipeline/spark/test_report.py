@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -13,25 +15,39 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from dispatcher.errors import DispatcherError, JournalError
+from dispatcher.errors import ConfigError, DispatcherError, JournalError
 from pipeline import cli
 from pipeline.spark import Report, write_report
+from pipeline.spark.follow import FollowProgress
 
 SECOND = 1_000_000_000
 NASTY = "<script>alert(1)</script>"
 TABLES = {
+    "application_timeline",
     "applications",
     "applications_by_final_state",
     "containers",
     "containers_over_time",
+    "critical_paths",
+    "event_times",
     "events_by_type",
+    "failures",
     "gpu_device_peaks",
+    "key_figures",
+    "mined_graph",
     "node_peaks",
     "node_usage",
+    "node_utilisation",
+    "queue_depth",
+    "queue_utilisation",
+    "run_totals",
+    "slowest_handlers",
+    "stuck_entities",
     "time_in_state",
     "transition_counts",
     "unknown_transitions",
     "waiting_by_queue",
+    "waiting_by_user",
 }
 
 
@@ -63,6 +79,17 @@ def report(spark: SparkSession, run: Path, declared: DataFrame) -> Report:
     return write_report(spark, run, run.parent / "written", declared=declared)
 
 
+@pytest.fixture
+def tables_at_hand(report: Report, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of every journal are those of `report`, and take no time."""
+
+    def write_tables(_: SparkSession, tables: Any, folder: Path, declared: DataFrame) -> dict[str, DataFrame]:
+        shutil.copytree(report.tables, folder, dirs_exist_ok=True)
+        return {"key_figures": spark.read.parquet(str(folder / "key_figures"))}
+
+    monkeypatch.setattr("pipeline.spark.report.write_tables", write_tables)
+
+
 def test_headline_figures_are_those_of_the_journal(report: Report, run: Path) -> None:
     assert report == Report(
         page=run.parent / "written" / "report.html",
@@ -85,9 +112,8 @@ def test_headline_figures_are_those_of_the_journal(report: Report, run: Path) ->
 def test_every_table_can_be_read_back(report: Report, spark: SparkSession) -> None:
     assert {table.name for table in report.tables.iterdir()} == TABLES
 
-    sizes = {name: spark.read.parquet(str(report.tables / name)).count() for name in TABLES}
-
-    assert {name for name, size in sizes.items() if size == 0} == set()
+    for name in ("containers", "waiting_by_user", "mined_graph"):
+        assert spark.read.parquet(str(report.tables / name)).count() > 0
 
 
 def test_the_page_loads_nothing(report: Report) -> None:
@@ -125,17 +151,20 @@ def without_plotly(page: str) -> str:
     return re.sub(r"<script>.*?</script>", "", page, count=1, flags=re.DOTALL)
 
 
+@pytest.mark.usefixtures("tables_at_hand")
 def test_a_second_report_replaces_tables_and_page_only(
-    report: Report, spark: SparkSession, run: Path, declared: DataFrame
+    report: Report, spark: SparkSession, run: Path, declared: DataFrame, tmp_path: Path
 ) -> None:
-    (report.page.parent / "notes.txt").write_text("mine")
-    report.page.write_text("old")
+    (tmp_path / "tables" / "comparison").mkdir(parents=True)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "report.html").write_text("old")
 
-    again = write_report(spark, run, report.page.parent, declared=declared)
+    again = write_report(spark, run, tmp_path, declared=declared)
 
-    assert again == report
-    assert report.page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert (report.page.parent / "notes.txt").read_text() == "mine"
+    assert again == replace(report, page=tmp_path / "report.html", tables=tmp_path / "tables")
+    assert again.page.read_text(encoding="utf-8") == report.page.read_text(encoding="utf-8")
+    assert {table.name for table in again.tables.iterdir()} == TABLES
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("table", ["events", "transitions"])
@@ -153,30 +182,53 @@ def test_a_journal_with_one_empty_table_is_reported(
     assert "Nothing to show" in report.page.read_text(encoding="utf-8")
 
 
-def test_the_resource_managers_own_tables_are_the_declared_ones(
+def test_tables_from_elsewhere_are_held_against_the_resource_managers_own_machines(
     journal: Any, spark: SparkSession, tmp_path: Path
 ) -> None:
     journal.submit(1, "application_0_0001")
+    journal.event(2, "RMAppEventType", "KILL", "application_0_0001")
     journal.move(2, "RMApp", "application_0_0001", "NEW_SAVING KILL KILLED")
+    journal.event(3, "RMNodeEventType", "STARTED", "h1:1")
     journal.move(3, "RMNode", "h1:1", "NEW STARTED RUNNING")
 
-    report = write_report(spark, journal.path, tmp_path / "report")
+    report = write_report(spark, "rm.log", tmp_path / "report", tables=journal.tables())
 
-    assert (report.transitions, report.unknown_transitions) == (3, 1)
+    assert (report.transitions, report.unknown_transitions, report.damage) == (3, 1, ())
+    assert "Journal rm.log, " in report.page.read_text(encoding="utf-8")
 
 
-def test_a_damaged_journal_is_reported_in_one_line(
+@pytest.mark.usefixtures("tables_at_hand")
+def test_a_journal_that_lacks_a_segment_is_reported_and_says_so(
     journal: Any, spark: SparkSession, declared: DataFrame, tmp_path: Path
 ) -> None:
-    journal.event(1, "AType", "A")
-    journal.line("transitions", "{}")
+    for seq in (1, 3, 5):  # each in a segment of its own, as there are gaps between
+        journal.event(seq, "AType", "A")
+    (journal.path / "segment-00000002.journal").unlink()
 
-    with pytest.raises(JournalError, match=r"^damaged journal: transitions-00000001\.jsonl has a row without seq"):
-        write_report(spark, journal.path, tmp_path / "report", declared=declared)
+    report = write_report(spark, journal.path, tmp_path / "report", declared=declared)
+
+    [line] = report.damage
+    assert "2" in line
+    assert line in without_plotly(report.page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("tables_at_hand")
+def test_a_second_journal_is_compared_with(
+    journal: Any, run: Path, spark: SparkSession, declared: DataFrame, tmp_path: Path
+) -> None:
+    journal.submit(1, "application_0_0001")
+
+    compared = write_report(spark, run, tmp_path / "report", declared=declared, compare=journal.path)
+
+    changes = spark.read.parquet(str(compared.tables / "comparison"))
+    [applications] = changes.where("subject = 'run' and metric = 'applications'").collect()
+    assert (applications["before"], applications["after"], applications["change"]) == (2.0, 2.0, 0.0)
+    assert f"Before is {journal.path}, after is {run}." in compared.page.read_text(encoding="utf-8")
+    assert (tmp_path / "report" / "before" / "key_figures").is_dir()
 
 
 def test_without_a_journal_no_folder_is_made(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="no journal here"):
+    with pytest.raises(JournalError, match="no such journal folder"):
         write_report(spark, tmp_path / "nothing", tmp_path / "report")
 
     assert not (tmp_path / "report").exists()
@@ -235,6 +287,16 @@ def test_the_summary_has_the_figures_and_the_page(shown: Callable[[Report], str]
     ]
 
 
+def test_damage_is_in_the_summary_with_its_first_lines(shown: Callable[[Report], str]) -> None:
+    damage = [f"segment-0000000{number}.journal: a frame is cut" for number in range(1, 13)]
+
+    lines = [" ".join(line.split()) for line in shown(replace(SUMMARY, damage=damage)).splitlines()]
+
+    assert lines[8:10] == ["Damage 12 passed over in the journal", damage[0]]
+    assert lines.count(damage[9]) == 1
+    assert lines[-3:] == [damage[9], "Page: /some/folder/report.html", "Tables: /some/folder/tables"]
+
+
 def test_a_long_path_is_not_cut(shown: Callable[[Report], str]) -> None:
     page = Path("/" + "long/" * 40 + "report.html")
 
@@ -254,12 +316,68 @@ def test_the_command_writes_beside_the_journal_unless_told_otherwise(
     asked: list[Any] = []
     # The command stops the Spark that it started; this one belongs to all tests.
     monkeypatch.setattr("pipeline.spark.spark_session", lambda master: asked.append(master) or _Borrowed(spark))
-    monkeypatch.setattr("pipeline.spark.write_report", lambda _, *paths: asked.append(paths) or report)
+    monkeypatch.setattr("pipeline.spark.write_report", lambda _, *paths, **more: asked.append((paths, more)) or report)
 
-    cli.report(run, run.parent / output if output else None, master="local[7]")
+    cli.report(run, run.parent / output if output else None, master="local[7]", compare=run if output else None)
 
-    assert asked == ["local[7]", (run, run.parent / folder)]
+    assert asked == ["local[7]", ((run, run.parent / folder), {"compare": run if output else None})]
     assert "Oversubscribed nodes" in capsys.readouterr().out
+
+
+def test_a_journal_cannot_be_compared_while_it_is_followed(run: Path) -> None:
+    with pytest.raises(ConfigError, match="--follow and --compare: choose one"):
+        cli.report(run, compare=run, follow=True)
+
+
+class _Follower:
+    """A journal that grows twice and is interrupted then."""
+
+    def __init__(self) -> None:
+        self.events = iter([1, 1, 5])
+        self.written = 0
+        self.is_stopped = False
+
+    def progress(self) -> FollowProgress:
+        return FollowProgress(next(self.events), 0, 1, 1, 0)
+
+    def wait(self, timeout_s: float) -> bool:
+        return False
+
+    def write_tables(self) -> None:
+        self.written += 1
+        if self.written == 2:
+            signal.raise_signal(signal.SIGINT)
+            self.events = iter([5])
+
+    def __enter__(self) -> _Follower:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.is_stopped = True
+
+
+def test_following_writes_the_report_when_there_is_more_and_ends_with_a_signal(
+    run: Path,
+    report: Report,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    follower, asked = _Follower(), []
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master: _Borrowed(spark))
+    monkeypatch.setattr("pipeline.spark.follow.follow_journal", lambda *args, **more: asked.append(args) or follower)
+    monkeypatch.setattr(cli, "FOLLOW_INTERVAL_S", 0.001)
+
+    cli.report(run, report.page.parent, follow=True)
+
+    assert asked == [(spark, run, report.page.parent)]
+    assert (follower.written, follower.is_stopped) == (2, True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "report written" in line] == [
+        "1 events, 0 transitions: report written",
+        "5 events, 0 transitions: report written",
+    ]
+    assert any(line.startswith("Page: ") for line in lines)
 
 
 class _Borrowed:

@@ -1,0 +1,154 @@
+"""Stays of entities in their states, told while the journal's transitions come in: a stateful streaming step.
+
+A stay ends with the transition that leaves its state, and began with an earlier one, perhaps of a micro-batch long ago.
+So the step remembers of each entity that has not come to its end the last transition that moved it. Entities are dealt
+out to a fixed number of slots, and the group that Spark keeps state for is a slot, with all its entities: a group for
+each entity costs a round trip of a millisecond per entity and micro-batch, a slot costs one for thousands of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import LongType, StructType
+
+SLOTS = 16
+"""Fixed for the life of a checkpoint: with another number, entities would look for their past in another slot."""
+
+Operator = Literal["transformWithState", "applyInPandasWithState"]
+"""What keeps the state. A checkpoint of one cannot be continued with the other."""
+
+_ENTITY = ["machine", "entity"]
+_MEMORY = ["machine", "entity", "seq", "state", "at"]
+# One text, for PySpark 4.3 cannot read arrays back from the state of applyInPandasWithState.
+_STATE = "last_moves string"
+
+
+class Taken(NamedTuple):
+    """What `take_in` gives."""
+
+    rows: pd.DataFrame
+    """The transitions, with `entered_seq` and `stay_ns`."""
+    memory: pd.DataFrame
+    """What to remember for those that come next."""
+
+
+def no_memory() -> pd.DataFrame:
+    """What is remembered before the first transition: machine, entity, seq, state (entered), at; no rows."""
+    return _memory([], [], [], [], [])
+
+
+def take_in(rows: pd.DataFrame, memory: pd.DataFrame, ends: frozenset[tuple[str, str]]) -> Taken:
+    """Tell for each transition which stay it ends, given what is remembered of those before.
+
+    A transition that keeps its state, or was refused, ends no stay and is not remembered. One that comes after
+    later ones of its entity is given back like all others, but the stay that it ends is told only if the transition
+    that began it comes late with it.
+
+    rows:   journal transitions, in any order, each once.
+    memory: `Taken.memory` of the last call, or `no_memory()`.
+    ends:   (machine, state) that nothing leaves: entities that get there are forgotten.
+    Gives:  the rows with entered_seq (Int64: seq of the transition by which the entity got into from_state) and stay_ns
+            (Int64, >= 0: how long it was there); both null if the transition ends no stay, or the journal does not hold
+            the stay's beginning.
+    """
+    unknown = pd.Series(pd.NA, index=range(len(rows)), dtype="Int64")
+    rows = rows.reset_index(drop=True).assign(entered_seq=unknown, stay_ns=unknown)
+    moves = rows.loc[rows["valid"] & (rows["from_state"] != rows["to_state"])]
+    if moves.empty:
+        return Taken(rows, memory)
+    present = moves[[*_ENTITY, "seq", "from_state", "to_state", "at"]].assign(row=moves.index)
+    past = memory.rename(columns={"state": "to_state"}).assign(from_state="", row=-1)
+    line = present if past.empty else pd.concat([past, present], ignore_index=True)
+    # Whole numbers that can be absent: as floats, times of today are no longer exact.
+    line = line.astype({"seq": "Int64", "at": "Int64"})
+    line = line.sort_values([*_ENTITY, "seq"], kind="stable", ignore_index=True)
+    is_open = pd.Series(
+        [state not in ends for state in zip(line["machine"], line["to_state"], strict=True)], dtype="boolean"
+    )
+    before = line.assign(is_open=is_open).groupby(_ENTITY, sort=False)[["seq", "to_state", "at", "is_open"]].shift()
+    # A host that comes back is a new machine under the old id: its NEW was not entered by a transition.
+    ended = (line["row"] >= 0) & (before["to_state"] == line["from_state"]) & before["is_open"].fillna(False)
+    rows.loc[line.loc[ended, "row"], "entered_seq"] = before.loc[ended, "seq"].array
+    rows.loc[line.loc[ended, "row"], "stay_ns"] = (line["at"] - before["at"])[ended].clip(lower=0).array
+    is_last = ~line.duplicated(_ENTITY, keep="last")
+    last = line.loc[is_last & is_open].rename(columns={"to_state": "state"})
+    return Taken(rows, last[_MEMORY].astype({"seq": "int64", "at": "int64"}))
+
+
+def has_transform_with_state() -> bool:
+    """Whether this Python has what PySpark's transformWithState needs: protobuf."""
+    try:
+        return importlib.util.find_spec("google.protobuf") is not None
+    except ModuleNotFoundError:  # not even the package `google`
+        return False
+
+
+def told_schema(transitions: StructType) -> StructType:
+    """The columns of `with_stays`, of those of its transitions."""
+    return StructType([*transitions.fields]).add("entered_seq", LongType()).add("stay_ns", LongType())
+
+
+def with_stays(transitions: DataFrame, ends: frozenset[tuple[str, str]], operator: Operator) -> DataFrame:
+    """The stream of transitions with two columns more: entered_seq and stay_ns, long, as `take_in` tells them.
+
+    In:  a stream of journal transitions, each once.
+    Out: the same rows, in any order, in append mode.
+    """
+    columns = transitions.columns
+    schema = told_schema(transitions.schema)
+    slot = F.pmod(F.xxhash64(*_ENTITY), F.lit(SLOTS)).cast("int")
+    slots = transitions.select(*columns, slot.alias("slot")).groupBy("slot")
+    if operator == "transformWithState":
+        return slots.transformWithStateInPandas(StayProcessor(columns, ends), schema, "Append", "None")
+
+    def taken(_: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        known = state.get if state.exists else None
+        rows, memory = take_in(pd.concat(list(frames))[columns], _decoded(known), ends)
+        state.update(_encoded(memory))
+        yield rows
+
+    return slots.applyInPandasWithState(taken, schema, _STATE, "append", "NoTimeout")
+
+
+class StayProcessor(StatefulProcessor):
+    """`take_in` for transformWithState; the state of a slot is what is remembered of all its entities."""
+
+    def __init__(self, columns: list[str], ends: frozenset[tuple[str, str]]) -> None:
+        self._columns = columns
+        self._ends = ends
+
+    def init(self, handle: Any) -> None:
+        self._state = handle.getValueState("memory", _STATE)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        taken = take_in(pd.concat(list(rows))[self._columns], _decoded(self._state.get()), self._ends)
+        self._state.update(_encoded(taken.memory))
+        yield taken.rows
+
+    def close(self) -> None:
+        pass
+
+
+def _encoded(memory: pd.DataFrame) -> tuple[str]:
+    return (json.dumps([memory[name].tolist() for name in _MEMORY], separators=(",", ":")),)
+
+
+def _decoded(state: tuple[str] | None) -> pd.DataFrame:
+    return no_memory() if state is None else _memory(*json.loads(state[0]))
+
+
+def _memory(machine: list[str], entity: list[str], seq: list[int], state: list[str], at: list[int]) -> pd.DataFrame:
+    strings = {"machine": machine, "entity": entity, "state": state}
+    numbers = {"seq": seq, "at": at}
+    return pd.DataFrame(
+        {name: pd.Series(values, dtype="object") for name, values in strings.items()}
+        | {name: pd.Series(values, dtype="int64") for name, values in numbers.items()}
+    )[_MEMORY]

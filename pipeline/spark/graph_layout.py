@@ -1,0 +1,209 @@
+"""A layered layout of a directed graph: where its nodes stand, and through which points its edges run.
+
+In four steps, each of the simplest kind that looks well for some dozens of nodes: edges that close a circle are
+turned round; each node gets the layer below its last predecessor; within the layers, nodes move to the middle of
+their neighbours until few edges cross; and then they move apart until none stand on each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+LONGEST_LABEL = 21
+"""Characters of a node's name for which there is room."""
+
+_LAYER_HEIGHT = 72.0
+_GAP = 24.0
+_THREAD_WIDTH = 12.0
+_CHARACTER = 7.7
+_PADDING = 18.0
+_BESIDE = 15.0
+_SWEEPS = 12
+_FIRST = "NEW"
+
+Pair = tuple[str, str]
+
+
+class Point(NamedTuple):
+    """In pixels, to the right and downwards."""
+
+    x: float
+    y: float
+
+
+class Node(NamedTuple):
+    """Its middle, and its width."""
+
+    x: float
+    y: float
+    width: float
+
+
+class Layout(NamedTuple):
+    """`routes`: per edge the points from the middle of its source to the middle of its target."""
+
+    nodes: Mapping[str, Node]
+    routes: Mapping[Pair, Sequence[Point]]
+    width: float
+    height: float
+
+
+class _Cell(NamedTuple):
+    """A place in a layer: that of a node, or, with `edge`, that of the edge which passes through the layer."""
+
+    name: str
+    layer: int
+    edge: Pair | None = None
+
+    @property
+    def width(self) -> float:
+        return _THREAD_WIDTH if self.edge else _PADDING + _CHARACTER * min(len(self.name), LONGEST_LABEL)
+
+
+_Links = dict[_Cell, list[_Cell]]
+
+
+def lay_out(nodes: Sequence[str], edges: Iterable[Pair]) -> Layout:
+    """Lay the graph out. No edge may lead from a node to itself, and each must be between `nodes`."""
+    pairs = list(dict.fromkeys(edges))
+    turned = _turned(nodes, pairs)
+    down = {pair: (pair[1], pair[0]) if pair in turned else pair for pair in pairs}
+    levels = _levels(nodes, down.values())
+    chains = {
+        pair: [
+            _Cell(upper, levels[upper]),
+            *(_Cell("", layer, pair) for layer in range(levels[upper] + 1, levels[lower])),
+            _Cell(lower, levels[lower]),
+        ]
+        for pair, (upper, lower) in down.items()
+    }
+    x = _columns(_ordered([_Cell(node, levels[node]) for node in nodes], chains.values()), chains.values())
+    left = min((x[cell] - cell.width / 2 for cell in x), default=0.0)
+    right = max((x[cell] + cell.width / 2 for cell in x), default=0.0)
+    placed = {
+        cell.name: Node(x[cell] - left, cell.layer * _LAYER_HEIGHT, cell.width) for cell in x if cell.edge is None
+    }
+    routes = {}
+    for pair, chain in chains.items():
+        # Beside the middle, so that an edge and the one that leads back do not lie on each other.
+        aside = _BESIDE if pair in turned else 0.0
+        points = [
+            Point(x[cell] - left + (aside if cell.edge is None else 0.0), cell.layer * _LAYER_HEIGHT) for cell in chain
+        ]
+        routes[pair] = points[::-1] if pair in turned else points
+    return Layout(placed, routes, right - left, max(levels.values(), default=0) * _LAYER_HEIGHT)
+
+
+def _turned(nodes: Sequence[str], pairs: Iterable[Pair]) -> set[Pair]:
+    """The edges that lead back on the way from the first node: without them there is no circle."""
+    following = _following(pairs)
+    targets = {target for _, target in pairs}
+    roots = sorted(nodes, key=lambda node: (node != _FIRST, node in targets))
+    turned: set[Pair] = set()
+    done: set[str] = set()
+    for root in roots:
+        if root in done:
+            continue
+        path = {root: iter(following.get(root, ()))}
+        while path:
+            node = next(reversed(path))
+            target = next(path[node], None)
+            if target is None:
+                done.add(node)
+                del path[node]
+            elif target in path:
+                turned.add((node, target))
+            elif target not in done:
+                path[target] = iter(following.get(target, ()))
+    return turned
+
+
+def _following(pairs: Iterable[Pair]) -> dict[str, list[str]]:
+    following: dict[str, list[str]] = {}
+    for source, target in pairs:
+        following.setdefault(source, []).append(target)
+    return following
+
+
+def _levels(nodes: Sequence[str], down: Iterable[Pair]) -> dict[str, int]:
+    """For each node how many edges the longest way to it has."""
+    following = _following(dict.fromkeys(down))
+    waits_for = dict.fromkeys(nodes, 0)
+    for targets in following.values():
+        for target in targets:
+            waits_for[target] += 1
+    levels = dict.fromkeys(nodes, 0)
+    ready = [node for node in nodes if not waits_for[node]]
+    for node in ready:
+        for target in following.get(node, ()):
+            levels[target] = max(levels[target], levels[node] + 1)
+            waits_for[target] -= 1
+            if not waits_for[target]:
+                ready.append(target)
+    return levels
+
+
+def _ordered(nodes: Iterable[_Cell], chains: Iterable[Sequence[_Cell]]) -> list[list[_Cell]]:
+    """The layers, each from left to right, by repeatedly sorting each by the middle of its neighbours."""
+    cells = list(dict.fromkeys([*nodes, *(cell for chain in chains for cell in chain)]))
+    layers: list[list[_Cell]] = [[] for _ in range(1 + max((cell.layer for cell in cells), default=0))]
+    for cell in cells:
+        layers[cell.layer].append(cell)
+    above, below = _links(chains)
+    rank = {cell: float(position) for layer in layers for position, cell in enumerate(layer)}
+    for sweep in range(_SWEEPS):
+        neighbours, walk = (above, layers) if sweep % 2 == 0 else (below, layers[::-1])
+        for layer in walk:
+            middle = {cell: _mean([rank[other] for other in neighbours.get(cell, ())], rank[cell]) for cell in layer}
+            layer.sort(key=middle.__getitem__)
+            # In shares of the layer's width, as layers hold different numbers of cells.
+            rank |= {cell: (position + 0.5) / len(layer) for position, cell in enumerate(layer)}
+    return layers
+
+
+def _columns(layers: Sequence[Sequence[_Cell]], chains: Iterable[Sequence[_Cell]]) -> dict[_Cell, float]:
+    """Where each cell's middle is: near those of its neighbours, with the order kept and room between."""
+    above, below = _links(chains)
+    x: dict[_Cell, float] = {}
+    for layer in layers:
+        x |= _spread(layer, [0.0] * len(layer))
+    for sweep in range(2 * _SWEEPS):
+        neighbours, walk = (above, layers) if sweep % 2 == 0 else (below, layers[::-1])
+        for layer in walk:
+            wanted = [_mean([x[other] for other in neighbours.get(cell, ())], x[cell]) for cell in layer]
+            x |= _spread(layer, wanted)
+    return x
+
+
+def _spread(layer: Sequence[_Cell], wanted: Sequence[float]) -> dict[_Cell, float]:
+    """The wanted places, or the nearest at which nothing overlaps: cells that touch move together, as one block."""
+    blocks: list[tuple[float, float, list[tuple[_Cell, float]]]] = []  # sum of wanted starts, width, cells with offsets
+    for cell, middle in zip(layer, wanted, strict=True):
+        starts, width, members = middle - cell.width / 2, cell.width + _GAP, [(cell, 0.0)]
+        while blocks and blocks[-1][0] / len(blocks[-1][2]) + blocks[-1][1] > starts / len(members):
+            before_starts, before_width, before = blocks.pop()
+            starts = before_starts + starts - len(members) * before_width
+            members = before + [(other, offset + before_width) for other, offset in members]
+            width += before_width
+        blocks.append((starts, width, members))
+    return {
+        cell: starts / len(members) + offset + cell.width / 2
+        for starts, _, members in blocks
+        for cell, offset in members
+    }
+
+
+def _links(chains: Iterable[Sequence[_Cell]]) -> tuple[_Links, _Links]:
+    above: _Links = {}
+    below: _Links = {}
+    for chain in chains:
+        for upper, lower in itertools.pairwise(chain):
+            above.setdefault(lower, []).append(upper)
+            below.setdefault(upper, []).append(lower)
+    return above, below
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise

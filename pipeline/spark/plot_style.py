@@ -1,0 +1,121 @@
+"""What the report's plots have in common: colours that are legible on light and on dark, axes of time, labels.
+
+Names that come from the journal are escaped: Plotly reads labels as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+Rows = Sequence[Mapping[str, Any]]
+
+GRID = "rgba(123, 135, 148, 0.25)"
+BLUE = "#3d85c6"
+LIGHT_BLUE = "rgba(61, 133, 198, 0.20)"
+GREEN = "#2f9e62"
+RED = "#d64541"
+AMBER = "#d9902f"
+GREY = "#7b8794"
+PALE = "rgba(123, 135, 148, 0.45)"
+COLOURS = (BLUE, AMBER, GREEN, "#8a63b8", RED, "#35a7a7", GREY, "#b0703f", "#c06c9f", "#9aa53a")
+
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+_FRAME_PX = 90
+_ROW_PX = 30
+_LONGEST_NAME = 36
+_ENDS = 17
+_TIME_UNITS = ((86400.0 * 2, 86400.0, "days"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
+
+
+class TimeAxis(NamedTuple):
+    """Times since the start of the run, in a unit that suits its length."""
+
+    start_at: int
+    unit_s: float
+    unit: str
+
+    def place(self, at: int) -> float:
+        """Of a time in Unix ns."""
+        return (at - self.start_at) / 1e9 / self.unit_s
+
+    def style(self, **more: Any) -> dict[str, Any]:
+        """The axis of a figure."""
+        return {"title_text": f"time since the start of the run ({self.unit})", **more}
+
+
+def time_axis(start_at: int | None, end_at: int | None) -> TimeAxis:
+    """The axis for a run from `start_at` to `end_at`, in Unix ns."""
+    start = start_at or 0
+    span_s = (max(end_at or 0, start) - start) / 1e9
+    return next(TimeAxis(start, unit_s, unit) for least, unit_s, unit in _TIME_UNITS if span_s >= least)
+
+
+def style(figure: go.Figure, rows: int, legend: bool = False, row_px: int = _ROW_PX) -> go.Figure:
+    """The looks of all plots, with the height for `rows` bars or as much as those take."""
+    figure.update_layout(
+        template="none",
+        height=_FRAME_PX + row_px * max(rows, 2) + (30 if legend else 0),
+        margin={"l": 8, "r": 16, "t": 12, "b": 8},
+        # The page's style sheet gives texts and grid the colours of its theme.
+        font={"family": _FONT, "size": 13, "color": GREY},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        showlegend=legend,
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0},
+        bargap=0.35,
+        hoverlabel={"align": "left"},
+    )
+    axis = {"automargin": True, "gridcolor": GRID, "zeroline": False, "title_font_size": 13, "fixedrange": False}
+    figure.update_annotations(font_size=14)
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis, ticklabelstandoff=6)
+    return figure
+
+
+def label(name: str | None) -> str:
+    """A name from the journal, fit to stand in a plot."""
+    # Plotly knows the entities of markup's own signs, not those of quotes, which mean nothing in a text.
+    return escape(name, quote=False) if name is not None else "(not known)"
+
+
+def short(name: str | None) -> str:
+    """As `label`; a long name loses its middle."""
+    if name is None or len(name) <= _LONGEST_NAME:
+        return label(name)
+    return label(f"{name[:_ENDS]}\N{HORIZONTAL ELLIPSIS}{name[-_ENDS:]}")
+
+
+def name_rows(figure: go.Figure, names: Sequence[str | None], **where: Any) -> None:
+    """Give each row of a horizontal plot its name, the first at the top; a long one is whole on hover only."""
+    labels = [label(name) for name in names]
+    # Stated, as names that look like numbers or dates would otherwise be put on a scale.
+    figure.update_yaxes(
+        type="category",
+        categoryorder="array",
+        categoryarray=labels[::-1],
+        tickvals=labels,
+        ticktext=[short(name) for name in names],
+        **where,
+    )
+
+
+def whole_numbers(most: float) -> dict[str, Any]:
+    """An axis of counts; with few of them Plotly would divide it into halves and label them 0, 1, 1, 2."""
+    return {"tickformat": ",d", "rangemode": "tozero", **({"dtick": 1} if most < 6 else {})}
+
+
+def event_name(row: Mapping[str, Any]) -> str:
+    """Class and type of an event as one name."""
+    return f"{row['event_class'].removesuffix('EventType')} {row['event_type']}"
+
+
+def colours_of(names: Sequence[str], fixed: Mapping[str, str]) -> Callable[[str], str]:
+    """A colour for each name: its fixed one, or the next that is free."""
+    free = [colour for colour in COLOURS if colour not in fixed.values()] or list(COLOURS)
+    others = [name for name in dict.fromkeys(names) if name not in fixed]
+    chosen = {name: free[position % len(free)] for position, name in enumerate(others)}
+    return lambda name: fixed.get(name) or chosen[name]

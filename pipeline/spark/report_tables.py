@@ -1,0 +1,130 @@
+"""All tables of the report, each computed once and written as Parquet.
+
+Each table of the journal is read twice: once for the time that the journal covers (outcome, enqueued_at and finished_at
+of events, at of transitions), and once in full, for a digest (`event_digest.READS` and `transition_digest.READS`). The
+digests are written beside the tables until these are done; the tables are made of them, and of one another.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.spark import event_times, jobs, lifecycles, usage, utilisation
+from pipeline.spark.comparison import key_figures
+from pipeline.spark.event_digest import DEPTH_BUCKETS, DEPTHS_PER_BUCKET, SLOWEST, TIME_BUCKETS, digest_events
+from pipeline.spark.failures_by_cause import failures
+from pipeline.spark.journal import JournalTables
+from pipeline.spark.time_buckets import TimeBuckets
+from pipeline.spark.transition_digest import Ends, digest_transitions
+
+_STAGING = "_staging"
+
+
+def write_tables(
+    spark: SparkSession, tables: JournalTables, folder: str | Path, declared: DataFrame
+) -> Mapping[str, DataFrame]:
+    """Compute every table of the report and write it to a folder of its name in `folder`; what they hold, by name.
+
+    Blocks until all is written; tables of an earlier report are replaced. Spark writes, so with a remote one `folder`
+    is a folder that both see.
+
+    In:  the journal's tables; of transitions each partition has, of each entity, rows that follow one another in the
+         order of seq, as those of a journal do. `declared`: as `transition_counts` takes it.
+    Out: by name: run_totals, and the tables of the jobs of that name in this package's modules.
+    """
+    root = Path(folder)
+    with _removed_at_the_end(root / _STAGING) as staging:
+        report = _Tables(spark, root)
+        [totals] = report.write("run_totals", jobs.run_totals(*tables)).collect()
+        start_at, end_at = totals["first_at"] or 0, totals["last_at"] or 0
+        ends = Ends.of(map(tuple, declared.select(*jobs.KIND).distinct().collect()))
+        digests = _Tables(spark, staging)
+        events = digests.write("events", digest_events(tables.events, start_at, end_at))
+        transitions = digests.write("transitions", digest_transitions(tables.transitions, ends))
+        _write_event_tables(report, events, start_at, end_at)
+        _write_machine_tables(report, transitions, declared, ends, end_at)
+        _write_cluster_tables(report, _of(events, "kept"), _of(transitions, "move"), start_at, end_at)
+        report.write("failures", failures(_of(events, "kept"), _of(transitions, "move")))
+        report.write("key_figures", key_figures(report.written))
+    return report.written
+
+
+class _Tables:
+    """Tables in one folder. Each is computed once, when it is written; what needs it later reads it back."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self.written: dict[str, DataFrame] = {}
+
+    def write(self, name: str, table: DataFrame) -> DataFrame:
+        path = str(self._folder / name)
+        table.write.mode("overwrite").parquet(path)
+        # With the schema at hand, Spark starts no job to look for one in the files.
+        self.written[name] = self._spark.read.schema(table.schema).parquet(path)
+        return self.written[name]
+
+
+@contextmanager
+def _removed_at_the_end(folder: Path) -> Iterator[Path]:
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _of(digest: DataFrame, kind: str) -> DataFrame:
+    return digest.where(F.col("kind") == kind)
+
+
+def _write_event_tables(report: _Tables, digest: DataFrame, start_at: int, end_at: int) -> None:
+    groups = _of(digest, "group")
+    report.write("events_by_type", event_times.events_by_type(groups))
+    report.write("event_times", event_times.event_times(groups, TimeBuckets.over(start_at, end_at, TIME_BUCKETS)))
+    depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS)
+    report.write("queue_depth", event_times.queue_depth(_of(digest, "depth"), depths, DEPTHS_PER_BUCKET))
+    report.write("slowest_handlers", event_times.slowest_handlers(_of(digest, "slow"), SLOWEST))
+
+
+def _write_machine_tables(report: _Tables, digest: DataFrame, declared: DataFrame, ends: Ends, end_at: int) -> None:
+    counts = report.write("transition_counts", jobs.summed_transitions(_of(digest, "count"), declared))
+    report.write("unknown_transitions", jobs.unknown_transitions(counts))
+    report.write("mined_graph", jobs.mined_graph(counts, declared))
+    stretches = _of(digest, "stretch")
+    crossing = lifecycles.crossing_stays(stretches, ends)
+    stayed = _of(digest, "stay").withColumnRenamed("from_state", "state")
+    figures = ["machine", "state", "log_bucket", "count", "total", "least", "greatest"]
+    groups = stayed.select(*figures).unionAll(lifecycles.stay_groups(crossing).select(*figures))
+    times = report.write("time_in_state", lifecycles.time_in_state(groups))
+    longest = _of(digest, "long_stay").select(
+        "machine", "entity", F.col("from_state").alias("state"), "seq", F.col("at").alias("from_at"), "stay_ns"
+    )
+    still_open = lifecycles.open_stays(stretches, ends, end_at)
+    report.write("stuck_entities", lifecycles.stuck_entities(longest.unionByName(crossing), still_open, times))
+
+
+def _write_cluster_tables(
+    report: _Tables, events: DataFrame, transitions: DataFrame, start_at: int, end_at: int
+) -> None:
+    containers = report.write("containers", usage.container_intervals(events, transitions))
+    applications = report.write("applications", jobs.applications(events, transitions, containers))
+    report.write("applications_by_final_state", jobs.applications_by_final_state(applications))
+    report.write("waiting_by_queue", jobs.waiting_by_queue(applications))
+    report.write("waiting_by_user", jobs.waiting_by_user(applications))
+    report.write("application_timeline", lifecycles.application_timeline(transitions))
+    report.write("critical_paths", lifecycles.critical_paths(transitions, applications, end_at))
+    capacities = usage.node_capacities(events)
+    node_usage = report.write("node_usage", usage.node_usage(containers))
+    devices = report.write("gpu_device_peaks", usage.gpu_device_peaks(containers))
+    report.write("node_peaks", usage.node_peaks(node_usage, devices, capacities))
+    report.write("containers_over_time", usage.containers_over_time(containers, start_at, end_at))
+    times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
+    report.write("node_utilisation", utilisation.node_utilisation(containers, capacities, times))
+    by_queue = utilisation.queue_utilisation(containers, applications, capacities, times)
+    report.write("queue_utilisation", by_queue)
