@@ -19,7 +19,7 @@ from pipeline.spark.histograms import BITS, FIGURES, Groups, log_buckets
 from pipeline.spark.journal import PAYLOADS
 from pipeline.spark.time_buckets import TimeBuckets
 
-TIME_BUCKETS = 100
+TIME_BUCKETS = 50
 DEPTH_BUCKETS = 200
 DEPTHS_PER_BUCKET = 8
 SLOWEST = 100
@@ -42,6 +42,8 @@ KEPT = ("seq", "event_class", "event_type", "entity", "enqueued_at", "started_at
 _TEXT = ("entity", "error", "payload")
 _NAMES = ("event_class", "event_type", "outcome")
 _LONGS = ("seq", "enqueued_at", "started_at", "handling_ns", *FIGURES, "arrivals", "starts")
+
+KINDS = ("group", "depth", "kept", "slow")
 
 SCHEMA = pa.schema(
     [

@@ -30,19 +30,6 @@ _MOVE = ["seq", "machine", "entity", "from_state", "event_type", "to_state", "at
 _STRETCH = ["machine", "entity", "from_state", "seq", "at", "to_state", "last_seq", "last_at"]
 
 
-def nested_buckets(start_at: int, end_at: int, number: int) -> TimeBuckets:
-    """At most so many parts of the time from `start_at` to `end_at`, and more than half of that if it is long enough.
-
-    They begin at multiples of their width, which is a power of two: so the parts of any time within another lie each
-    in one of its parts, and what is counted by them need not be counted anew when a run goes on.
-    """
-    width_ns = 1
-    while end_at // width_ns - start_at // width_ns >= number:
-        width_ns *= 2
-    first = start_at // width_ns
-    return TimeBuckets(first * width_ns, width_ns, end_at // width_ns - first + 1)
-
-
 def digest_events(events: DataFrame) -> DataFrame:
     """What is kept of some events, in rows of five kinds. Runs a job to find the time that they cover.
 
@@ -185,10 +172,10 @@ def _widths(totals: DataFrame) -> tuple[TimeBuckets, TimeBuckets]:
     """What groups and depths are counted over, for the time in a row of totals."""
     [row] = totals.select("first_at", "last_at").collect()
     start_at, end_at = row["first_at"] or 0, row["last_at"] or 0
-    depths = nested_buckets(start_at, end_at, DEPTH_BUCKETS)
+    depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS)
     part_ns = max(1, depths.width_ns // DEPTHS_PER_BUCKET)
     parts = TimeBuckets(depths.start_at, part_ns, depths.number * depths.width_ns // part_ns)
-    return nested_buckets(start_at, end_at, TIME_BUCKETS), parts
+    return TimeBuckets.over(start_at, end_at, TIME_BUCKETS), parts
 
 
 def _from_1970(rows: DataFrame, times: TimeBuckets) -> DataFrame:

@@ -14,7 +14,7 @@ from pipeline.spark import event_times, jobs, lifecycles, usage, utilisation
 from pipeline.spark.comparison import key_figures
 from pipeline.spark.event_digest import DEPTH_BUCKETS, DEPTHS_PER_BUCKET, SLOWEST, TIME_BUCKETS
 from pipeline.spark.failures_by_cause import failures
-from pipeline.spark.follow_digests import nested_buckets, over_time
+from pipeline.spark.follow_digests import over_time
 from pipeline.spark.time_buckets import TimeBuckets
 from pipeline.spark.transition_digest import Ends
 
@@ -49,8 +49,7 @@ FOLLOWED = (
 )
 """The tables that following a journal keeps: all of the report's.
 
-They are equal to those of the batch report on the same journal, but for the borders of the buckets of time in
-`event_times` and `queue_depth`, which are those of `nested_buckets`: others could not be told before the journal ends.
+They are equal to those of the batch report on the same journal.
 """
 
 
@@ -118,11 +117,11 @@ def _run_totals(of_events: DataFrame, of_transitions: DataFrame) -> DataFrame:
 
 
 def _write_event_tables(report: _Tables, digest: DataFrame, start_at: int, end_at: int) -> None:
-    times = nested_buckets(start_at, end_at, TIME_BUCKETS)
+    times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
     groups = over_time(_of(digest, "group"), times)
     report.write("events_by_type", event_times.events_by_type(groups))
     report.write("event_times", event_times.event_times(groups, times))
-    depths = nested_buckets(start_at, end_at, DEPTH_BUCKETS)
+    depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS)
     parts = min(DEPTHS_PER_BUCKET, depths.width_ns)
     fine = TimeBuckets(depths.start_at, depths.width_ns // parts, depths.number * parts)
     report.write("queue_depth", event_times.queue_depth(over_time(_of(digest, "depth"), fine), depths, parts))

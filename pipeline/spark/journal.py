@@ -80,7 +80,7 @@ def read_journal(
             says so. UnknownColumnError: a table has no such column.
     """
     folder = local_path(str(path)).absolute()
-    if not _is_remote(spark):
+    if not is_remote(spark):
         check_journal(folder)
     options = {"mode": mode}
     if since is None and until is None:
@@ -159,7 +159,7 @@ def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> li
     folder = local_path(str(path)).absolute()
     if spark is None:
         return [problem.problem for problem in quick_check(folder)]
-    if not _is_remote(spark):
+    if not is_remote(spark):
         check_journal(folder)
     register_journal(spark)
     found = spark.read.format(FORMAT).option("table", DAMAGE).load(str(folder))
@@ -186,5 +186,6 @@ def journal_failure(error: BaseException | None) -> str | None:
     return None
 
 
-def _is_remote(spark: SparkSession) -> bool:
+def is_remote(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect, whose machines have folders of their own."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

@@ -13,7 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from dispatcher.errors import DispatcherError
 from pipeline.spark.comparison import comparison
 from pipeline.spark.formats import count, duration
-from pipeline.spark.journal import JournalTables, journal_damage, read_journal
+from pipeline.spark.journal import JournalTables, is_remote, journal_damage, read_journal
+from pipeline.spark.journal_digests import JournalDigests, journal_digests
+from pipeline.spark.journal_source import local_path
 from pipeline.spark.page import render_page
 from pipeline.spark.page_sections import PageData
 from pipeline.spark.page_views import Figure
@@ -77,8 +79,10 @@ def write_report(
     """
     folder = Path(output).absolute()
     damage: Sequence[str] = ()
+    digests = None
     if tables is None:
         tables, damage = read_journal(spark, journal_path), journal_damage(journal_path)
+        digests = _digests(spark, journal_path)
     before = None if compare is None else read_journal(spark, compare)
     if declared is None:
         declared = declared_by_resource_manager(spark)
@@ -86,13 +90,18 @@ def write_report(
         folder.mkdir(parents=True, exist_ok=True)
     # Of an earlier report, it would compare with a journal that this one is not about.
     shutil.rmtree(folder / "tables" / "comparison", ignore_errors=True)
-    written = write_tables(spark, tables, folder / "tables", declared)
-    if before is not None:
-        compared = write_tables(spark, before, folder / "before", declared)
+    written = write_tables(spark, tables, folder / "tables", declared, digests=digests)
+    if before is not None and compare is not None:
+        compared = write_tables(spark, before, folder / "before", declared, digests=_digests(spark, compare))
         changes = comparison(compared["key_figures"], written["key_figures"])
         changes.write.mode("overwrite").parquet(str(folder / "tables" / "comparison"))
     before_name = None if compare is None else str(compare)
     return write_page(folder, str(journal_path), damage=damage, compared_with=before_name)
+
+
+def _digests(spark: SparkSession, journal: str | Path) -> JournalDigests | None:
+    """What reads the journal quickest; None where only Spark's own machines can tell."""
+    return None if is_remote(spark) else journal_digests(local_path(str(journal)).absolute())
 
 
 def write_page(folder: Path, journal: str, *, damage: Sequence[str] = (), compared_with: str | None = None) -> Report:

@@ -8,9 +8,11 @@ digests are written beside the tables until these are done; the tables are made 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,41 +20,112 @@ from pyspark.sql import functions as F
 from pipeline.spark import event_times, jobs, lifecycles, usage, utilisation
 from pipeline.spark.comparison import key_figures
 from pipeline.spark.event_digest import DEPTH_BUCKETS, DEPTHS_PER_BUCKET, SLOWEST, TIME_BUCKETS, digest_events
+from pipeline.spark.event_digest import KINDS as EVENT_KINDS
 from pipeline.spark.failures_by_cause import failures
 from pipeline.spark.journal import JournalTables
+from pipeline.spark.journal_digests import JournalDigests, Kinds
 from pipeline.spark.time_buckets import TimeBuckets
+from pipeline.spark.transition_digest import KINDS as MOVE_KINDS
 from pipeline.spark.transition_digest import Ends, digest_transitions
 
+T = TypeVar("T")
+
 _STAGING = "_staging"
+_SIDE_BY_SIDE = 4
+"""Jobs at a time. Most are small, and Spark's driver is busy with each for longer than its tasks are."""
 
 
 def write_tables(
-    spark: SparkSession, tables: JournalTables, folder: str | Path, declared: DataFrame
+    spark: SparkSession,
+    tables: JournalTables,
+    folder: str | Path,
+    declared: DataFrame,
+    *,
+    digests: JournalDigests | None = None,
 ) -> Mapping[str, DataFrame]:
     """Compute every table of the report and write it to a folder of its name in `folder`; what they hold, by name.
 
     Blocks until all is written; tables of an earlier report are replaced. Spark writes, so with a remote one `folder`
-    is a folder that both see.
+    is a folder that both see. Tables that do not need one another are computed side by side.
 
     In:  the journal's tables; of transitions each partition has, of each entity, rows that follow one another in the
-         order of seq, as those of a journal do. `declared`: as `transition_counts` takes it.
+         order of seq, as those of a journal do. `declared`: as `transition_counts` takes it. `digests`: of a journal
+         that Spark's tasks can read; `tables` are not read then.
     Out: by name: run_totals, and the tables of the jobs of that name in this package's modules.
     """
     root = Path(folder)
-    with _removed_at_the_end(root / _STAGING) as staging:
+    with _removed_at_the_end(root / _STAGING) as staging, ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
         report = _Tables(spark, root)
-        [totals] = report.write("run_totals", jobs.run_totals(*tables)).collect()
-        start_at, end_at = totals["first_at"] or 0, totals["last_at"] or 0
         ends = Ends.of(map(tuple, declared.select(*jobs.KIND).distinct().collect()))
-        digests = _Tables(spark, staging)
-        events = digests.write("events", digest_events(tables.events, start_at, end_at))
-        transitions = digests.write("transitions", digest_transitions(tables.transitions, ends))
-        _write_event_tables(report, events, start_at, end_at)
-        _write_machine_tables(report, transitions, declared, ends, end_at)
-        _write_cluster_tables(report, _of(events, "kept"), _of(transitions, "move"), start_at, end_at)
-        report.write("failures", failures(_of(events, "kept"), _of(transitions, "move")))
+        if digests is None:
+            totals = jobs.run_totals(*tables).first()
+            start_at, end_at = (totals and totals["first_at"]) or 0, (totals and totals["last_at"]) or 0
+            digested = _Tables(spark, staging)
+            making = (
+                lambda: _by_kind(digested.write("events", digest_events(tables.events, start_at, end_at)), EVENT_KINDS),
+                lambda: _by_kind(digested.write("moves", digest_transitions(tables.transitions, ends)), MOVE_KINDS),
+            )
+        else:
+            start_at, end_at, known = digests.start_at, digests.end_at, digests
+            making = (
+                lambda: known.events(spark, staging / "events"),
+                lambda: known.transitions(spark, staging / "moves", ends),
+            )
+        events, moves = _done(pool, making)
+        _done(
+            pool,
+            (
+                lambda: report.write("containers", usage.container_intervals(events["kept"], moves["move"])),
+                lambda: _write_event_tables(report, events, start_at, end_at),
+                lambda: _write_machine_tables(report, moves, declared, ends, end_at),
+                lambda: _write_problem_tables(report, events, moves, start_at, end_at),
+            ),
+        )
+        capacities = usage.node_capacities(events["kept"])
+        _done(
+            pool,
+            (
+                lambda: _write_application_tables(report, events["kept"], moves["move"], capacities, start_at, end_at),
+                lambda: _write_node_tables(report, capacities),
+                lambda: _write_tables_over_time(report, capacities, start_at, end_at),
+            ),
+        )
         report.write("key_figures", key_figures(report.written))
     return report.written
+
+
+def _done(pool: ThreadPoolExecutor, steps: Iterable[Callable[[], T]]) -> list[T]:
+    """What the steps return, that are taken side by side."""
+    return [started.result() for started in [pool.submit(step) for step in steps]]
+
+
+def _by_kind(digest: DataFrame, kinds: Iterable[str]) -> Kinds:
+    return {kind: digest.where(F.col("kind") == kind) for kind in kinds}
+
+
+def _write_problem_tables(report: _Tables, events: Kinds, moves: Kinds, start_at: int, end_at: int) -> None:
+    report.write("run_totals", _totals(events, moves, start_at, end_at))
+    report.write("failures", failures(events["kept"], moves["move"]))
+
+
+def _totals(events: Kinds, moves: Kinds, start_at: int, end_at: int) -> DataFrame:
+    """As `jobs.run_totals`, of digests."""
+    counted = events["group"].where("measure = 'handling_ns'")
+    of_events = counted.agg(
+        F.coalesce(F.sum("count"), F.lit(0)).cast("long").alias("events"),
+        F.coalesce(F.sum(F.when(F.col("outcome") == "failed", F.col("count"))), F.lit(0))
+        .cast("long")
+        .alias("failed_events"),
+    )
+    of_transitions = moves["count"].agg(F.coalesce(F.sum("count"), F.lit(0)).cast("long").alias("transitions"))
+    has_rows = (F.col("events") > 0) | (F.col("transitions") > 0)
+    return of_events.join(of_transitions, how="cross").select(  # one row on either side
+        "events",
+        "failed_events",
+        "transitions",
+        F.when(has_rows, F.lit(start_at)).cast("long").alias("first_at"),
+        F.when(has_rows, F.lit(end_at)).cast("long").alias("last_at"),
+    )
 
 
 class _Tables:
@@ -79,52 +152,56 @@ def _removed_at_the_end(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _of(digest: DataFrame, kind: str) -> DataFrame:
-    return digest.where(F.col("kind") == kind)
-
-
-def _write_event_tables(report: _Tables, digest: DataFrame, start_at: int, end_at: int) -> None:
-    groups = _of(digest, "group")
+def _write_event_tables(report: _Tables, digest: Kinds, start_at: int, end_at: int) -> None:
+    groups = digest["group"]
     report.write("events_by_type", event_times.events_by_type(groups))
     report.write("event_times", event_times.event_times(groups, TimeBuckets.over(start_at, end_at, TIME_BUCKETS)))
     depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS)
-    report.write("queue_depth", event_times.queue_depth(_of(digest, "depth"), depths, DEPTHS_PER_BUCKET))
-    report.write("slowest_handlers", event_times.slowest_handlers(_of(digest, "slow"), SLOWEST))
+    report.write("queue_depth", event_times.queue_depth(digest["depth"], depths, DEPTHS_PER_BUCKET))
+    report.write("slowest_handlers", event_times.slowest_handlers(digest["slow"], SLOWEST))
 
 
-def _write_machine_tables(report: _Tables, digest: DataFrame, declared: DataFrame, ends: Ends, end_at: int) -> None:
-    counts = report.write("transition_counts", jobs.summed_transitions(_of(digest, "count"), declared))
+def _write_machine_tables(report: _Tables, digest: Kinds, declared: DataFrame, ends: Ends, end_at: int) -> None:
+    counts = report.write("transition_counts", jobs.summed_transitions(digest["count"], declared))
     report.write("unknown_transitions", jobs.unknown_transitions(counts))
     report.write("mined_graph", jobs.mined_graph(counts, declared))
-    stretches = _of(digest, "stretch")
+    stretches = digest["stretch"]
     crossing = lifecycles.crossing_stays(stretches, ends)
-    stayed = _of(digest, "stay").withColumnRenamed("from_state", "state")
+    stayed = digest["stay"].withColumnRenamed("from_state", "state")
     figures = ["machine", "state", "log_bucket", "count", "total", "least", "greatest"]
     groups = stayed.select(*figures).unionAll(lifecycles.stay_groups(crossing).select(*figures))
     times = report.write("time_in_state", lifecycles.time_in_state(groups))
-    longest = _of(digest, "long_stay").select(
+    longest = digest["long_stay"].select(
         "machine", "entity", F.col("from_state").alias("state"), "seq", F.col("at").alias("from_at"), "stay_ns"
     )
     still_open = lifecycles.open_stays(stretches, ends, end_at)
     report.write("stuck_entities", lifecycles.stuck_entities(longest.unionByName(crossing), still_open, times))
 
 
-def _write_cluster_tables(
-    report: _Tables, events: DataFrame, transitions: DataFrame, start_at: int, end_at: int
+def _write_application_tables(
+    report: _Tables, events: DataFrame, transitions: DataFrame, capacities: DataFrame, start_at: int, end_at: int
 ) -> None:
-    containers = report.write("containers", usage.container_intervals(events, transitions))
+    containers = report.written["containers"]
     applications = report.write("applications", jobs.applications(events, transitions, containers))
     report.write("applications_by_final_state", jobs.applications_by_final_state(applications))
     report.write("waiting_by_queue", jobs.waiting_by_queue(applications))
     report.write("waiting_by_user", jobs.waiting_by_user(applications))
     report.write("application_timeline", lifecycles.application_timeline(transitions))
     report.write("critical_paths", lifecycles.critical_paths(transitions, applications, end_at))
-    capacities = usage.node_capacities(events)
+    times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
+    by_queue = utilisation.queue_utilisation(containers, applications, capacities, times)
+    report.write("queue_utilisation", by_queue)
+
+
+def _write_node_tables(report: _Tables, capacities: DataFrame) -> None:
+    containers = report.written["containers"]
     node_usage = report.write("node_usage", usage.node_usage(containers))
     devices = report.write("gpu_device_peaks", usage.gpu_device_peaks(containers))
     report.write("node_peaks", usage.node_peaks(node_usage, devices, capacities))
+
+
+def _write_tables_over_time(report: _Tables, capacities: DataFrame, start_at: int, end_at: int) -> None:
+    containers = report.written["containers"]
     report.write("containers_over_time", usage.containers_over_time(containers, start_at, end_at))
     times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
     report.write("node_utilisation", utilisation.node_utilisation(containers, capacities, times))
-    by_queue = utilisation.queue_utilisation(containers, applications, capacities, times)
-    report.write("queue_utilisation", by_queue)

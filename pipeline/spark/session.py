@@ -127,6 +127,10 @@ def _settings(master: str, long_run: bool) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": f"{compiler}-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        # Plans that adapt while they run cost more than they gain where nothing is far away, and so does generating the
+        # code of the same query again.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.cache.maxEntries": "3000",
         # Each of the default 200 partitions would be a task of its own, with nearly nothing to do.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
     }

@@ -17,8 +17,16 @@ class TimeBuckets(NamedTuple):
 
     @staticmethod
     def over(start_at: int, end_at: int, number: int) -> TimeBuckets:
-        """So many parts, in which both ends are."""
-        return TimeBuckets(start_at, max(1, -(-(end_at - start_at + 1) // number)), number)
+        """At most so many parts, in which both ends are, and more than half of that if the time is long enough.
+
+        They begin at multiples of their width, which is a power of two: so the parts of any time within another lie
+        each in one of its parts, and what is counted by them need not be counted anew when a run goes on.
+        """
+        width_ns = 1
+        while end_at // width_ns - start_at // width_ns >= number:
+            width_ns *= 2
+        first = start_at // width_ns
+        return TimeBuckets(first * width_ns, width_ns, end_at // width_ns - first + 1)
 
     def bucket(self, at: Column) -> Column:
         """Of a time the part that it is in, from 0: int."""

@@ -24,6 +24,7 @@ READS = ("seq", "machine", "entity", "from_state", "event_type", "to_state", "at
 _KINDS = ("machine", "from_state", "event_type", "to_state", "valid")
 _TEXT = ("machine", "entity", "from_state", "event_type", "to_state")
 _LONGS = ("seq", "at", "last_seq", "last_at", "stay_ns", *FIGURES)
+KINDS = ("count", "stay", "long_stay", "stretch", "move")
 SCHEMA = pa.schema(
     [
         pa.field("kind", pa.string()),

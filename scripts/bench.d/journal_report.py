@@ -1,7 +1,7 @@
 """The report over journals of 1, 10 and 50 million events on two cores, and one of its aggregations by DuckDB.
 
 Warm: a report over the smallest comes first. The time is that of the whole command but Spark's start: all tables, and
-the page. Memory is the driver's: this process, and the heap of its JVM after a collection, in which local tasks run too.
+the page. Memory is the driver's: this process, and the heap of its JVM after a collection; local tasks run in it, too.
 """
 
 from __future__ import annotations

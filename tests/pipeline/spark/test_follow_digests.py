@@ -9,7 +9,6 @@ from pipeline.spark.follow_digests import (
     digest_transitions,
     merge_events,
     merge_transitions,
-    nested_buckets,
 )
 from pipeline.spark.time_buckets import TimeBuckets
 
@@ -29,12 +28,12 @@ from .conftest import JournalBuilder
 def test_buckets_begin_at_multiples_of_a_power_of_two(
     start_at: int, end_at: int, number: int, expected: TimeBuckets
 ) -> None:
-    assert nested_buckets(start_at, end_at, number) == expected
+    assert TimeBuckets.over(start_at, end_at, number) == expected
 
 
 def test_buckets_of_a_time_lie_in_those_of_a_longer_one() -> None:
     for end_at in range(100, 5000, 7):
-        short, long = nested_buckets(100, end_at, 10), nested_buckets(3, end_at + 1234, 10)
+        short, long = TimeBuckets.over(100, end_at, 10), TimeBuckets.over(3, end_at + 1234, 10)
         assert long.number <= 10
         assert long.width_ns % short.width_ns == 0
         assert short.start_at % short.width_ns == long.start_at % long.width_ns == 0
