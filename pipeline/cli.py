@@ -15,6 +15,7 @@ from dispatcher.config import configure_logging, load_config
 from dispatcher.errors import ConfigError
 from dispatcher.garbage import tune_garbage_collection
 from dispatcher.journal import check_journal
+from dispatcher.journal.segments import segments
 from dispatcher.signals import StopSignals
 from pipeline.progress import ReplayReporter, virtual_time
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from pipeline.spark import Report
 
+LONG_RUN_BYTES = 128 << 20
+"""A report on a bigger journal takes minutes."""
 FOLLOW_INTERVAL_S = 10.0
 """Between one look for new segments of a journal that is followed and the next."""
 
@@ -101,7 +104,8 @@ def report(
     from pipeline.spark import spark_session, write_report
 
     console, folder = Console(), output or journal.absolute().parent / "report"
-    with spark_session(master) as spark:
+    long_run = follow or sum(path.stat().st_size for path in segments(journal)) > LONG_RUN_BYTES
+    with spark_session(master, long_run=long_run) as spark:
         if follow:
             written = _follow(spark, journal, folder, console)
         else:
@@ -127,7 +131,8 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
                 continue
             follower.write_tables()
             written, shown = write_page(folder.absolute(), str(journal), damage=journal_damage(journal)), progress
-            _say(console, f"{progress.events:,} events, {progress.transitions:,} transitions: report written")
+            missing = f", {progress.missing:,} events missing" if progress.missing else ""
+            _say(console, f"{progress.events:,} events{missing}, {progress.transitions:,} transitions: report written")
     assert written is not None, "the loop ends after the first report only"
     return written
 

@@ -120,13 +120,19 @@ def _settings(master: str, long_run: bool) -> dict[str, str]:
         return quiet | {"spark.log.level": "ERROR"}
     # Most of a short run is Spark warming up: the fast compiler alone is done before the thorough one pays.
     # With logging of our own, Spark does not announce the defaults that it falls back to.
-    compiler = "" if long_run else "-XX:TieredStopAtLevel=1 "
+    options = [
+        "-XX:+UseParallelGC",
+        "-XX:ReservedCodeCacheSize=256m",
+        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    ]
+    if not long_run:
+        options.append("-XX:TieredStopAtLevel=1")
     return quiet | {
         # A machine's own name may lead to an address that no packet reaches, for example behind a VPN.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"{compiler}-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join(options),
         # Plans that adapt while they run cost more than they gain where nothing is far away, and so does generating the
         # code of the same query again.
         "spark.sql.adaptive.enabled": "false",

@@ -21,8 +21,9 @@ FOR_FEW_ROWS = {
 
 
 def follow(spark: SparkSession, journal: Path, output: Path, *, until_idle: bool) -> JournalFollower:
-    """With a segment in each micro-batch."""
-    return follow_journal(spark, journal, output, until_idle=until_idle, trigger_s=0, segments_per_batch=1)
+    """With a segment in each micro-batch, or, to come to the end of it, with all that there are."""
+    segments = 16 if until_idle else 1
+    return follow_journal(spark, journal, output, until_idle=until_idle, trigger_s=0, segments_per_batch=segments)
 
 
 if __name__ == "__main__":

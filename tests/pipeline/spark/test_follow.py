@@ -23,6 +23,7 @@ from dispatcher.journal.segments import Manifest, segment_path
 from pipeline.spark.follow import FollowError, FollowProgress, JournalFollower, _claim
 from pipeline.spark.follow_tables import FOLLOWED
 from pipeline.spark.journal import read_journal
+from pipeline.spark.journal_digests import journal_digests
 from pipeline.spark.report import declared_by_resource_manager
 from pipeline.spark.report_tables import write_tables
 
@@ -34,8 +35,6 @@ HOUR = 3600
 SEGMENTS = 4
 EVENTS, TRANSITIONS = 22, 14
 FIRST_SEQ, LAST_SEQ = 11, 32
-"""In these, the buckets of time of the batch report are other ones."""
-
 
 APP, ATTEMPT = "application_1_0001", "appattempt_1_0001_000001"
 
@@ -199,7 +198,9 @@ def test_tables_are_those_of_the_batch_report_whenever_it_is_killed(
         progress = follower.progress()
 
     assert progress == FollowProgress(EVENTS, TRANSITIONS, FIRST_SEQ, LAST_SEQ, 0), f"killed when {what}"
-    expected = write_tables(spark, read_journal(spark, whole), tmp_path / "batch", declared_by_resource_manager(spark))
+    declared = declared_by_resource_manager(spark)
+    digests = journal_digests(whole)
+    expected = write_tables(spark, read_journal(spark, whole), tmp_path / "batch", declared, digests=digests)
     assert tuple(sorted(tables)) == tuple(sorted(expected)) == tuple(sorted(FOLLOWED))
     assert [name for name in expected if tables[name].schema != expected[name].schema] == []
     different = [name for name in expected if not same_rows(tables[name], expected[name])]

@@ -83,7 +83,9 @@ def report(spark: SparkSession, run: Path, declared: DataFrame) -> Report:
 def tables_at_hand(report: Report, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of every journal are those of `report`, and take no time."""
 
-    def write_tables(_: SparkSession, tables: Any, folder: Path, declared: DataFrame) -> dict[str, DataFrame]:
+    def write_tables(
+        _: SparkSession, tables: Any, folder: Path, declared: DataFrame, *, digests: Any
+    ) -> dict[str, DataFrame]:
         shutil.copytree(report.tables, folder, dirs_exist_ok=True)
         return {"key_figures": spark.read.parquet(str(folder / "key_figures"))}
 
@@ -315,7 +317,7 @@ def test_the_command_writes_beside_the_journal_unless_told_otherwise(
 ) -> None:
     asked: list[Any] = []
     # The command stops the Spark that it started; this one belongs to all tests.
-    monkeypatch.setattr("pipeline.spark.spark_session", lambda master: asked.append(master) or _Borrowed(spark))
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: asked.append(master) or _Borrowed(spark))
     monkeypatch.setattr("pipeline.spark.write_report", lambda _, *paths, **more: asked.append((paths, more)) or report)
 
     cli.report(run, run.parent / output if output else None, master="local[7]", compare=run if output else None)
@@ -364,7 +366,7 @@ def test_following_writes_the_report_when_there_is_more_and_ends_with_a_signal(
     capsys: Any,
 ) -> None:
     follower, asked = _Follower(), []
-    monkeypatch.setattr("pipeline.spark.spark_session", lambda master: _Borrowed(spark))
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: _Borrowed(spark))
     monkeypatch.setattr("pipeline.spark.follow.follow_journal", lambda *args, **more: asked.append(args) or follower)
     monkeypatch.setattr(cli, "FOLLOW_INTERVAL_S", 0.001)
 

@@ -96,7 +96,7 @@ def test_importing_the_rest_of_the_pipeline_imports_no_pyspark(package: str) -> 
 
 
 def test_without_pyspark_the_import_says_what_to_install() -> None:
-    code = "import sys; sys.modules['pyspark'] = None; import pipeline.spark"
+    code = "import sys; sys.modules['pyspark'] = None; from pipeline.spark import read_journal"
 
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
