@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,18 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.spark import event_times, jobs, lifecycles, usage, utilisation
+from pipeline.spark import event_times, jobs, lifecycles, usage
 from pipeline.spark.comparison import key_figures
 from pipeline.spark.event_digest import DEPTH_BUCKETS, DEPTHS_PER_BUCKET, SLOWEST, TIME_BUCKETS
 from pipeline.spark.failures_by_cause import failures
 from pipeline.spark.follow_digests import over_time
+from pipeline.spark.report_tables import (
+    TableFolder,
+    removed_at_the_end,
+    write_application_tables,
+    write_node_tables,
+    write_tables_over_time,
+)
 from pipeline.spark.time_buckets import TimeBuckets
 from pipeline.spark.transition_digest import Ends
 
@@ -60,17 +66,14 @@ def write_followed(
 
     In: merged digests as from `merge_events` and `merge_transitions`; `declared` as `transition_counts` takes it.
     """
-    try:
-        return _write_all(spark, events, transitions, folder, declared)
-    finally:
-        shutil.rmtree(folder / _STAGING, ignore_errors=True)
+    report = TableFolder(spark, folder)
+    with removed_at_the_end(folder / _STAGING) as held:
+        staging = TableFolder(spark, held)
+        _write_all(report, staging.write("events", events), staging.write("transitions", transitions), declared)
+    return report.written
 
 
-def _write_all(
-    spark: SparkSession, events: DataFrame, transitions: DataFrame, folder: Path, declared: DataFrame
-) -> Mapping[str, DataFrame]:
-    report, staging = _Tables(spark, folder), _Tables(spark, folder / _STAGING)
-    events, transitions = staging.write("events", events), staging.write("transitions", transitions)
+def _write_all(report: TableFolder, events: DataFrame, transitions: DataFrame, declared: DataFrame) -> None:
     [totals] = report.write("run_totals", _run_totals(_of(events, "totals"), _of(transitions, "totals"))).collect()
     span = (totals["first_at"] or 0, totals["last_at"] or 0)
     _write_event_tables(report, events, *span)
@@ -79,22 +82,6 @@ def _write_all(
     _write_cluster_tables(report, kept, moves, *span)
     report.write("failures", failures(kept, moves))
     report.write("key_figures", key_figures(report.written))
-    return report.written
-
-
-class _Tables:
-    """Tables in one folder. Each is computed once, when it is written; what needs it later reads it back."""
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self._spark = spark
-        self._folder = folder
-        self.written: dict[str, DataFrame] = {}
-
-    def write(self, name: str, table: DataFrame) -> DataFrame:
-        path = str(self._folder / name)
-        table.write.mode("overwrite").parquet(path)
-        self.written[name] = self._spark.read.schema(table.schema).parquet(path)
-        return self.written[name]
 
 
 def _of(digest: DataFrame, kind: str) -> DataFrame:
@@ -116,7 +103,7 @@ def _run_totals(of_events: DataFrame, of_transitions: DataFrame) -> DataFrame:
     )
 
 
-def _write_event_tables(report: _Tables, digest: DataFrame, start_at: int, end_at: int) -> None:
+def _write_event_tables(report: TableFolder, digest: DataFrame, start_at: int, end_at: int) -> None:
     times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
     groups = over_time(_of(digest, "group"), times)
     report.write("events_by_type", event_times.events_by_type(groups))
@@ -128,7 +115,7 @@ def _write_event_tables(report: _Tables, digest: DataFrame, start_at: int, end_a
     report.write("slowest_handlers", event_times.slowest_handlers(_of(digest, "slow"), SLOWEST))
 
 
-def _write_machine_tables(report: _Tables, digest: DataFrame, declared: DataFrame, end_at: int) -> None:
+def _write_machine_tables(report: TableFolder, digest: DataFrame, declared: DataFrame, end_at: int) -> None:
     ends = Ends.of(_rows(declared.select(*jobs.KIND).distinct()))
     counts = report.write("transition_counts", jobs.summed_transitions(_of(digest, "count"), declared))
     report.write("unknown_transitions", jobs.unknown_transitions(counts))
@@ -138,22 +125,12 @@ def _write_machine_tables(report: _Tables, digest: DataFrame, declared: DataFram
     report.write("stuck_entities", lifecycles.stuck_entities(_of(digest, "long_stay"), still_open, times))
 
 
-def _write_cluster_tables(report: _Tables, kept: DataFrame, moves: DataFrame, start_at: int, end_at: int) -> None:
-    containers = report.write("containers", usage.container_intervals(kept, moves))
-    applications = report.write("applications", jobs.applications(kept, moves, containers))
-    report.write("applications_by_final_state", jobs.applications_by_final_state(applications))
-    report.write("waiting_by_queue", jobs.waiting_by_queue(applications))
-    report.write("waiting_by_user", jobs.waiting_by_user(applications))
-    report.write("application_timeline", lifecycles.application_timeline(moves))
-    report.write("critical_paths", lifecycles.critical_paths(moves, applications, end_at))
+def _write_cluster_tables(report: TableFolder, kept: DataFrame, moves: DataFrame, start_at: int, end_at: int) -> None:
+    report.write("containers", usage.container_intervals(kept, moves))
     capacities = usage.node_capacities(kept)
-    node_usage = report.write("node_usage", usage.node_usage(containers))
-    devices = report.write("gpu_device_peaks", usage.gpu_device_peaks(containers))
-    report.write("node_peaks", usage.node_peaks(node_usage, devices, capacities))
-    report.write("containers_over_time", usage.containers_over_time(containers, start_at, end_at))
-    times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
-    report.write("node_utilisation", utilisation.node_utilisation(containers, capacities, times))
-    report.write("queue_utilisation", utilisation.queue_utilisation(containers, applications, capacities, times))
+    write_application_tables(report, kept, moves, capacities, start_at, end_at)
+    write_node_tables(report, capacities)
+    write_tables_over_time(report, capacities, start_at, end_at)
 
 
 def _rows(table: DataFrame) -> Iterable[tuple[Any, ...]]:

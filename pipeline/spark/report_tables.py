@@ -54,13 +54,13 @@ def write_tables(
     Out: by name: run_totals, and the tables of the jobs of that name in this package's modules.
     """
     root = Path(folder)
-    with _removed_at_the_end(root / _STAGING) as staging, ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        report = _Tables(spark, root)
+    with removed_at_the_end(root / _STAGING) as staging, ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        report = TableFolder(spark, root)
         ends = Ends.of(map(tuple, declared.select(*jobs.KIND).distinct().collect()))
         if digests is None:
             totals = jobs.run_totals(*tables).first()
             start_at, end_at = (totals and totals["first_at"]) or 0, (totals and totals["last_at"]) or 0
-            digested = _Tables(spark, staging)
+            digested = TableFolder(spark, staging)
             making = (
                 lambda: _by_kind(digested.write("events", digest_events(tables.events, start_at, end_at)), EVENT_KINDS),
                 lambda: _by_kind(digested.write("moves", digest_transitions(tables.transitions, ends)), MOVE_KINDS),
@@ -85,9 +85,9 @@ def write_tables(
         _done(
             pool,
             (
-                lambda: _write_application_tables(report, events["kept"], moves["move"], capacities, start_at, end_at),
-                lambda: _write_node_tables(report, capacities),
-                lambda: _write_tables_over_time(report, capacities, start_at, end_at),
+                lambda: write_application_tables(report, events["kept"], moves["move"], capacities, start_at, end_at),
+                lambda: write_node_tables(report, capacities),
+                lambda: write_tables_over_time(report, capacities, start_at, end_at),
             ),
         )
         report.write("key_figures", key_figures(report.written))
@@ -103,7 +103,7 @@ def _by_kind(digest: DataFrame, kinds: Iterable[str]) -> Kinds:
     return {kind: digest.where(F.col("kind") == kind) for kind in kinds}
 
 
-def _write_problem_tables(report: _Tables, events: Kinds, moves: Kinds, start_at: int, end_at: int) -> None:
+def _write_problem_tables(report: TableFolder, events: Kinds, moves: Kinds, start_at: int, end_at: int) -> None:
     report.write("run_totals", _totals(events, moves, start_at, end_at))
     report.write("failures", failures(events["kept"], moves["move"]))
 
@@ -128,7 +128,7 @@ def _totals(events: Kinds, moves: Kinds, start_at: int, end_at: int) -> DataFram
     )
 
 
-class _Tables:
+class TableFolder:
     """Tables in one folder. Each is computed once, when it is written; what needs it later reads it back."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
@@ -137,6 +137,7 @@ class _Tables:
         self.written: dict[str, DataFrame] = {}
 
     def write(self, name: str, table: DataFrame) -> DataFrame:
+        """Compute a table and write it, in place of an earlier one; returns it as it is read back. Blocks."""
         path = str(self._folder / name)
         table.write.mode("overwrite").parquet(path)
         # With the schema at hand, Spark starts no job to look for one in the files.
@@ -145,14 +146,15 @@ class _Tables:
 
 
 @contextmanager
-def _removed_at_the_end(folder: Path) -> Iterator[Path]:
+def removed_at_the_end(folder: Path) -> Iterator[Path]:
+    """A folder for what is needed meanwhile."""
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_event_tables(report: _Tables, digest: Kinds, start_at: int, end_at: int) -> None:
+def _write_event_tables(report: TableFolder, digest: Kinds, start_at: int, end_at: int) -> None:
     groups = digest["group"]
     report.write("events_by_type", event_times.events_by_type(groups))
     report.write("event_times", event_times.event_times(groups, TimeBuckets.over(start_at, end_at, TIME_BUCKETS)))
@@ -161,7 +163,7 @@ def _write_event_tables(report: _Tables, digest: Kinds, start_at: int, end_at: i
     report.write("slowest_handlers", event_times.slowest_handlers(digest["slow"], SLOWEST))
 
 
-def _write_machine_tables(report: _Tables, digest: Kinds, declared: DataFrame, ends: Ends, end_at: int) -> None:
+def _write_machine_tables(report: TableFolder, digest: Kinds, declared: DataFrame, ends: Ends, end_at: int) -> None:
     counts = report.write("transition_counts", jobs.summed_transitions(digest["count"], declared))
     report.write("unknown_transitions", jobs.unknown_transitions(counts))
     report.write("mined_graph", jobs.mined_graph(counts, declared))
@@ -178,9 +180,10 @@ def _write_machine_tables(report: _Tables, digest: Kinds, declared: DataFrame, e
     report.write("stuck_entities", lifecycles.stuck_entities(longest.unionByName(crossing), still_open, times))
 
 
-def _write_application_tables(
-    report: _Tables, events: DataFrame, transitions: DataFrame, capacities: DataFrame, start_at: int, end_at: int
+def write_application_tables(
+    report: TableFolder, events: DataFrame, transitions: DataFrame, capacities: DataFrame, start_at: int, end_at: int
 ) -> None:
+    """What is told of applications and queues; containers are written already."""
     containers = report.written["containers"]
     applications = report.write("applications", jobs.applications(events, transitions, containers))
     report.write("applications_by_final_state", jobs.applications_by_final_state(applications))
@@ -193,14 +196,16 @@ def _write_application_tables(
     report.write("queue_utilisation", by_queue)
 
 
-def _write_node_tables(report: _Tables, capacities: DataFrame) -> None:
+def write_node_tables(report: TableFolder, capacities: DataFrame) -> None:
+    """What was taken of each node; containers are written already."""
     containers = report.written["containers"]
     node_usage = report.write("node_usage", usage.node_usage(containers))
     devices = report.write("gpu_device_peaks", usage.gpu_device_peaks(containers))
     report.write("node_peaks", usage.node_peaks(node_usage, devices, capacities))
 
 
-def _write_tables_over_time(report: _Tables, capacities: DataFrame, start_at: int, end_at: int) -> None:
+def write_tables_over_time(report: TableFolder, capacities: DataFrame, start_at: int, end_at: int) -> None:
+    """What the nodes held in each part of the time; containers are written already."""
     containers = report.written["containers"]
     report.write("containers_over_time", usage.containers_over_time(containers, start_at, end_at))
     times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
