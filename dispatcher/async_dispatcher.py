@@ -27,8 +27,7 @@ from dispatcher.dispatcher_view import DispatcherView
 from dispatcher.dispatching import BatchDispatching, frame_of
 from dispatcher.errors import EventNotDeclaredError, ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import Handler
-from dispatcher.event_queue import ABANDONED, DRAINING, FORKED, STOPPED, EventQueue, KeyOf
-from dispatcher.journal.event_codec import EventCodec
+from dispatcher.journal.format.event_codec import EventCodec
 from dispatcher.journal.writer import NOT_LOGGED, JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
@@ -36,6 +35,7 @@ from dispatcher.mailbox.processor import MailboxController, MailboxProcessor
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
 from dispatcher.mailbox.timers import ProcessingTimeService
 from dispatcher.monitor import HandlerWatch, QueueSizeLog, describe_stack, look_every_ms, shared_time_service
+from dispatcher.queue.event_queue import ABANDONED, DRAINING, FORKED, STOPPED, EventQueue, KeyOf
 from dispatcher.routes import OnError, Route, RoutingTable
 from dispatcher.signals import run_until_signal
 

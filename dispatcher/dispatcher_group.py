@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.event_queue import FORKED, EventQueue
+from dispatcher.queue.event_queue import FORKED, EventQueue
 from dispatcher.service import CompositeService, Service, ServiceState
 
 

@@ -13,9 +13,9 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.dispatching import BatchDispatching, frame_of
-from dispatcher.event_queue import EventQueue
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
+from dispatcher.queue.event_queue import EventQueue
 from dispatcher.routes import RoutingTable
 from dispatcher.service import Service
 from dispatcher.stats import Histogram, snapshot

@@ -17,11 +17,11 @@ from types import FrameType
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.event_queue import STOPPED, EventQueue, InQueue, QueuedEvent, Times
 from dispatcher.journal.writer import JournalWriter, describe, encode_payload
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.monitor import SIZE_STEP
+from dispatcher.queue.event_queue import STOPPED, EventQueue, InQueue, QueuedEvent, Times
 from dispatcher.routes import Route, RoutingTable
 from dispatcher.stats import Histogram
 

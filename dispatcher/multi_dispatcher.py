@@ -13,7 +13,7 @@ from dispatcher.async_dispatcher import AsyncDispatcher, DispatcherEventHandler
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.event import Handler
-from dispatcher.event_queue import KeyOf
+from dispatcher.queue.event_queue import KeyOf
 from dispatcher.routes import OnError
 
 

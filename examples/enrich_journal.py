@@ -30,7 +30,7 @@ from pipeline.lookup import PartialCache, SqliteTable
 from pipeline.spark import lookup_join, read_journal, spark_session
 from pipeline.spark.call_metrics import call_metrics, format_call_metrics
 from pipeline.spark.failures import task_failure
-from pipeline.spark.journal import journal_failure, stream_journal
+from pipeline.spark.source.journal import journal_failure, stream_journal
 from pipeline.streaming import CallMetrics
 
 METRICS = "node facts"

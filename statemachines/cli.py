@@ -14,14 +14,14 @@ import typer
 from dispatcher import JournalWriter, load_config
 from dispatcher.config import configure_logging
 from dispatcher.errors import ConfigError
-from dispatcher.garbage import tune_garbage_collection
 from dispatcher.signals import StopSignals
+from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.graph import FORMATS
-from statemachines.machines import FACTORIES, factory_of
+from statemachines.registry import FACTORIES, factory_of
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
 from statemachines.resourcemanager.config import NodeConfig
 from statemachines.resourcemanager.resource import named
-from statemachines.resourcemanager.workload import NodeSpec, Workload, read_workload
+from statemachines.simulation.workload import NodeSpec, Workload, read_workload
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache, lru_cache
 
-from statemachines.machines import factory_of
+from statemachines.registry import factory_of
 
 
 @lru_cache(maxsize=4096)  # a log says the same few things over and over

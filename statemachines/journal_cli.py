@@ -15,7 +15,7 @@ import typer
 
 from dispatcher.errors import DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows
-from statemachines.machines import factory_of
+from statemachines.registry import factory_of
 from statemachines.time_travel import END, EntityState, Moment, TimeTravel, states_at
 
 LISTED = 20

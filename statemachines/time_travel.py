@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from statemachines.factory import StateMachine, StateMachineFactory
-from statemachines.machines import FACTORIES
-from statemachines.mapreduce.observation import Observation, as_observed
+from statemachines.observation import Observation, as_observed
+from statemachines.registry import FACTORIES
 
 Row = Mapping[str, Any]
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dispatcher.journal.columns import encode_rows
-from dispatcher.journal.segments import Manifest, SegmentFile, read_summary, segments
+from dispatcher.journal.format.columns import encode_rows
+from dispatcher.journal.format.segments import Manifest, SegmentFile, read_summary, segments
 from statemachines.resourcemanager import Replay
-from statemachines.resourcemanager.workload import read_workload
+from statemachines.simulation.workload import read_workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,7 +30,7 @@ def test_the_core_imports_none_of_the_extras(module: str) -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["pipeline", "pipeline.streaming", "pipeline.cli"])
+@pytest.mark.parametrize("module", ["pipeline", "pipeline.streaming", "pipeline.cli.commands"])
 def test_only_the_spark_package_imports_pyspark(module: str) -> None:
     code = f"import sys, {module}; print('pyspark' in sys.modules)"
 
@@ -40,11 +40,11 @@ def test_only_the_spark_package_imports_pyspark(module: str) -> None:
 
 
 def test_a_python_worker_that_reads_a_journal_imports_no_reports_and_no_resource_manager() -> None:
-    code = "import sys, pipeline.spark.journal_source; print(*sys.modules)"
+    code = "import sys, pipeline.spark.source.journal_source; print(*sys.modules)"
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
-    assert not {"plotly", "jinja2", "pipeline.spark.report", "statemachines", "pipeline.streaming"} & set(
+    assert not {"plotly", "jinja2", "pipeline.spark.report.report", "statemachines", "pipeline.streaming"} & set(
         loaded.stdout.split()
     )
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.columns import decode_rows, event_dicts, transition_dicts
-from dispatcher.journal.frames import END, ROWS, Frame, FrameReader
-from dispatcher.journal.schema import EVENTS, Table
-from dispatcher.journal.segments import (
+from dispatcher.journal.format.columns import decode_rows, event_dicts, transition_dicts
+from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader
+from dispatcher.journal.format.schema import EVENTS, Table
+from dispatcher.journal.format.segments import (
     MANIFEST,
     open_segments,
     read_manifest,

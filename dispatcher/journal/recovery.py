@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.columns import decode_rows
-from dispatcher.journal.frames import ACCEPTED, END, ROWS, Damage, Frame, FrameReader, Header
-from dispatcher.journal.segments import (
+from dispatcher.journal.format.columns import decode_rows
+from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame, FrameReader, Header
+from dispatcher.journal.format.segments import (
     Manifest,
     Summary,
     WriterLock,
@@ -29,7 +29,7 @@ class Accepted(NamedTuple):
     """Its number in the order of acceptance."""
     segment: int
     line: bytes
-    """As `dispatcher.journal.event_codec` wrote it."""
+    """As `dispatcher.journal.format.event_codec` wrote it."""
 
 
 class Recovered(NamedTuple):

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.columns import decode_rows
-from dispatcher.journal.frames import ACCEPTED, END, ROWS, START, Damage, Frame
-from dispatcher.journal.reader import check_journal, is_retired, missing_segments, open_frames
-from dispatcher.journal.segments import (
+from dispatcher.journal.format.columns import decode_rows
+from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, Damage, Frame
+from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
     Summary,
@@ -20,6 +19,7 @@ from dispatcher.journal.segments import (
     segment_number,
     segments,
 )
+from dispatcher.journal.reader import check_journal, is_retired, missing_segments, open_frames
 
 _LOOKS: Final = 100
 """More than enough to find a moment in which no segment is closed."""

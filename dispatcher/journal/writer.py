@@ -25,9 +25,8 @@ from typing import Any, Final
 
 from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
-from dispatcher.journal.columns import EventRow, Kind, MoveKind, MoveRow, encode_rows
-from dispatcher.journal.recovery import Accepted, Recovered, repair
-from dispatcher.journal.segments import (
+from dispatcher.journal.format.columns import EventRow, Kind, MoveKind, MoveRow, encode_rows
+from dispatcher.journal.format.segments import (
     Manifest,
     SegmentFile,
     WriterLock,
@@ -38,6 +37,7 @@ from dispatcher.journal.segments import (
     segments,
     sync_folder,
 )
+from dispatcher.journal.recovery import Accepted, Recovered, repair
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pipeline.lookup.metrics import LookupMetrics
 from pipeline.lookup.questions import LookupClock, MonotonicClock, Retries
 from pipeline.lookup.schema import Column, Key, LookupSchema, Row, check_distinct
 from pipeline.lookup.tables import LookupTable
-from pipeline.streaming.functions import AsyncFunction
+from pipeline.streaming.calls.functions import AsyncFunction
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.schema import Column, Key, LookupSchema, Row, check_distinct, choose, parse_columns
-from pipeline.streaming.functions import (
+from pipeline.streaming.calls.functions import (
     AnyFunction,
     as_results,
     check_batch_results,

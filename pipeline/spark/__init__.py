@@ -7,26 +7,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.spark.async_wait import ordered_wait, unordered_wait
+    from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+    from pipeline.spark.async_io.lookup import lookup_join
     from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
     from pipeline.spark.failures import task_failure
-    from pipeline.spark.journal import JournalTables, journal_damage, journal_failure, read_journal, stream_journal
-    from pipeline.spark.journal_source import register_journal
-    from pipeline.spark.lookup import lookup_join
-    from pipeline.spark.report import Report, write_report
+    from pipeline.spark.report.report import Report, write_report
     from pipeline.spark.session import SparkUnavailableError, spark_session
-    from pipeline.spark.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
+    from pipeline.spark.source.journal import (
+        JournalTables,
+        journal_damage,
+        journal_failure,
+        read_journal,
+        stream_journal,
+    )
+    from pipeline.spark.source.journal_source import register_journal
+    from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
 
 _MODULES = {
-    "async_wait": ("ordered_wait", "unordered_wait"),
+    "async_io.async_wait": ("ordered_wait", "unordered_wait"),
     "call_metrics": ("CallMetricsListener", "format_call_metrics"),
     "failures": ("task_failure",),
-    "journal": ("JournalTables", "journal_damage", "journal_failure", "read_journal", "stream_journal"),
-    "journal_source": ("register_journal",),
-    "lookup": ("lookup_join",),
-    "report": ("Report", "write_report"),
+    "source.journal": ("JournalTables", "journal_damage", "journal_failure", "read_journal", "stream_journal"),
+    "source.journal_source": ("register_journal",),
+    "async_io.lookup": ("lookup_join",),
+    "report.report": ("Report", "write_report"),
     "session": ("SparkUnavailableError", "spark_session"),
-    "yarn_log": ("YarnLogTables", "conformance", "declared_for", "not_in_table", "read_yarn_log"),
+    "source.yarn_log": ("YarnLogTables", "conformance", "declared_for", "not_in_table", "read_yarn_log"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

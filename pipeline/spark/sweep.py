@@ -14,7 +14,7 @@ from dispatcher.errors import DispatcherError
 from pipeline.sweep.combinations import Combination
 from pipeline.sweep.outcome import run_row
 from pipeline.sweep.shipping import pack, unpack
-from statemachines.resourcemanager.workload import Workload
+from statemachines.simulation.workload import Workload
 
 _SCHEMA = pa.schema(
     [

@@ -1,40 +1,40 @@
 """Stream processing on the mailbox, independent of any engine: stream tasks, and Async I/O after Flink's."""
 
-from pipeline.streaming.async_wait import AsyncWaitOperator
-from pipeline.streaming.call_host import CallHost
-from pipeline.streaming.call_metrics import CallMetrics, register_call_metrics
-from pipeline.streaming.checkpoint_format import CheckpointError, JsonSerializer, PickleSerializer
-from pipeline.streaming.checkpoints import Checkpoint, CheckpointStorage, Recovery
-from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError, RetryAfter
-from pipeline.streaming.functions import AsyncFunction
-from pipeline.streaming.hosts import make_host
-from pipeline.streaming.inputs import InputClosedError, InputStatus, IterableInput, QueueInput, StreamTaskInput
-from pipeline.streaming.queues import (
+from pipeline.streaming.calls.async_wait import AsyncWaitOperator
+from pipeline.streaming.calls.call_metrics import CallMetrics, register_call_metrics
+from pipeline.streaming.calls.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError, RetryAfter
+from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming.calls.hosts.call_host import CallHost
+from pipeline.streaming.calls.hosts.choice import make_host
+from pipeline.streaming.calls.queues import (
     OrderedStreamElementQueue,
     ResultFuture,
     StreamElementQueue,
     UnorderedStreamElementQueue,
 )
-from pipeline.streaming.rate_limit import RateLimit, RateLimiter
-from pipeline.streaming.retry import RetryStrategy
-from pipeline.streaming.source_stream_task import (
+from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.task.checkpoint_format import CheckpointError, JsonSerializer, PickleSerializer
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
+from pipeline.streaming.task.inputs import InputClosedError, InputStatus, IterableInput, QueueInput, StreamTaskInput
+from pipeline.streaming.task.source_stream_task import (
     MAX_WATERMARK,
     Source,
     SourceContext,
     SourceInterruptedError,
     SourceStreamTask,
 )
-from pipeline.streaming.stream_task import StreamTask
-from pipeline.streaming.task_chain import (
+from pipeline.streaming.task.stream_task import StreamTask
+from pipeline.streaming.task.task_chain import (
     AvailabilityProvider,
     OperatorContext,
     OperatorFactory,
     StreamOperator,
     StreamTaskOutput,
 )
-from pipeline.streaming.task_control import FinishingReason, TaskCancelledError, TaskState
-from pipeline.streaming.task_operators import async_wait_operator
+from pipeline.streaming.task.task_control import FinishingReason, TaskCancelledError, TaskState
+from pipeline.streaming.task.task_operators import async_wait_operator
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
 
 __all__ = [

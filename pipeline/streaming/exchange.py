@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from typing import Any, Final, Generic, TypeVar
 
 from pipeline.streaming.elements import StreamElement, StreamRecord
-from pipeline.streaming.inputs import AVAILABLE, ElementOutput, InputStatus
-from pipeline.streaming.task_chain import StreamTaskOutput
+from pipeline.streaming.task.inputs import AVAILABLE, ElementOutput, InputStatus
+from pipeline.streaming.task.task_chain import StreamTaskOutput
 
 In = TypeVar("In")
 Out = TypeVar("Out")

@@ -15,8 +15,8 @@ from pipeline.sweep.queues import derived_queues
 from pipeline.sweep.settings import LOAD, MOST_NODES, NODES, Axis, value_text
 from pipeline.sweep.workloads import node_count
 from statemachines.resourcemanager import ResourceManagerConfig
-from statemachines.resourcemanager.scheduler.queue_checks import check_queues
-from statemachines.resourcemanager.workload import Workload
+from statemachines.resourcemanager.scheduler.capacity.queue_checks import check_queues
+from statemachines.simulation.workload import Workload
 
 _ALL_OF_A_QUEUE_PERCENT = 100
 

@@ -11,7 +11,7 @@ from pipeline.sweep.recorder import RunRecorder
 from pipeline.sweep.workloads import with_load, with_nodes
 from statemachines.resourcemanager import Replay
 from statemachines.resourcemanager.resource import GPU_MILLI
-from statemachines.resourcemanager.workload import NodeSpec, Workload
+from statemachines.simulation.workload import NodeSpec, Workload
 
 _MS_PER_S = 1000
 

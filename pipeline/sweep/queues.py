@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from dispatcher.errors import ConfigError
-from statemachines.resourcemanager.workload import Workload
+from statemachines.simulation.workload import Workload
 
 _ROOT = "root"
 

@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any
 
 from statemachines.recorder import TransitionRecorder
+from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.rmapp import FINAL_STATES
 
 _APPLICATION_ENDS = frozenset(state.name for state in FINAL_STATES)
 _CONTAINER_ENDS = frozenset({"COMPLETED", "EXPIRED", "RELEASED", "KILLED"})

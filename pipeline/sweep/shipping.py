@@ -7,8 +7,8 @@ import zlib
 from dataclasses import replace
 from functools import lru_cache
 
-from dispatcher.garbage import tune_garbage_collection
-from statemachines.resourcemanager.workload import Workload
+from dispatcher.util.garbage import tune_garbage_collection
+from statemachines.simulation.workload import Workload
 
 
 def pack(workload: Workload) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from statemachines.resourcemanager.workload import ApplicationSpec, NodeSpec, Workload
+from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
 
 
 def node_count(nodes: int, wanted: int | float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 
 from statemachines.conformance import violation
-from statemachines.machines import FACTORIES
+from statemachines.registry import FACTORIES
 
 
 def is_declared(machine: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from statemachines.machines import FACTORIES, HADOOP_CLASSES, factory_of
+from statemachines.registry import FACTORIES, HADOOP_CLASSES, factory_of
 
 Kind = Literal[
     "transition", "invalid_transition", "invalid_event", "registration", "queue_size", "dispatch", "handling", "audit"

@@ -14,23 +14,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from async_io import PARTS as ASYNC_PARTS
-from async_io import async_io
-from endurance import Endurance
-from journal_bench import PARTS as JOURNAL_PARTS
-from journal_bench import journal
-from jvm import Hadoop, hadoop_jvm
-from latency import Latency
-from machines import machines
-from mailboxes import mailboxes
+from async_io.parts import PARTS as ASYNC_PARTS
+from async_io.parts import async_io
+from core.endurance import Endurance
+from core.jvm import Hadoop, hadoop_jvm
+from core.latency import Latency
+from core.machines import machines
+from core.mailboxes import mailboxes
+from core.memory import Memory
+from core.stopping import Stopping
+from core.throughput import throughput
+from journal.parts import PARTS as JOURNAL_PARTS
+from journal.parts import journal
 from measure import Figures, Part, Settings
-from memory import Memory
-from replay import replay
-from resource_manager import PARTS as RM_PARTS
-from resource_manager import resource_manager
-from stopping import Stopping
+from rm.replay import replay
+from rm.resource_manager import PARTS as RM_PARTS
+from rm.resource_manager import resource_manager
 from targets import ASYNC_TARGETS, CORE_TARGETS, JOURNAL_TARGETS, RM_TARGETS, print_targets
-from throughput import throughput
 
 _STAT = Path("/proc/stat")
 

@@ -11,7 +11,7 @@ from statemachines.mapreduce import mrjob, mrtask, mrtaskattempt
 from statemachines.mapreduce.mrjob import JobEventType, JobStateInternal
 from statemachines.mapreduce.mrtask import TaskEventType, TaskStateInternal
 from statemachines.mapreduce.mrtaskattempt import TaskAttemptEventType, TaskAttemptStateInternal
-from statemachines.mapreduce.observation import Observation
+from statemachines.observation import Observation
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
     factory.name: factory for factory in (mrjob.FACTORY, mrtask.FACTORY, mrtaskattempt.FACTORY)

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import Any
 
 from statemachines.factory import StateMachineFactory
-from statemachines.mapreduce.observation import as_observed
+from statemachines.observation import as_observed
 
 
 class TaskStateInternal(Enum):

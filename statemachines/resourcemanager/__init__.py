@@ -1,10 +1,10 @@
 """A resource manager as YARN's: RMApp, RMAppAttempt, RMContainer and RMNode on one dispatcher."""
 
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from statemachines.factory import StateMachineFactory
-from statemachines.resourcemanager import rmapp, rmappattempt, rmcontainer, rmnode
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
@@ -13,7 +13,7 @@ from statemachines.resourcemanager.errors import (
     InvalidApplicationMasterRequestError,
     UnknownAttemptError,
 )
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.events import (
     AMLauncherEventType,
     ContainerRequest,
     ContainerStatus,
@@ -28,13 +28,13 @@ from statemachines.resourcemanager.events import (
     RMStateStoreEventType,
     SchedulerEventType,
 )
-from statemachines.resourcemanager.replay import Replay, ReplayProgress
+from statemachines.resourcemanager.machines import rmapp, rmappattempt, rmcontainer, rmnode
+from statemachines.resourcemanager.machines.rmapp import RMApp, RMAppState
+from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
+from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.resource_manager import ResourceManager
-from statemachines.resourcemanager.rmapp import RMApp, RMAppState
-from statemachines.resourcemanager.rmappattempt import RMAppAttempt, RMAppAttemptState
-from statemachines.resourcemanager.rmcontainer import RMContainer, RMContainerState
-from statemachines.resourcemanager.rmnode import RMNode, RMNodeState
 from statemachines.resourcemanager.scheduler import CapacityScheduler, FifoScheduler, QueueInfo, ResourceScheduler
 from statemachines.resourcemanager.statestore import (
     MemoryRMStateStore,
@@ -44,6 +44,9 @@ from statemachines.resourcemanager.statestore import (
     StateStoreVersionError,
 )
 from statemachines.resourcemanager.submission import ApplicationSubmission
+
+if TYPE_CHECKING:
+    from statemachines.simulation.replay import Replay, ReplayProgress
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
     "RMApp": rmapp.FACTORY,
@@ -97,3 +100,10 @@ __all__ = [
     "StateStoreVersionError",
     "UnknownAttemptError",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # The simulation is a floor above: it is imported when it is asked for.
+    if name not in ("Replay", "ReplayProgress"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("statemachines.simulation.replay"), name)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dispatcher.config import ConfigModel, DispatcherConfig, JournalConfig, MetricsConfig
-from statemachines.resourcemanager.workload.defaults import WorkloadDefaults
+from statemachines.resourcemanager.workload_defaults import WorkloadDefaults
 
 
 class NodeConfig(ConfigModel):

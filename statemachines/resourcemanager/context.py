@@ -14,7 +14,7 @@ from dispatcher.mailbox import ProcessingTimeService
 from statemachines.factory import InvalidStateTransitionError, StateMachine
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.config import ResourceManagerConfig
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.events import (
     RMAppAttemptEvent,
     RMAppAttemptEventType,
     RMAppEvent,
@@ -24,15 +24,15 @@ from statemachines.resourcemanager.events import (
     SchedulerEvent,
     SchedulerEventType,
 )
-from statemachines.resourcemanager.liveliness import DeadlineMonitor, LivelinessMonitor
+from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
 
 if TYPE_CHECKING:
-    from statemachines.resourcemanager.application_master_service import ApplicationMasterService
-    from statemachines.resourcemanager.rmapp import RMApp
-    from statemachines.resourcemanager.rmappattempt import RMAppAttempt
-    from statemachines.resourcemanager.rmcontainer import RMContainer
-    from statemachines.resourcemanager.rmnode import RMNode
+    from statemachines.resourcemanager.machines.rmapp import RMApp
+    from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
+    from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+    from statemachines.resourcemanager.machines.rmnode import RMNode
     from statemachines.resourcemanager.scheduler.interface import ResourceScheduler
+    from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 
 log = logging.getLogger(__name__)
 

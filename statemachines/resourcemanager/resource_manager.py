@@ -22,14 +22,9 @@ from dispatcher import (
 from dispatcher.mailbox import MailboxTimeService, ManualClock, ProcessingTimeService, SystemProcessingTimeService
 from dispatcher.service import Service, ServiceState
 from statemachines.recorder import TransitionRecorder
-from statemachines.resourcemanager.admin_service import AdminService
-from statemachines.resourcemanager.agenda import VirtualTime
-from statemachines.resourcemanager.application_master_launcher import ApplicationMasterLauncher
-from statemachines.resourcemanager.application_master_service import ApplicationMasterService
-from statemachines.resourcemanager.client_rm_service import ClientRMService
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.context import EntityEventHandler, RMContext
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.events import (
     AMLauncherEventType,
     NodesListManagerEventType,
     RMAppAttemptEventType,
@@ -42,16 +37,21 @@ from statemachines.resourcemanager.events import (
     RMStateStoreEventType,
     SchedulerEventType,
 )
-from statemachines.resourcemanager.nodes_list_manager import NodeEventDispatcher, NodesListManager
-from statemachines.resourcemanager.recorded_waits import RecordedWaits
-from statemachines.resourcemanager.recovery import recover
-from statemachines.resourcemanager.resource_tracker_service import ResourceTrackerService
-from statemachines.resourcemanager.rm_app_manager import RMAppManager
 from statemachines.resourcemanager.scheduler import make_scheduler
-from statemachines.resourcemanager.simulation import SimulatedCluster
+from statemachines.resourcemanager.services.admin_service import AdminService
+from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher
+from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
+from statemachines.resourcemanager.services.client_rm_service import ClientRMService
+from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher, NodesListManager
+from statemachines.resourcemanager.services.recovery import recover
+from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
+from statemachines.resourcemanager.services.rm_app_manager import RMAppManager
 from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMState, RMStateStore, SqliteRMStateStore
-from statemachines.resourcemanager.workload.model import Workload
-from statemachines.resourcemanager.workload_runner import WorkloadRunner
+from statemachines.simulation.agenda import VirtualTime
+from statemachines.simulation.cluster import SimulatedCluster
+from statemachines.simulation.recorded_waits import RecordedWaits
+from statemachines.simulation.workload.model import Workload
+from statemachines.simulation.workload_runner import WorkloadRunner
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher import Event, JournalWriter
-from dispatcher.journal.frames import Frame, FrameReader
+from dispatcher.journal.format.frames import Frame, FrameReader
 
 from ..commands import run_command
 from .conftest import Work

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, Event, JournalError, JournalWriter, ServiceState
-from dispatcher.journal import EVENTS, read_rows, segments, verify
+from dispatcher.journal import EVENTS, read_rows, verify
+from dispatcher.journal.format import segments
 from dispatcher.testing import ManualClock
 
 from .conftest import TIMEOUT_S, Numbered, Other, Work

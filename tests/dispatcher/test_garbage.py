@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatcher.garbage import tune_garbage_collection
+from dispatcher.util.garbage import tune_garbage_collection
 
 
 @pytest.fixture(autouse=True)

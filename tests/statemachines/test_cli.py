@@ -11,7 +11,7 @@ import pytest
 from dispatcher.journal import verify
 from statemachines.cli import GraphFormat, graph
 from statemachines.graph import to_csv
-from statemachines.machines import FACTORIES
+from statemachines.registry import FACTORIES
 
 from ..commands import TIMEOUT_S, read_until, run_command, start_command
 

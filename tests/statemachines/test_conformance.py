@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.conformance import violation
-from statemachines.machines import FACTORIES, UnknownMachineError
+from statemachines.registry import FACTORIES, UnknownMachineError
 
 
 @pytest.mark.parametrize("machine", FACTORIES)

@@ -14,7 +14,7 @@ import pytest
 
 from statemachines import StateMachineFactory
 from statemachines.graph import FORMATS, to_csv, to_dot, to_mermaid
-from statemachines.machines import FACTORIES
+from statemachines.registry import FACTORIES
 
 
 class S(Enum):

@@ -13,13 +13,13 @@ from typer.testing import CliRunner, Result
 
 from dispatcher.errors import DispatcherError, JournalError
 from dispatcher.journal import EVENTS
-from dispatcher.journal.schema import Table
+from dispatcher.journal.format.schema import Table
 from statemachines import journal_cli
 from statemachines.journal_cli import LISTED, REMARKS_SHOWN, MomentError, format_time, parse_moment, state
-from statemachines.machines import UnknownMachineError
+from statemachines.registry import UnknownMachineError
 from statemachines.time_travel import Moment
 
-from .resourcemanager.replays import app, node, run, task, workload
+from .simulation.replays import app, node, run, task, workload
 
 S = 1_000_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.machines import FACTORIES, HADOOP_CLASSES, UnknownMachineError, factory_of
+from statemachines.registry import FACTORIES, HADOOP_CLASSES, UnknownMachineError, factory_of
 
 
 def test_all_machines_are_there_by_the_name_that_their_factory_has() -> None:

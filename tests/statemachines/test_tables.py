@@ -11,7 +11,7 @@ import pytest
 
 from statemachines import StateMachineFactory
 from statemachines.graph import to_csv
-from statemachines.machines import FACTORIES
+from statemachines.registry import FACTORIES
 
 REFERENCE = Path(__file__).resolve().parents[2].parent / "shared" / "reference" / "transitions"
 ABSORBING = {

@@ -17,9 +17,9 @@ from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import StateMachineFactory, TransitionRecorder
 from statemachines.resourcemanager import Replay, ResourceManager
 from statemachines.resourcemanager.context import Entity
-from statemachines.resourcemanager.events import RMNodeEvent, RMNodeEventType
-from statemachines.resourcemanager.rmnode import node_id
-from statemachines.resourcemanager.workload import read_workload
+from statemachines.resourcemanager.events.events import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.simulation.workload import read_workload
 from statemachines.time_travel import (
     END,
     KEPT_REMARKS,
@@ -32,7 +32,7 @@ from statemachines.time_travel import (
 )
 
 from ..commands import SAMPLE
-from .resourcemanager.replays import app, config, finish, node, task, workload
+from .simulation.replays import app, config, finish, node, task, workload
 
 
 class S(Enum):

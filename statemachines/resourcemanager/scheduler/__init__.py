@@ -1,10 +1,10 @@
 """Who gets which room: schedulers behind one interface."""
 
-from statemachines.resourcemanager.scheduler.capacity import CapacityScheduler
+from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.factory import make_scheduler
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.interface import QueueInfo, ResourceScheduler
-from statemachines.resourcemanager.scheduler.node import SchedulerNode
 
 __all__ = [
     "CapacityScheduler",

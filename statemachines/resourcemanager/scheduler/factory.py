@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.scheduler.base import AbstractScheduler
-from statemachines.resourcemanager.scheduler.capacity import CapacityScheduler
+from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events import ContainerRequest
-from statemachines.resourcemanager.scheduler.amounts import add, amounts_of, dominant_share, resource_of
-from statemachines.resourcemanager.scheduler.attempt import SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.backlog import Ask, AskGroup, Backlog, Patience
-from statemachines.resourcemanager.scheduler.base import AbstractScheduler
+from statemachines.resourcemanager.events.events import ContainerRequest
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, dominant_share, resource_of
+from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplicationAttempt
+from statemachines.resourcemanager.scheduler.core.backlog import Ask, AskGroup, Backlog, Patience
+from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.interface import QueueInfo
-from statemachines.resourcemanager.scheduler.node import SchedulerNode
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 ROOT = "root"

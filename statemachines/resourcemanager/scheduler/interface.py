@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from statemachines.resourcemanager.events import ContainerRequest, SchedulerEvent
+from statemachines.resourcemanager.events.events import ContainerRequest, SchedulerEvent
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.rmcontainer import RMContainer
-from statemachines.resourcemanager.scheduler.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dispatcher import CompositeService, DispatcherConfig, EventDispatcher
 from dispatcher.errors import RejectedExecutionError
-from statemachines.resourcemanager.events import RMEvent, RMStateStoreEvent
+from statemachines.resourcemanager.events.events import RMEvent, RMStateStoreEvent
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.statestore.database import (
     StateDatabase,

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from functools import partial
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.events import (
     RMAppAttemptEvent,
     RMAppAttemptEventType,
     RMAppEvent,

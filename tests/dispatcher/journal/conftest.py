@@ -13,7 +13,7 @@ import pytest
 
 from dispatcher import Event, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, Table, read_rows
-from dispatcher.journal.frames import Frame, FrameReader
+from dispatcher.journal.format.frames import Frame, FrameReader
 
 
 class Job(Enum):

@@ -14,7 +14,7 @@ import pytest
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, TABLES, read_rows, tail, verify
-from dispatcher.journal.segments import segments
+from dispatcher.journal.format.segments import segments
 
 from .conftest import JobEvent, after_a_crash, write_event
 

@@ -13,9 +13,9 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalError, JournalWriter, ServiceState
 from dispatcher.journal import EVENTS, read_rows, recover, verify
-from dispatcher.journal import segments as segments_module
-from dispatcher.journal.frames import Damage, FrameReader
-from dispatcher.journal.segments import open_segments
+from dispatcher.journal.format import segments as segments_module
+from dispatcher.journal.format.frames import Damage, FrameReader
+from dispatcher.journal.format.segments import open_segments
 
 from ..conftest import TIMEOUT_S, Gate
 from ..waiting import until

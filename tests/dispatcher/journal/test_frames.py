@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.journal import frames as frames_module
-from dispatcher.journal.frames import (
+from dispatcher.journal.format import frames as frames_module
+from dispatcher.journal.format.frames import (
     ACCEPTED,
     END,
     ROWS,

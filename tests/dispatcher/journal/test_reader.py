@@ -22,8 +22,8 @@ from dispatcher.journal import (
     verification,
     verify,
 )
-from dispatcher.journal.frames import END, ROWS, START, encode_frame, encode_trailer
-from dispatcher.journal.segments import Manifest, open_segments, segment_path, segments
+from dispatcher.journal.format.frames import END, ROWS, START, encode_frame, encode_trailer
+from dispatcher.journal.format.segments import Manifest, open_segments, segment_path, segments
 
 from .conftest import JobEvent, files, flip, frames_of, seqs, write_event
 

@@ -11,9 +11,9 @@ import pytest
 
 from dispatcher import JournalError, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, Accepted, recover, tail, verify
-from dispatcher.journal import segments as segments_module
-from dispatcher.journal.frames import ROWS
-from dispatcher.journal.segments import (
+from dispatcher.journal.format import segments as segments_module
+from dispatcher.journal.format.frames import ROWS
+from dispatcher.journal.format.segments import (
     Manifest,
     open_segments,
     read_manifest,

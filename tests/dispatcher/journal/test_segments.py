@@ -12,8 +12,15 @@ import pytest
 
 from dispatcher import JournalError, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, verify
-from dispatcher.journal.frames import ACCEPTED, END, ROWS, START
-from dispatcher.journal.segments import Manifest, open_segments, read_manifest, read_summary, segment_path, segments
+from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START
+from dispatcher.journal.format.segments import (
+    Manifest,
+    open_segments,
+    read_manifest,
+    read_summary,
+    segment_path,
+    segments,
+)
 
 from ..waiting import until
 from .conftest import JobEvent, files, flip, frames_of, rows, seqs, write_event
@@ -287,7 +294,7 @@ def test_a_journal_of_another_format_is_refused(
     writer: JournalWriter, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("dispatcher.journal.segments.FORMAT", 2)
+        newer.setattr("dispatcher.journal.format.segments.FORMAT", 2)
         Manifest(1, 0, True).write(journal, sync=False)
 
     with pytest.raises(JournalError, match="journal: a journal of format 2, and this version reads format 1"):

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, read_rows, recover, verify
-from dispatcher.journal.segments import segments
+from dispatcher.journal.format.segments import segments
 
 from .conftest import JobEvent, after_a_crash, write_event
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.lookup import FunctionTable, LookupFunction, LookupTableError
-from pipeline.streaming.functions import AsyncFunction
+from pipeline.streaming.calls.functions import AsyncFunction
 
 from .fakes import TIMEOUT_S, run
 

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from dispatcher.journal import EVENTS, TRANSITIONS
-from dispatcher.journal.columns import EventRow, Kind, MoveKind, MoveRow, encode_rows
-from dispatcher.journal.segments import Manifest, SegmentFile, Summary
+from dispatcher.journal.format.columns import EventRow, Kind, MoveKind, MoveRow, encode_rows
+from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary
 from pipeline.spark import JournalTables, read_journal
-from pipeline.spark.journal_source import table_schema
+from pipeline.spark.source.journal_source import table_schema
 
 SECOND = 1_000_000_000
 

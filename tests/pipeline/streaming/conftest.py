@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.streaming.checkpoints import CheckpointStorage
+from pipeline.streaming.task.checkpoints import CheckpointStorage
 
 
 @pytest.fixture

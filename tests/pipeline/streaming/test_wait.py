@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.call_metrics import CallMetrics
+from pipeline.streaming.calls.call_metrics import CallMetrics
+from pipeline.streaming.calls.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError
+from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming.calls.hosts.choice import make_host
+from pipeline.streaming.calls.rate_limit import RateLimit
+from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord
 from pipeline.streaming.exchange import Bell, ChunkInput, ResultOutput
-from pipeline.streaming.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError
-from pipeline.streaming.functions import AsyncFunction
-from pipeline.streaming.hosts import make_host
-from pipeline.streaming.inputs import InputStatus
-from pipeline.streaming.rate_limit import RateLimit
-from pipeline.streaming.retry import RetryStrategy
+from pipeline.streaming.task.inputs import InputStatus
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
 
-from .harness import TIMEOUT_S, until
+from .calls.harness import TIMEOUT_S, until
 
 BOTH = pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
 TIMEOUT = 60.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.workload import ApplicationSpec, NodeSpec, Workload
+from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
 
 REGISTER_MS = 1000
 """From a master's start to its registration, by default."""

@@ -9,7 +9,7 @@ from pipeline.sweep import Combination, combine, parse_settings
 from pipeline.sweep.queues import derived_queues
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.workload import ApplicationSpec, NodeSpec, Workload
+from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
 
 SIZE = Resource(1024, 1000)
 

@@ -9,8 +9,8 @@ from pipeline.sweep import Combination, Outcome, combine, parse_settings, run, r
 from pipeline.sweep.outcome import percentile_s
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
-from statemachines.resourcemanager.workload import Outcome as End
+from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
+from statemachines.simulation.workload import Outcome as End
 
 
 def only(workload: Workload, *settings: str) -> Combination:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.sweep.workloads import node_count, with_load, with_nodes
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
+from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 SMALL, LARGE = Resource(1024, 1000), Resource(8192, 8000, gpus=2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.yarnlog import is_declared, mismatch
-from statemachines.machines import FACTORIES
+from statemachines.registry import FACTORIES
 
 
 @pytest.mark.parametrize(

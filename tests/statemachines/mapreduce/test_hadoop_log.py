@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from statemachines.conformance import violation
-from statemachines.machines import FACTORIES, HADOOP_CLASSES
+from statemachines.registry import FACTORIES, HADOOP_CLASSES
 
 LOG = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "loghub" / "Hadoop_2k.log"
 # `job_1_0001Job Transitioned from NEW to INITED`: Hadoop has no space there.

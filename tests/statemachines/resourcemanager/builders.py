@@ -19,9 +19,8 @@ from statemachines.resourcemanager import (
     RMContainer,
     RMNode,
 )
-from statemachines.resourcemanager.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.context import Entity, RMContext
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.events import (
     ContainerRequest,
     ContainerStatus,
     NMContainerStatus,
@@ -51,8 +50,9 @@ from statemachines.resourcemanager.events import (
     SchedulerEvent,
 )
 from statemachines.resourcemanager.ids import application_id
+from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.statestore.records import RecoveredApplication
-from statemachines.resourcemanager.workload import NodeSpec
+from statemachines.simulation.workload import NodeSpec
 
 ENTITY = TypeVar("ENTITY", bound=Entity)
 SPEC = NodeSpec("node1", Resource(8192, 8000))

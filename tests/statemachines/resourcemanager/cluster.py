@@ -19,7 +19,7 @@ from statemachines.resourcemanager import (
     RMContainer,
 )
 from statemachines.resourcemanager.context import EntityEventHandler, RMContext
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.events import (
     AMLauncherEvent,
     AMLauncherEventType,
     AppAddedSchedulerEvent,
@@ -39,10 +39,10 @@ from statemachines.resourcemanager.events import (
 )
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.resource import named
-from statemachines.resourcemanager.resource_tracker_service import ResourceTrackerService
-from statemachines.resourcemanager.scheduler.base import AbstractScheduler
-from statemachines.resourcemanager.scheduler.node import SchedulerNode
-from statemachines.resourcemanager.workload import NodeSpec
+from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
+from statemachines.simulation.workload import NodeSpec
 
 
 class Cluster:

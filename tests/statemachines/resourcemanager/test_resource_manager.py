@@ -11,12 +11,12 @@ import pytest
 
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMAppManagerEventType
-from statemachines.resourcemanager.events import ContainerRequest, RMNodeEvent, RMNodeEventType
-from statemachines.resourcemanager.rmnode import node_id
-from statemachines.resourcemanager.workload import Workload
-from statemachines.resourcemanager.workload_runner import WorkloadRunner
+from statemachines.resourcemanager.events.events import ContainerRequest, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.simulation.workload import Workload
+from statemachines.simulation.workload_runner import WorkloadRunner
 
-from .replays import TIMEOUT_S, app, config, node, task, workload
+from ..simulation.replays import TIMEOUT_S, app, config, node, task, workload
 
 N1, N2 = node_id("n1"), node_id("n2")
 

@@ -1,0 +1,1 @@
+"""What a journal is on disk: its columns, frames and segments."""

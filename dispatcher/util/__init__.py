@@ -1,0 +1,1 @@
+"""Small things that several packages need and that know nothing of them."""

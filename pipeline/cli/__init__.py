@@ -1,0 +1,1 @@
+"""The pipeline's subcommands of the `dispatcher` command."""

@@ -1,0 +1,166 @@
+"""`dispatcher sweep`: one workload under many settings, compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from dispatcher.config import configure_logging, load_config
+from dispatcher.errors import DispatcherError
+from pipeline.sweep.combinations import Combination, combine
+from pipeline.sweep.settings import parse_settings
+from pipeline.sweep.table import Row, best_numbers, cell_text, shown_columns
+from statemachines.resourcemanager import ResourceManagerConfig
+from statemachines.simulation.workload import Workload, read_workload
+
+_MOST_WIDTH = 10_000
+
+
+def sweep(
+    workload: Annotated[
+        Path, typer.Argument(help="SLS JSON or the openb trace, a file or a folder.", show_default=False)
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=V1,V2",
+            help="What to vary; every combination is run. KEY: scheduler (fifo, capacity), nodes (0.5: half of them, "
+            "50: so many), load (2: applications come twice as fast), or any key of the configuration, such as "
+            "simulation.am_register_delay_ms.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for page and tables; by default a new one below `runs`.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration that all combinations begin with.")] = None,
+    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave bad rows out, and count them.")] = False,
+    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+) -> None:
+    """Replay a workload under every combination of settings, one per core, and compare what comes of it.
+
+    The capacity scheduler has the queues of the configuration, or if it has none those that the workload names.
+    """
+    console = Console()
+    axes = parse_settings(settings or [])
+    base = load_config(config, ResourceManagerConfig) if config is not None else ResourceManagerConfig()
+    configure_logging()
+    recorded = read_workload(workload, base.simulation.workload_defaults, skip_bad_rows=skip_bad_rows)
+    for error in recorded.bad_rows[:10]:
+        _say(console, f"skipped: {error}")
+    if recorded.bad_rows:
+        _say(console, f"{len(recorded.bad_rows):,} bad rows skipped")
+    combinations = combine(recorded, axes, base)
+    folder = output or Path("runs") / f"{recorded.name}-sweep-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    _make(folder)
+    _say(
+        console,
+        f"Workload {recorded.name}: {len(recorded.applications):,} applications, "
+        f"{recorded.container_count:,} containers, {len(recorded.nodes):,} nodes; {len(combinations):,} combinations",
+    )
+    rows = _run(recorded, combinations, master, console)
+    _print_comparison(rows, console)
+    for path in _write(folder, recorded, rows):
+        _say(console, f"{'Page' if path.suffix == '.html' else 'Table'}: {path}")
+    failed = sum(row["error"] is not None for row in rows)
+    if failed:
+        raise DispatcherError(f"{failed:,} of {len(rows):,} combinations failed; the table says why")
+
+
+def _run(workload: Workload, combinations: Sequence[Combination], master: str, console: Console) -> list[Row]:
+    """The rows of all combinations, in their order."""
+    from pipeline.spark.session import spark_session
+    from pipeline.spark.sweep import sweep as sweep_on_spark
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with spark_session(master) as spark:
+        started_s = time.perf_counter()
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            bar.add_task(f"replaying {len(combinations):,} combinations")
+            found = [row.asDict() for row in sweep_on_spark(spark, workload, combinations).collect()]
+        took_s = time.perf_counter() - started_s
+    runs_s = sum(row["wall_s"] or 0.0 for row in found)
+    _say(console, f"{len(found):,} runs of {runs_s:,.1f} s together took {took_s:,.1f} s")
+    # Spark keeps no order of rows, nor of a map's entries.
+    settings = {combination.number: dict(combination.settings) for combination in combinations}
+    return sorted(({**row, "settings": settings[row["number"]]} for row in found), key=lambda row: row["number"])
+
+
+def _print_comparison(rows: Sequence[Row], console: Console) -> None:
+    from pipeline.spark.report.page.formats import duration
+
+    ran = [row for row in rows if row["error"] is None]
+    columns = shown_columns(ran, duration)
+    best = {column.key: best_numbers(column, ran) for column in columns}
+    table = Table(box=None, pad_edge=False)
+    keys = list(rows[0]["settings"])
+    for key in keys:
+        table.add_column(Text(key))
+    for column in columns:
+        table.add_column(column.title, justify="right")
+    for row in rows:
+        cells = [Text(row["settings"][key]) for key in keys]
+        for column in columns:
+            is_bad = column.is_bad and bool(row[column.key])
+            is_best = row["number"] in best[column.key]
+            cells.append(Text(cell_text(column, row), style="red" if is_bad else "green" if is_best else ""))
+        table.add_row(*cells)
+    # Into a file or a pipe, which have no width, each row goes on one line.
+    (console if console.is_terminal else Console(width=_MOST_WIDTH)).print(table)
+    for row in rows:
+        if row["error"] is not None:
+            _say(console, f"combination {row['number']} failed: {row['error']}")
+
+
+def _write(folder: Path, workload: Workload, rows: Sequence[Row]) -> list[Path]:
+    """The page, and the table as Parquet and CSV; returns their paths."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    from pipeline.spark.sweep import result_schema
+    from pipeline.sweep.page import render_sweep_page
+
+    keys = list(rows[0]["settings"])
+    table = pa.Table.from_pylist([_flat(row) for row in rows], schema=result_schema(keys))
+    paths = [folder / "sweep.html", folder / "sweep.parquet", folder / "sweep.csv"]
+    try:
+        paths[0].write_text(render_sweep_page(workload.name, rows), encoding="utf-8")
+        parquet.write_table(table, paths[1])
+        csv.write_csv(table, paths[2])
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+    return paths
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    """The settings as columns of their own, whose names no other column has."""
+    figures = {key: value for key, value in row.items() if key != "settings"}
+    return figures | {f"set {key}": value for key, value in row["settings"].items()}
+
+
+def _make(folder: Path) -> None:
+    """Before the runs, which would otherwise be for nothing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(folder, error) from error
+
+
+def _not_writable(folder: Path, error: OSError) -> DispatcherError:
+    return DispatcherError(
+        f"{folder}: the sweep cannot be written here ({error.strerror or error}). Name another folder for it."
+    )
+
+
+def _say(console: Console, line: str) -> None:
+    # Not wrapped: a path over two lines is one that nobody can open with a click.
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,110 @@
+"""`dispatcher yarn-log`: what logs of Hadoop's daemons say, against the tables of the state machines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
+
+LISTED = 100
+"""Mismatches printed by default."""
+MISMATCH_FOUND = 1
+"""Exit code under --strict."""
+
+
+def yarn_log(
+    logs: Annotated[
+        list[Path],
+        typer.Argument(help="Logs of Hadoop 2 or 3, also rotated or packed (.gz), or folders.", show_default=False),
+    ],
+    time_zone: Annotated[str, typer.Option(help="Of the times in the logs, such as Europe/Berlin.")] = "UTC",
+    listed: Annotated[int, typer.Option(help="Print so many transitions that are in no table.", min=0)] = LISTED,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a table contradicts a transition.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--report", help="Folder for a report on the logs with Spark.", show_default=False)
+    ] = None,
+    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+) -> None:
+    """Check each transition in logs of ResourceManagers, NodeManagers and MapReduce masters against the tables."""
+    files = log_files(logs)
+    summary = summarize(files, LogClock(time_zone), keep=listed)
+    console = Console()
+    _print_counts(summary, len(files), console)
+    _print_transitions(summary, console)
+    _print_mismatches(summary, console)
+    if output is not None:
+        _report(files, time_zone, output, master, console)
+    if strict and summary.mismatches_by_machine:
+        raise typer.Exit(MISMATCH_FOUND)
+
+
+def _print_counts(summary: LogSummary, files: int, console: Console) -> None:
+    table = Table("Lines", box=None, pad_edge=False)
+    for name in ("lines", "records"):
+        table.add_column(name, justify="right")
+    table.add_row(f"in {files:,} {_plural('file', files)}", f"{summary.lines:,}")
+    table.add_row("parsed", f"{summary.parsed_lines:,}", f"{summary.records_by_kind.total():,}")
+    for kind, records in summary.records_by_kind.most_common():
+        table.add_row(f"  {kind.replace('_', ' ')}", f"{summary.lines_by_kind[kind]:,}", f"{records:,}")
+    table.add_row("unparsed", f"{summary.unparsed_lines:,}")
+    console.print(table)
+
+
+def _print_transitions(summary: LogSummary, console: Console) -> None:
+    if not summary.transitions_by_machine:
+        _say(console, "\nNo transitions.")
+        return
+    _say(console, "")
+    table = Table("Machine", box=None, pad_edge=False)
+    for name in ("transitions", "not in its table"):
+        table.add_column(name, justify="right")
+    for machine, transitions in summary.transitions_by_machine.most_common():
+        against = f"{summary.mismatches_by_machine[machine]:,}" if is_declared(machine) else "unknown machine"
+        table.add_row(machine, f"{transitions:,}", against)
+    console.print(table)
+
+
+def _print_mismatches(summary: LogSummary, console: Console) -> None:
+    total = summary.mismatches_by_machine.total()
+    if not total:
+        return
+    _say(console, f"\n{total:,} {_plural('transition', total)} not in the tables:")
+    for found in summary.mismatches:
+        event = f" on {found.event_type}" if found.event_type else ""
+        # A log can have what would move a terminal's cursor.
+        entity = "".join(letter if letter.isprintable() else "\ufffd" for letter in found.entity)
+        _say(console, f"{found.file}:{found.line}: {entity} {found.from_state} to {found.to_state}{event}")
+        _say(console, f"    {found.why}")
+    if total > len(summary.mismatches):
+        _say(console, f"and {total - len(summary.mismatches):,} more; list more with --listed")
+
+
+def _report(files: list[Path], time_zone: str, output: Path, master: str, console: Console) -> None:
+    from pipeline.cli.commands import print_report
+    from pipeline.spark import spark_session, write_report
+    from pipeline.spark.source.yarn_log import declared_for, read_yarn_log
+
+    folder = output.absolute()
+    named = files[0] if len(files) == 1 else Path(os.path.commonpath(files))
+    with spark_session(master) as spark:
+        # Each of the report's jobs would read the logs again, line by line.
+        tables = read_yarn_log(spark, files, time_zone=time_zone).stored(spark, folder / "log")
+        declared = declared_for(spark, tables.transitions)
+        written = write_report(spark, named, folder, declared=declared, tables=tables.journal)
+    print_report(written, console)
+    _say(console, f"Log as tables: {folder / 'log'}")
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _say(console: Console, line: str) -> None:
+    # Not wrapped: a path over two lines is one that nobody can open with a click.
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,5 @@
+"""The event journal as Arrow batches. Needs no Spark, only pyarrow."""
+
+from pipeline.journal.scan import read_batches
+
+__all__ = ["read_batches"]

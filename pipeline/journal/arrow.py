@@ -1,0 +1,331 @@
+"""The event journal as Arrow batches, without a look at each row: for Spark, pandas, DuckDB and whatever takes Arrow.
+
+Text columns are plain strings, not dictionaries, which Spark does not take; times are Unix ns as int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dispatcher.errors import DispatcherError
+from dispatcher.journal.format.columns import RowsPayload, decode_rows
+from dispatcher.journal.format.frames import Header
+from dispatcher.journal.format.schema import EVENTS, ColumnType, Table
+
+_TYPES: Final[dict[ColumnType, pa.DataType]] = {"long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
+_NUMPY_TYPES: Final = {"B": "u1", "H": "<u2", "I": "<u4", "i": "<i4", "q": "<i8"}
+_EVENT_KINDS: Final = ("dispatcher", "event_class", "event_type", "outcome")
+_MOVE_KINDS: Final = ("machine", "from_state", "event_type", "to_state", "valid")
+
+Numbers = npt.NDArray[np.int64]
+
+
+class UnknownColumnError(DispatcherError, ValueError):
+    """A column was asked for that the journal's table does not have, or has with another type."""
+
+
+class DamagedFrameError(ValueError):
+    """A frame passed its checksum and does not hold what it says: no writer of this package made it."""
+
+
+def arrow_schema(table: Table, columns: Sequence[str] | None = None) -> pa.Schema:
+    """These columns of a table, by default all, in Arrow's types.
+
+    Raises:
+        UnknownColumnError: the table has no such column.
+    """
+    known = {column.name: column for column in table.columns}
+    for name in columns or ():
+        if name not in known:
+            raise UnknownColumnError(
+                f"the journal's table {table.name} has no column {name}; it has {', '.join(known)}"
+            )
+    wanted = known if columns is None else columns
+    return pa.schema([pa.field(name, _TYPES[known[name].type], known[name].nullable) for name in wanted])
+
+
+class OpenedFrame(NamedTuple):
+    """A ROWS frame, taken apart but not decoded."""
+
+    header: Header
+    payload: RowsPayload
+    where: str
+    """As messages name it."""
+
+
+def open_frame(header: Header, payload: bytes, where: str) -> OpenedFrame:
+    """
+    Raises:
+        DamagedFrameError: its columns are not as long as it says.
+    """
+    try:
+        opened = decode_rows(payload)
+        lengths = {name: len(data) // _width(code) for name, (code, data) in opened.columns.items()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFrameError(f"cannot be read: {type(error).__name__}: {error}") from error
+    for rows, names in (
+        (header.events, ("kind", "started_at", "queue_ns", "handling_ns", "entity.length")),
+        (header.transitions, ("move.kind", "move.seq", "move.at", "move.entity.length")),
+    ):
+        for name in names:
+            if rows != lengths.get(name, 0):
+                raise DamagedFrameError(f"has {lengths.get(name, 0)} of {name} and says {rows}")
+    for name, rows in (("accepted", header.events), ("entity.null", header.events)):
+        if lengths.get(name, rows) != rows:
+            raise DamagedFrameError(f"has {lengths[name]} of {name} and says {rows}")
+    return OpenedFrame(header, opened, where)
+
+
+def _width(code: str) -> int:
+    return int(_NUMPY_TYPES[code][-1])
+
+
+def decode_frames(frames: Sequence[OpenedFrame], table: Table, schema: pa.Schema) -> pa.RecordBatch:
+    """The table's rows in these frames, with the columns of `schema`, which `arrow_schema` made or one like it.
+
+    Raises:
+        DamagedFrameError: what the columns say of each other does not hold.
+    """
+    decoder = _Events(frames) if table is EVENTS else _Moves(frames)
+    try:
+        arrays = [decoder.column(name) for name in schema.names]
+    except (pa.ArrowInvalid, IndexError, ValueError) as error:
+        raise DamagedFrameError(f"cannot be read: {error}") from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Frames:
+    """Columns of several frames, one after the other. Each is decoded when it is asked for."""
+
+    kind_column: str
+    kind_names: tuple[str, ...]
+
+    def __init__(self, frames: Sequence[OpenedFrame], rows: Iterable[int]) -> None:
+        self.frames = frames
+        self.rows = np.fromiter(rows, np.int64, len(frames))
+        self.total = int(self.rows.sum())
+        self.starts = np.cumsum(self.rows) - self.rows
+        self._kinds: tuple[list[Any], Any] | None = None
+
+    def column(self, name: str) -> pa.Array:
+        if name in self.kind_names:
+            return self._of_kind(self.kind_names.index(name))
+        array: pa.Array = getattr(self, f"_{name}")()
+        return array
+
+    def kinds(self, frame: OpenedFrame) -> list[Any]:
+        raise NotImplementedError
+
+    def _of_kind(self, place: int) -> pa.Array:
+        kinds, indices = self._merged_kinds()
+        values = [kind[place] for kind in kinds]
+        if not self.total or len(set(values)) > 1:
+            return pa.array(values, pa.string() if self.kind_names[place] != "valid" else pa.bool_()).take(indices)
+        return pa.repeat(values[0], self.total)
+
+    def _merged_kinds(self) -> tuple[list[Any], Any]:
+        """The kinds of all frames, each once, and each row's place among them."""
+        if self._kinds is None:
+            places: dict[tuple[Any, ...], int] = {}
+            parts = []
+            for frame in self.frames:
+                of_frame = [places.setdefault(tuple(kind), len(places)) for kind in self.kinds(frame)]
+                numbers = _numbers(frame.payload, self.kind_column)
+                parts.append(np.array(of_frame, np.int32)[numbers])
+            indices = pa.array(np.concatenate(parts) if parts else np.empty(0, np.int32))
+            self._kinds = list(places), indices
+        return self._kinds
+
+    def numbers(self, name: str) -> Numbers:
+        """A column that every frame has."""
+        parts = [_numbers(frame.payload, name) for frame in self.frames]
+        return np.concatenate(parts, dtype=np.int64) if parts else np.empty(0, np.int64)
+
+    def texts(self, name: str) -> pa.Array:
+        lengths = self.numbers(f"{name}.length")
+        nulls = None
+        if any(f"{name}.null" in frame.payload.columns for frame in self.frames):
+            nulls = np.zeros(self.total, np.bool_)
+            for frame, start in zip(self.frames, self.starts, strict=True):
+                of_frame = _numbers(frame.payload, f"{name}.null")
+                nulls[start : start + len(of_frame)] = of_frame
+        return _strings(lengths, self._text(name), None if nulls is None else ~nulls)
+
+    def sparse_texts(self, name: str) -> pa.Array:
+        """A column that most rows lack."""
+        if not any(f"{name}.row" in frame.payload.columns for frame in self.frames):
+            return pa.nulls(self.total, pa.string())
+        rows = self.sparse_rows(f"{name}.row")
+        lengths = np.zeros(self.total, np.int64)
+        lengths[rows] = self.numbers(f"{name}.length")
+        valid = np.zeros(self.total, np.bool_)
+        valid[rows] = True
+        return _strings(lengths, self._text(name), valid)
+
+    def sparse_rows(self, name: str) -> Numbers:
+        parts = [
+            _numbers(frame.payload, name).astype(np.int64) + start
+            for frame, start in zip(self.frames, self.starts, strict=True)
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def _text(self, name: str) -> bytes:
+        found = [frame.payload.columns.get(f"{name}.text") for frame in self.frames]
+        return b"".join([data for _, data in filter(None, found)])
+
+    def per_row(self, values: Sequence[int] | Numbers) -> Numbers:
+        """A frame's number for each of its rows."""
+        return np.repeat(np.array(values, np.int64), self.rows)
+
+
+class _Events(_Frames):
+    kind_column = "kind"
+    kind_names = _EVENT_KINDS
+
+    def __init__(self, frames: Sequence[OpenedFrame]) -> None:
+        super().__init__(frames, (frame.header.events for frame in frames))
+
+    def kinds(self, frame: OpenedFrame) -> list[Any]:
+        return frame.payload.kinds
+
+    def _seq(self) -> pa.Array:
+        first = [frame.header.first_seq for frame in self.frames]
+        return pa.array(self.per_row(first - self.starts) + np.arange(self.total))
+
+    def _entity(self) -> pa.Array:
+        return self.texts("entity")
+
+    def _started_at(self) -> pa.Array:
+        return pa.array(self.numbers("started_at"))
+
+    def _queue_ns(self) -> pa.Array:
+        return pa.array(self.numbers("queue_ns"))
+
+    def _handling_ns(self) -> pa.Array:
+        return pa.array(self.numbers("handling_ns"))
+
+    def _enqueued_at(self) -> pa.Array:
+        return pa.array(self.numbers("started_at") - self._moving("queue_ns"))
+
+    def _finished_at(self) -> pa.Array:
+        return pa.array(self.numbers("started_at") + self._moving("handling_ns"))
+
+    def _moving(self, name: str) -> Any:
+        """The column, with 0 in frames of virtual time: it does not pass there."""
+        virtual = [frame.payload.virtual for frame in self.frames]
+        if all(virtual):
+            return 0
+        numbers = self.numbers(name)
+        return numbers * self.per_row([not is_virtual for is_virtual in virtual]) if any(virtual) else numbers
+
+    def _error(self) -> pa.Array:
+        return self.sparse_texts("error")
+
+    def _payload(self) -> pa.Array:
+        return self.sparse_texts("payload")
+
+    def _accepted_seq(self) -> pa.Array:
+        if not any("accepted" in frame.payload.columns for frame in self.frames):
+            return pa.nulls(self.total, pa.int64())
+        numbers = np.zeros(self.total, np.int64)
+        for frame, start in zip(self.frames, self.starts, strict=True):
+            of_frame = _numbers(frame.payload, "accepted")
+            numbers[start : start + len(of_frame)] = of_frame
+        return pa.array(numbers, mask=numbers == 0)
+
+    def _redelivered(self) -> pa.Array:
+        flags = np.zeros(self.total, np.bool_)
+        flags[self.sparse_rows("redelivered.row")] = True
+        return pa.array(flags)
+
+
+class _Moves(_Frames):
+    kind_column = "move.kind"
+    kind_names = _MOVE_KINDS
+
+    def __init__(self, frames: Sequence[OpenedFrame]) -> None:
+        super().__init__(frames, (frame.header.transitions for frame in frames))
+
+    def kinds(self, frame: OpenedFrame) -> list[Any]:
+        return frame.payload.moves
+
+    def _seq(self) -> pa.Array:
+        return pa.array(self.numbers("move.seq") + self.per_row([frame.header.first_seq for frame in self.frames]))
+
+    def _entity(self) -> pa.Array:
+        return self.texts("move.entity")
+
+    def _at(self) -> pa.Array:
+        return pa.array(self.numbers("move.at"))
+
+
+def _numbers(payload: RowsPayload, name: str) -> npt.NDArray[Any]:
+    """A column's numbers, none if the frame has no such column; nothing is copied."""
+    if name not in payload.columns:
+        return np.empty(0, np.uint8)
+    code, data = payload.columns[name]
+    return np.frombuffer(data, _NUMPY_TYPES[code])
+
+
+def _strings(lengths: Numbers, text: bytes, valid: npt.NDArray[np.bool_] | None) -> pa.Array:
+    """Texts that lie in `text` one after the other, as they are."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if int(offsets[-1]) != len(text) or (lengths < 0).any():
+        raise DamagedFrameError(f"has {len(text)} bytes of text and says {int(offsets[-1])}")
+    if len(text) > np.iinfo(np.int32).max:
+        raise DamagedFrameError(f"has {len(text)} bytes of text in one column, more than an Arrow array takes")
+    bitmap = None
+    nulls = 0
+    if valid is not None:
+        nulls = int(len(valid) - valid.sum())
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.StringArray.from_buffers(
+        len(lengths), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text), bitmap, nulls
+    )
+
+
+def join_frames(
+    frames: Iterable[OpenedFrame],
+    table: Table,
+    schema: pa.Schema,
+    on_damage: Callable[[str], None],
+    *,
+    rows: int = 1 << 16,
+    payload_bytes: int = 1 << 25,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of about so many rows, less where rows are large. Holds the frames of one batch at a time.
+
+    `on_damage` gets a line for each frame that cannot be decoded and is left out.
+    """
+    waiting: list[OpenedFrame] = []
+    waiting_rows = waiting_bytes = 0
+    for frame in frames:
+        more = frame.header.events if table is EVENTS else frame.header.transitions
+        if waiting and (waiting_rows + more > rows or waiting_bytes + frame.header.length > payload_bytes):
+            yield from _decoded(waiting, table, schema, on_damage)
+            waiting, waiting_rows, waiting_bytes = [], 0, 0
+        waiting.append(frame)
+        waiting_rows += more
+        waiting_bytes += frame.header.length
+    yield from _decoded(waiting, table, schema, on_damage)
+
+
+def _decoded(
+    frames: list[OpenedFrame], table: Table, schema: pa.Schema, on_damage: Callable[[str], None]
+) -> Iterator[pa.RecordBatch]:
+    if not frames:
+        return
+    try:
+        yield decode_frames(frames, table, schema)
+    except DamagedFrameError as error:
+        if len(frames) == 1:
+            on_damage(f"{frames[0].where}: {error}")
+            return
+        for frame in frames:
+            yield from _decoded([frame], table, schema, on_damage)

@@ -1,0 +1,184 @@
+"""Which parts of a journal a query has to read, and reading them as Arrow batches. Knows nothing of Spark.
+
+A journal is divided into tasks by what the segments' ends say of them; no other byte is read for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from dispatcher.errors import JournalError
+from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
+from dispatcher.journal.format.schema import EVENTS, Table
+from dispatcher.journal.format.segments import Summary, read_summary, segment_number, segments
+from dispatcher.journal.reader import check_journal, is_retired, missing_segments
+from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
+from pipeline.journal.conditions import Conditions
+
+log = logging.getLogger(__name__)
+
+TASK_BYTES: Final = 16 << 20
+"""About how much of a journal one task reads: enough that it is worth a task, and little enough to keep cores busy."""
+
+
+class Part(NamedTuple):
+    """The frames of a segment that begin from byte `start` on and before byte `end`."""
+
+    segment: str
+    start: int = 0
+    end: int = 1 << 62
+
+
+def read_batches(
+    path: Path | str,
+    table: Table,
+    columns: Sequence[str] | None = None,
+    *,
+    conditions: Conditions | None = None,
+    on_damage: Callable[[str], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """A table's rows in closed segments in the order of their frames, with these columns, by default all.
+
+    Parts that have no row that fulfils `conditions` are passed over; not every row that comes does.
+    `on_damage` gets a line for each stretch, and each missing segment, that is passed over; None: it is logged.
+
+    Raises:
+        JournalError: not a journal, or a file cannot be read. UnknownColumnError: no such column.
+    """
+    path = check_journal(path)
+    schema = arrow_schema(table, columns)
+    tell = on_damage or logged(path)
+    listed = segments(path)
+    for line in missing_segments(path, listed):
+        tell(line)
+    parts = [Part(str(segment)) for segment in listed]
+    yield from scan(parts, table, schema, conditions or Conditions(), tell)
+
+
+def logged(path: Path | str) -> Callable[[str], None]:
+    return lambda line: log.warning("%s: %s", path, line)
+
+
+def plan(
+    listed: Sequence[Path], table: Table, conditions: Conditions, *, task_bytes: int = TASK_BYTES
+) -> list[list[Part]]:
+    """What each task reads of these segments: all of it together is read once.
+
+    Raises:
+        JournalError: a segment cannot be read. One that is gone is planned: who reads it tells.
+    """
+    tasks: list[list[Part]] = []
+    room = 0
+    for segment in listed:
+        try:
+            size = segment.stat().st_size
+            summary = read_summary(segment)
+        except FileNotFoundError:
+            size, summary = 0, None
+        except OSError as error:
+            raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+        if summary is not None and not _is_wanted(summary, table, conditions):
+            continue
+        pieces = max(1, round(size / task_bytes))
+        for piece in range(pieces):
+            start, end = size * piece // pieces, size * (piece + 1) // pieces
+            part = Part(str(segment), start, end if piece < pieces - 1 else 1 << 62)
+            if pieces > 1 or size > room or not tasks:
+                tasks.append([])
+                room = task_bytes if pieces == 1 else 0
+            tasks[-1].append(part)
+            room -= size
+    return tasks
+
+
+def _is_wanted(summary: Summary, table: Table, conditions: Conditions) -> bool:
+    rows = summary.events if table is EVENTS else summary.transitions
+    return rows > 0 and conditions.can_hold(table, summary.first_seq, summary.events, summary.min_at, summary.max_at)
+
+
+def scan(
+    parts: Sequence[Part],
+    table: Table,
+    schema: pa.Schema,
+    conditions: Conditions,
+    tell: Callable[[str], None],
+    tell_gone: Callable[[str], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows in `parts`, with the columns of `schema`, in batches of about 64k rows.
+
+    `tell` gets a line for each stretch that is passed over, `tell_gone`, by default the same, for each segment that is
+    not there any more; both may raise.
+
+    Raises:
+        JournalError: a file cannot be read.
+    """
+    wanted = _Wanted(table, conditions, tell, tell_gone or tell)
+    frames = (frame for part in parts for frame in wanted.frames(part))
+    yield from join_frames(frames, table, schema, tell)
+
+
+def why_gone(segment: Path) -> str:
+    """A line for a segment that is not there."""
+    is_removed = is_retired(segment.parent, segment_number(segment))
+    return f"{segment.name}: {'was removed by retention before it was read' if is_removed else 'is missing'}"
+
+
+class _Wanted(NamedTuple):
+    """Finds the frames that have rows of a table that fulfil the conditions, as far as that shows without decoding."""
+
+    table: Table
+    conditions: Conditions
+    tell: Callable[[str], None]
+    tell_gone: Callable[[str], None]
+
+    def frames(self, part: Part) -> Iterator[OpenedFrame]:
+        segment = Path(part.segment)
+        try:
+            with FrameReader(segment) as reader:
+                yield from self._frames(reader, part)
+        except FileNotFoundError:
+            self.tell_gone(why_gone(segment))
+        except OSError as error:
+            raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+
+    def _frames(self, reader: FrameReader, part: Part) -> Iterator[OpenedFrame]:
+        position, has_end = 0, False
+
+        def is_wanted(header: Header) -> bool:
+            return position >= part.start and self._has_rows(header)
+
+        # Frames before the part are walked by their headers: only so it is sure where one begins.
+        for found in reader.frames(is_wanted):
+            if found.offset >= part.end:
+                return
+            if not isinstance(found, Frame):
+                position = found.offset + found.length
+                if found.offset >= part.start:
+                    self.tell(str(found))
+                continue
+            position, has_end = found.end, found.header.kind == END
+            if found.payload:
+                yield from self._opened(found, f"{reader.path.name}, frame {found.header.number}")
+        if not has_end:
+            self.tell(f"{reader.path.name}: has no end")
+
+    def _has_rows(self, header: Header) -> bool:
+        return (
+            header.kind == ROWS
+            and (header.events if self.table is EVENTS else header.transitions) > 0
+            and self.conditions.can_hold(self.table, header.first_seq, header.events, header.min_at, header.max_at)
+        )
+
+    def _opened(self, frame: Frame, where: str) -> Iterator[OpenedFrame]:
+        try:
+            opened = open_frame(frame.header, frame.payload, where)
+        except DamagedFrameError as error:
+            self.tell(f"{where}: {error}")
+            return
+        if self.conditions.can_hold_kinds(self.table, opened.payload):
+            yield opened

@@ -1,0 +1,211 @@
+"""The live side of a PostgresTable: a few asynchronous connections on the host's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from pipeline.lookup.decimals import ToDecimal
+from pipeline.lookup.errors import LookupTableError, TableUnavailableError
+from pipeline.lookup.keys import KeyForm
+from pipeline.lookup.postgres.queries import lookup_query, scan_query
+from pipeline.lookup.postgres.table import PostgresTable
+from pipeline.lookup.postgres.types import decimal_type
+from pipeline.lookup.schema import Key, LookupSchema, Row
+
+T = TypeVar("T")
+_Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
+_Work: TypeAlias = Callable[[_Connection], Awaitable[T]]
+
+_SCAN_ROWS = 5_000
+_SESSION = "SET default_transaction_read_only TO on; SET TIME ZONE 'UTC'"
+_CLOSE_TIMEOUT_S = 5.0
+_GOODBYES = ("08", "57P01", "57P02", "57P03")  # SQL states after which the server closes the connection
+
+
+class PostgresReader:
+    """Looks up in one table. Loop thread only.
+
+    A connection that was lost while it lay idle, as after a restart of the server, is replaced, and the query made
+    again; a new one that cannot be made, or is lost, is an error.
+    """
+
+    def __init__(self, table: PostgresTable, schema: LookupSchema) -> None:
+        self._table = table
+        self._schema = schema
+        self._key_form = KeyForm(schema.key)
+        self._decimals = {
+            at: ToDecimal(found)
+            for at, column in enumerate(schema.values)
+            if (found := decimal_type(column)) is not None
+        }
+        self._lookup_query = lookup_query(table.parts, schema)
+        self._scan_query = scan_query(table.parts, schema)
+        self.parallelism = table.max_connections
+        self._turns = asyncio.Semaphore(table.max_connections)  # one for each connection that works
+        self._idle: list[_Connection] = []  # loop thread only; the last used is the next to be used
+        self._all: set[_Connection] = set()  # loop thread only; those that are open
+        self._closed = False  # loop thread only
+
+    async def open(self) -> None:
+        """Nothing: connections are made when they are first needed."""
+
+    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+        # PostgreSQL's text has no NUL, and UTF-8 no halves of pairs: such keys match nothing, but would fail the query.
+        keys = [key for key in keys if all(map(_can_be_sent, key))]
+        if not keys:
+            return {}
+        columns = [list(values) for values in zip(*keys, strict=True)]
+
+        async def ask(connection: _Connection) -> list[tuple[Any, ...]]:
+            cursor = await connection.execute(self._lookup_query, columns)
+            return await cursor.fetchall()
+
+        found: dict[Key, list[Row]] = {}
+        failed: dict[Key, Exception] = {}
+        with self._table.told({}):
+            async with self._turns:
+                connection, answer = await self._on_idle_or_new(ask)
+                self._settle(connection)
+        for number, *cells in answer:
+            key = keys[number - 1]
+            try:
+                found.setdefault(key, []).append(self._row(cells))
+            except LookupTableError as error:
+                failed[key] = error
+        return {**found, **failed}
+
+    async def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+        async def begin(connection: _Connection) -> None:
+            await connection.execute("BEGIN")
+            await connection.execute(self._scan_query)
+
+        width = len(self._schema.key)
+        with self._table.told({}):
+            async with self._turns:
+                connection, _ = await self._on_idle_or_new(begin)
+                try:
+                    while rows := await self._answer(connection, _next_piece):
+                        keys = [self._key_form.of(cells[:width]) for cells in rows]
+                        found = zip(keys, rows, strict=True)
+                        yield [(key, self._row(cells[width:])) for key, cells in found if key is not None]
+                    await self._answer(connection, _end_scan)
+                finally:
+                    self._settle(connection)
+
+    async def close(self) -> None:
+        self._closed = True
+        connections, self._all = list(self._all), set()
+        self._idle.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await asyncio.gather(*(each.close() for each in connections), return_exceptions=True)
+
+    async def _on_idle_or_new(self, work: _Work[T]) -> tuple[_Connection, T]:
+        """Do the work on one connection, which is the caller's to settle. The caller has a turn."""
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                return connection, await self._answer(connection, work)
+            except psycopg.Error:
+                if connection in self._all:
+                    raise
+                # It was lost, perhaps long ago: the next one, or a new one, may do.
+        connection = await self._connect()
+        return connection, await self._answer(connection, work)
+
+    async def _answer(self, connection: _Connection, work: _Work[T]) -> T:
+        """Do the work, in time. After an error of any kind the connection is settled."""
+        timeout_s = self._table.query_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work(connection)
+        except psycopg.Error as error:
+            if (error.sqlstate or "").startswith(_GOODBYES):
+                self._discard(connection)
+            self._settle(connection)
+            raise
+        except TimeoutError:
+            self._discard(connection)
+            raise TableUnavailableError(
+                f"{self._table.name}: no answer within {timeout_s:g} s (query_timeout_s). Is there an index on the key?"
+            ) from None
+        except BaseException:
+            # Cancelled, perhaps in the middle of an answer: nobody else may read the rest of it.
+            self._discard(connection)
+            raise
+
+    async def _connect(self) -> _Connection:
+        settings = self._table.connection_settings()
+        with self._table.told(settings):
+            connection = await psycopg.AsyncConnection.connect(
+                **settings, autocommit=True, prepare_threshold=self._table.prepare_threshold
+            )
+        if self._closed:
+            connection.pgconn.finish()
+            raise TableUnavailableError(f"{self._table.name}: the lookup is closed.")
+        self._all.add(connection)
+        await self._answer(connection, _begin_session)
+        return connection
+
+    def _settle(self, connection: _Connection) -> None:
+        """Make the connection idle if it can be used again, otherwise discard it. Repeating it is harmless."""
+        if connection not in self._all or connection in self._idle:
+            return
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            self._idle.append(connection)
+        else:
+            self._discard(connection)
+
+    def _discard(self, connection: _Connection) -> None:
+        self._all.discard(connection)
+        connection.pgconn.finish()  # at once, without a word to the server, which may not listen
+
+    def _row(self, cells: Sequence[Any]) -> Row:
+        if not self._decimals:
+            return tuple(cells)
+        values = list(cells)
+        for at, to_decimal in self._decimals.items():
+            try:
+                values[at] = _each(to_decimal, values[at])
+            except ValueError:
+                column = self._schema.values[at]
+                raise LookupTableError(
+                    f"{self._table.name}: the column {column.name!r} is read as {column.type}, but holds {values[at]}. "
+                    "Make a view that casts it."
+                ) from None
+        return tuple(values)
+
+
+async def _begin_session(connection: _Connection) -> None:
+    await connection.execute(_SESSION)
+
+
+async def _next_piece(connection: _Connection) -> list[tuple[Any, ...]]:
+    cursor = await connection.execute(f"FETCH {_SCAN_ROWS} FROM lookup_scan")
+    return await cursor.fetchall()
+
+
+async def _end_scan(connection: _Connection) -> None:
+    await connection.execute("COMMIT")
+
+
+def _each(convert: Callable[[object], object], value: Any) -> Any:
+    if value is None:
+        return None
+    return [_each(convert, one) for one in value] if isinstance(value, list) else convert(value)
+
+
+def _can_be_sent(value: object) -> bool:
+    if not isinstance(value, str) or value.isascii():
+        return not isinstance(value, str) or "\0" not in value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value

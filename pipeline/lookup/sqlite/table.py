@@ -1,0 +1,282 @@
+"""SQLite files as lookup tables: the embedded default, with nothing to install."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.lookup.errors import LookupTableError, TableUnavailableError
+from pipeline.lookup.keys import KeyForm
+from pipeline.lookup.schema import Column, Key, LookupSchema, Row, canonical_type, choose
+from pipeline.lookup.sqlite.types import bound, converter_of, type_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MOST_KEYS = 1024  # of one query; further ones only make it longer
+_SCAN_ROWS = 5_000
+_STEPS_TO_LOOK_UP = 100_000  # of SQLite's machine, about a millisecond
+_KEY_TYPES = {"number", "float", "string", "binary", "boolean", "date"}
+
+
+class SqliteTable:
+    """A table or view of an SQLite file, opened read-only.
+
+    `path`: of a file that each worker can read; a relative one is taken from here. `columns`: those to join, None for
+    all; the key's need not be among them. `types`: by column, where the declared type is not the one that is wanted,
+    as in {"at": "string"}. SQLite stores any value anywhere: one that is not of its column's type is an error of the
+    keys that find it. A DATE is text like 2026-01-31, a TIMESTAMP or DATETIME text without or in UTC.
+    `pool_size`: threads, each with a connection of its own, that look up at the same time in one worker process.
+    `busy_timeout_s`: how long to wait for a writer that locks the file.
+    """
+
+    can_scan = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        table: str,
+        columns: Sequence[str] | None = None,
+        *,
+        types: Mapping[str, str] | None = None,
+        pool_size: int = 4,
+        busy_timeout_s: float = 5.0,
+    ) -> None:
+        if pool_size < 1:
+            raise LookupTableError(f"pool_size is {pool_size}; a lookup needs at least 1 thread.")
+        if isinstance(columns, str):
+            raise LookupTableError(f"columns is {columns!r}; it is a list of names, or None for all.")
+        self._path = Path(path).absolute()
+        self._table = table
+        self._columns = None if columns is None else tuple(columns)
+        self._types = {name: canonical_type(type_name) for name, type_name in (types or {}).items()}
+        self._pool_size = pool_size
+        self._busy_timeout_s = busy_timeout_s
+
+    @property
+    def name(self) -> str:
+        return f"SQLite table {self._table!r} of {self._path}"
+
+    def connect(self) -> sqlite3.Connection:
+        """A new read-only connection, to be used by one thread at a time. Blocks.
+
+        Raises:
+            LookupTableError: there is no such file. TableUnavailableError: it cannot be opened now.
+        """
+        if not self._path.is_file():
+            raise LookupTableError(f"{self.name}: there is no such file.")
+        with _told(self.name):
+            return sqlite3.connect(
+                f"{self._path.as_uri()}?mode=ro",
+                uri=True,
+                timeout=self._busy_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+
+    def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
+        with contextlib.closing(self.connect()) as connection, _told(self.name):
+            schema = choose(self.name, self._present(connection), key_columns, self._columns)
+            for column in (*schema.key, *schema.values):
+                self._check_type(column)
+            for column in schema.key:
+                if column.family not in _KEY_TYPES:
+                    raise LookupTableError(
+                        f"{self.name}: the key {column.name!r} is {column.type}, which has more than one form as text. "
+                        f'Give types={{{column.name!r}: "string"}} and a key in the form that is stored.'
+                    )
+            self._warn_without_index(connection, schema)
+        return schema
+
+    def _present(self, connection: sqlite3.Connection) -> dict[str, Column]:
+        found = connection.execute(
+            "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden <> 1", (self._table,)
+        ).fetchall()
+        if not found:
+            tables = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name")
+            names = ", ".join(name for (name,) in tables) or "no table at all"
+            raise LookupTableError(f"{self.name}: there is no such table; the file has {names}.")
+        for name in self._types:
+            if name not in {column for column, _ in found}:
+                raise LookupTableError(f"{self.name}: types names {name!r}, which is no column of it.")
+        return {name: Column(name, self._types.get(name) or type_of(native) or "", native) for name, native in found}
+
+    def _check_type(self, column: Column) -> None:
+        if not column.type:
+            declared = f"declared as {column.native}" if column.native else "declared without a type"
+            raise LookupTableError(
+                f"{self.name}: the column {column.name!r} is {declared}, which may be anything. "
+                f'Say what it holds, as in types={{{column.name!r}: "string"}}.'
+            )
+        if converter_of(column) is None:
+            raise LookupTableError(
+                f"{self.name}: SQLite has no values of {column.type} for the column {column.name!r}."
+            )
+
+    def _warn_without_index(self, connection: sqlite3.Connection, schema: LookupSchema) -> None:
+        plan = connection.execute(
+            "EXPLAIN QUERY PLAN " + lookup_query(self._table, schema, 1), [None] * len(schema.key)
+        )
+        if not any("SEARCH" in step and "AUTOMATIC" not in step for (*_, step) in plan):
+            log.warning(
+                "%s has no index on %s: each lookup reads the whole table. Make one, or use a FullCache.",
+                self.name,
+                ", ".join(column.name for column in schema.key),
+            )
+
+    def reader(self, schema: LookupSchema) -> SqliteReader:
+        return SqliteReader(self, self._table, schema, self._pool_size)
+
+    def __repr__(self) -> str:
+        return f"SqliteTable({str(self._path)!r}, {self._table!r})"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@functools.lru_cache(maxsize=64)
+def lookup_query(table: str, schema: LookupSchema, number: int) -> str:
+    """Rows, each behind the number of its key, for `number` keys. The database compares, by its own collations."""
+    width = len(schema.key)
+    marks = ", ?" * width
+    keys = ", ".join(f"({at}{marks})" for at in range(number))
+    names = ", ".join(f"k{at}" for at in range(width))
+    columns = "".join(f", t.{quoted(column.name)}" for column in schema.values)
+    same = " AND ".join(f"t.{quoted(column.name)} = k.k{at}" for at, column in enumerate(schema.key))
+    # The cross join is SQLite's way to say: for each key, find its rows; not the other way round.
+    return f"WITH k(i, {names}) AS (VALUES {keys}) SELECT k.i{columns} FROM k CROSS JOIN {quoted(table)} AS t ON {same}"
+
+
+@contextlib.contextmanager
+def _told(table: str) -> Iterator[None]:
+    """Tell SQLite's errors in our own words."""
+    try:
+        yield
+    except (sqlite3.OperationalError, sqlite3.InterfaceError) as error:
+        name = getattr(error, "sqlite_errorname", "")
+        passing = name.startswith(
+            ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_INTERRUPT")
+        )
+        raise (TableUnavailableError if passing else LookupTableError)(f"{table}: {error}") from error
+    except sqlite3.Error as error:
+        raise LookupTableError(f"{table}: {error}") from error
+
+
+class SqliteReader:
+    """Looks up on a few threads, each with a connection of its own; its methods are called on the host's loop."""
+
+    def __init__(self, table: SqliteTable, sql_name: str, schema: LookupSchema, pool_size: int) -> None:
+        self._table = table
+        self._sql_name = sql_name
+        self._schema = schema
+        self._key_form = KeyForm(schema.key)
+        self._converters = [(column, converter_of(column)) for column in schema.values]
+        self._key_converters = [(column, converter_of(column)) for column in schema.key]
+        self.parallelism = pool_size
+        self._pool = ThreadPoolExecutor(pool_size, "lookup-sqlite")
+        self._own = threading.local()  # .connection: that of the thread
+        self._lock = threading.Lock()  # leaf lock
+        self._connections: list[sqlite3.Connection] = []  # guarded by _lock
+        self._closed = False  # written under _lock, once; read without it by the queries that it is to end
+
+    async def open(self) -> None:
+        """Nothing: each thread opens its connection when it first needs one."""
+
+    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+        return await self._run(self._lookup, list(keys))
+
+    async def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+        # One cursor is one statement, which sees the table as of its beginning, whatever is written meanwhile.
+        # It is not closed here: a thread may still read when this is cancelled. It ends with its last reference.
+        cursor = await self._run(self._begin_scan)
+        while piece := await self._run(self._next_piece, cursor):
+            yield piece
+
+    async def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            connections = list(self._connections)
+        ending = functools.partial(self._pool.shutdown, cancel_futures=True)
+        with ThreadPoolExecutor(1, "lookup-sqlite-close") as waiter:
+            await asyncio.get_running_loop().run_in_executor(waiter, ending)
+        for connection in connections:
+            connection.close()
+
+    async def _run(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._table.connect()
+            with self._lock:
+                if self._closed:
+                    connection.close()
+                    raise TableUnavailableError(f"{self._table.name}: the lookup is closed.")
+                self._connections.append(connection)
+            # Ends a query, however long it would take, once the reader is closed.
+            connection.set_progress_handler(lambda: self._closed, _STEPS_TO_LOOK_UP)
+            self._own.connection = connection
+        return connection
+
+    def _lookup(self, keys: list[Key]) -> dict[Key, Sequence[Row] | Exception]:
+        connection = self._connection()
+        width = len(self._schema.key)
+        most = min(_MOST_KEYS, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width)
+        found: dict[Key, list[Row]] = {}
+        failed: dict[Key, Exception] = {}
+        for start in range(0, len(keys), most):
+            some = keys[start : start + most]
+            # Few sizes, so that the prepared statement is found again; a null matches nothing.
+            size = min(1 << (len(some) - 1).bit_length(), most)
+            values = [bound(value) for key in some for value in key] + [None] * (width * (size - len(some)))
+            with _told(self._table.name):
+                answer = connection.execute(lookup_query(self._sql_name, self._schema, size), values).fetchall()
+            for at, *cells in answer:
+                key = some[at]
+                try:
+                    found.setdefault(key, []).append(self._converted(self._converters, cells))
+                except LookupTableError as error:
+                    failed[key] = error
+        return {**found, **failed}
+
+    def _begin_scan(self) -> sqlite3.Cursor:
+        columns = ", ".join(quoted(column.name) for column in (*self._schema.key, *self._schema.values))
+        with _told(self._table.name):
+            return self._connection().execute(f"SELECT {columns} FROM {quoted(self._sql_name)}")
+
+    def _next_piece(self, cursor: sqlite3.Cursor) -> list[tuple[Key, Row]]:
+        width = len(self._schema.key)
+        with _told(self._table.name):
+            while rows := list(itertools.islice(cursor, _SCAN_ROWS)):
+                piece = []
+                for cells in rows:
+                    key = self._key_form.of(self._converted(self._key_converters, cells[:width]))
+                    if key is not None:
+                        piece.append((key, self._converted(self._converters, cells[width:])))
+                if piece:  # an empty one would pass for the end
+                    return piece
+        return []
+
+    def _converted(self, converters: Sequence[tuple[Column, Any]], cells: Sequence[object]) -> Row:
+        values = []
+        for (column, convert), cell in zip(converters, cells, strict=True):
+            try:
+                values.append(None if cell is None else convert(cell))
+            except (TypeError, ValueError):
+                raise LookupTableError(
+                    f"{self._table.name}: the column {column.name!r} is {column.type}, but holds {cell!r}. SQLite "
+                    f'takes any value; correct it, or say types={{{column.name!r}: "string"}} and cast what comes.'
+                ) from None
+        return tuple(values)

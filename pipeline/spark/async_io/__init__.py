@@ -1,0 +1,1 @@
+"""Async I/O and lookup joins inside Spark tasks."""

@@ -1,0 +1,135 @@
+"""Joins of a DataFrame with a table that lives elsewhere: each key is looked up when its row comes by.
+
+Other than in a join with Spark's JDBC source, nothing of the table is read but the rows that are asked for (with a
+full cache: all of them, once for each worker), and a streaming query sees the table as it is when a row comes.
+
+Tables and caches are those of `pipeline.lookup`. Connections and the cache belong to one lookup_join in one Python
+worker process: they are made by its first task there, kept for the tasks and micro-batches that follow, and gone
+after `idle_timeout` seconds without one. So a job with n workers opens up to n times a table's connections, holds up
+to n caches, and a row may be joined with what its worker's cache has, as old as that cache allows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from pipeline.lookup.cache import LookupCache
+from pipeline.lookup.errors import LookupTableError
+from pipeline.lookup.function import How, LookupFunction, On, key_pairs
+from pipeline.lookup.schema import Column, check_key_types
+from pipeline.lookup.tables import LookupTable
+from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+from pipeline.streaming.calls.error_policy import OnError
+from pipeline.streaming.calls.rate_limit import RateLimit
+from pipeline.streaming.calls.retry import RetryStrategy
+
+
+def lookup_join(
+    df: DataFrame,
+    table: LookupTable,
+    on: On,
+    how: How = "left",
+    cache: LookupCache | str | None = None,
+    *,
+    suffix: str | None = None,
+    ordered: bool = False,
+    timeout: float = 180.0,
+    capacity: int = 1_000,
+    max_batch_size: int = 100,
+    linger_ms: int = 5,
+    concurrency: int | None = None,
+    max_retries: int = 3,
+    retry_delay_s: float = 0.5,
+    retry: RetryStrategy | None = None,
+    on_error: OnError = "fail",
+    rate_limit: RateLimit | None = None,
+    error_column: str = "error",
+    metrics: Any = None,
+    idle_timeout: float = 60.0,
+) -> DataFrame:
+    """Join each row with the table's rows of the same key, batch or streaming.
+
+    In:  any DataFrame with the key's columns. `on` names them: a column, several, or {in df: in the table}.
+    Out: the columns of `df`, then those of the table without its key, all nullable. With how="left" one row for each
+         match, or one with nulls if there is none; with "inner" the matches only. A null in a key matches nothing.
+         With on_error="capture" also `error_column`, as of `ordered_wait`.
+
+    `table`: a SqliteTable, a PostgresTable, a FunctionTable, or what else keeps the protocol. It is asked for its
+    columns here and now; its types become Spark's. It travels to the workers pickled, with its password, unless its
+    conninfo is a function.
+    `cache`: "none", "partial", "full", or a NoCache, PartialCache or FullCache.
+    `suffix`: added to the name of a column of the table that `df` has, too.
+    `ordered`: keep the order of the rows, so that one slow answer holds up those behind it.
+    `max_batch_size`, `linger_ms`: the keys of up to so many rows are looked up together, when there are so many, or the
+        first has waited for so long. While all connections are busy, more than that come together.
+    `concurrency`: such batches of a task at a time.
+    `max_retries`, `retry_delay_s`: a question to a database that is away is asked again so often, after the delay,
+        then after twice that, and so on, within `timeout`. `retry` is for the errors of a user's function.
+    `metrics`: an Observation, or a name for streams; counts rows and their calls, those that a cache answers, too.
+    The other options are those of `ordered_wait`.
+
+    Raises:
+        LookupTableError: a column, a type or an option does not fit. TableUnavailableError: the table cannot be asked.
+    """
+    on = _of_columns(df, on)
+    function = LookupFunction(
+        table,
+        on,
+        how=how,
+        cache=cache,
+        input_columns=df.columns,
+        suffix=suffix,
+        max_retries=max_retries,
+        retry_delay_s=retry_delay_s,
+    )
+    types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
+    check_key_types(table.name, function.schema, function.input_keys, [types[name] for name in function.input_keys])
+    return (ordered_wait if ordered else unordered_wait)(
+        df,
+        function,
+        T.StructType([*df.schema.fields, *_fields(df, function.output_columns)]),
+        timeout=timeout,
+        capacity=capacity,
+        max_batch_size=max_batch_size,
+        linger_ms=linger_ms,
+        concurrency=concurrency,
+        retry=retry,
+        on_error=on_error,
+        rate_limit=rate_limit,
+        error_column=error_column,
+        metrics=metrics,
+        idle_timeout=idle_timeout,
+    )
+
+
+def _of_columns(df: DataFrame, on: On) -> dict[str, str]:
+    """The key by the names that `df` itself uses: Spark's names may be written in any case.
+
+    Raises:
+        LookupTableError: `df` has no such column, or more than one.
+    """
+    found = {}
+    for name, table_name in zip(*key_pairs(on), strict=True):
+        same = [column for column in df.columns if column == name]
+        same = same or [column for column in df.columns if column.lower() == name.lower()]
+        if len(same) != 1:
+            number = "no column" if not same else f"{len(same)} columns"
+            raise LookupTableError(f"the DataFrame has {number} {name!r}; it has {', '.join(df.columns)}.")
+        found[same[0]] = table_name
+    return found
+
+
+def _fields(df: DataFrame, columns: tuple[Column, ...]) -> list[T.StructField]:
+    """The columns as Spark has them. Spark itself reads their types, on the server with Spark Connect."""
+    if not columns:
+        return []  # columns=[]: with "inner", whether there is such a key is all that is asked
+    names = [column.name.replace("`", "``") for column in columns]
+    # What `timestamp` means is a setting of Spark's; what we mean is not.
+    types = [re.sub(r"^(array<)?timestamp(>)?$", r"\1timestamp_ltz\2", column.type) for column in columns]
+    ddl = ", ".join(f"`{name}` {type_name}" for name, type_name in zip(names, types, strict=True))
+    schema: T.StructType = df.sparkSession.createDataFrame([], ddl).schema
+    return schema.fields

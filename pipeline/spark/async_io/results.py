@@ -1,0 +1,262 @@
+"""Results as Arrow batches: what the rows of the output look like, and how many go into one batch.
+
+The columns are those of the user's schema, then (where errors are captured) the error column, then (where there are
+metrics) that of the metrics. A row has values in the user's columns, or an error, or metrics, never two of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from pipeline.spark.async_io.arrow_types import TIME_TYPE, arrow_type
+from pipeline.spark.async_io.result_values import Check, row_check
+from pipeline.streaming.calls.failures import CapturedError
+
+Builder = Callable[[Sequence[Any]], Any]
+"""Takes checked values, gives the pyarrow Array of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBounds:
+    """How much goes into one output batch, at most, and for how long rows wait for others to fill it.
+
+    Rows also wait while no results come at all: then the batch goes with the first that do, or at the end.
+    """
+
+    rows: int = 1000
+    size_bytes: int = 4 << 20
+    wait_s: float = 0.2
+
+
+@dataclass(frozen=True)
+class OutputColumns:
+    """What the output of the operator's task looks like. Pickles.
+
+    `error_name`: the error column, None where errors are not captured; then `input_schema` is that of its input field.
+    `metrics_name`: the metrics column, None where there are none; then `metrics_type` is what it holds.
+    """
+
+    schema: T.StructType
+    input_schema: T.StructType
+    error_name: str | None = None
+    metrics_name: str | None = None
+    metrics_type: T.StructType | None = None
+
+    def task_schema(self) -> T.StructType:
+        """Of the task's output. User columns are nullable where errors are captured: those rows have none."""
+        fields = [
+            T.StructField(field.name, field.dataType, field.nullable or self.error_name is not None, field.metadata)
+            for field in self.schema.fields
+        ]
+        if self.error_name is not None:
+            fields.append(T.StructField(self.error_name, self.error_type()))
+        if self.metrics_name is not None and self.metrics_type is not None:
+            fields.append(T.StructField(self.metrics_name, self.metrics_type))
+        return T.StructType(fields)
+
+    def error_type(self) -> T.StructType:
+        """What is kept of a row whose call failed: the row itself, and the fields of a CapturedError."""
+        return T.StructType(
+            [
+                T.StructField("input", self.input_schema),
+                T.StructField("error_class", T.StringType()),
+                T.StructField("message", T.StringType()),
+                T.StructField("attempts", T.IntegerType()),
+                T.StructField("time_spent_ms", T.DoubleType()),
+            ]
+        )
+
+
+class ResultWriter:
+    """Makes batches of the results of one task: tuples that the schema's check gave, and CapturedErrors.
+
+    One thread at a time. `time_zone` is that of naive datetimes.
+    """
+
+    def __init__(
+        self,
+        columns: OutputColumns,
+        time_zone: dt.tzinfo,
+        bounds: BatchBounds | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bounds = bounds or BatchBounds()
+        self._clock = clock
+        schema = columns.task_schema()
+        self._arrow_schema = pa.schema(
+            [pa.field(field.name, arrow_type(field.dataType)) for field in schema.fields],
+        )
+        self._builders = [_builder(field.dataType) for field in columns.schema.fields]
+        self._captures = columns.error_name is not None
+        self._has_metrics = columns.metrics_name is not None
+        self._error_check: Check = row_check(columns.error_type(), time_zone)
+        self._error_builder = _builder(columns.error_type())
+        self._metrics_builder = _builder(columns.metrics_type) if columns.metrics_type is not None else None
+        self._no_values = tuple(
+            None if field.nullable or self._captures else _placeholder(field.dataType)
+            for field in columns.schema.fields
+        )
+        self._row_bytes = self._bounds.size_bytes / 100  # a guess, until the first batch is there
+
+    def batches(self, chunks: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
+        """The results of all `chunks` in order; small chunks go together into one batch."""
+        waiting: list[Any] = []
+        since = 0.0
+        for chunk in chunks:
+            if not chunk:
+                continue
+            now = self._clock()
+            if not waiting:
+                since = now
+            waiting.extend(chunk)
+            while len(waiting) >= (size := self._batch_rows()):
+                yield from self._bounded(waiting[:size])
+                del waiting[:size]
+                since = now
+            if waiting and now - since >= self._bounds.wait_s:
+                yield from self._bounded(waiting)
+                waiting = []
+        if waiting:
+            for start in range(0, len(waiting), size := self._batch_rows()):
+                yield from self._bounded(waiting[start : start + size])
+
+    def metrics_batch(self, metrics: Sequence[Any]) -> pa.RecordBatch:
+        """One row that has nothing but metrics, which are the values of the metrics type's fields."""
+        assert self._metrics_builder is not None, "the columns have no metrics"
+        arrays = [builder([value]) for builder, value in zip(self._builders, self._no_values, strict=True)]
+        if self._captures:
+            arrays.append(self._error_builder([None]))
+        arrays.append(self._metrics_builder([tuple(metrics)]))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
+
+    def _batch_rows(self) -> int:
+        return max(1, min(self._bounds.rows, int(self._bounds.size_bytes / max(1.0, self._row_bytes))))
+
+    def _bounded(self, results: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        """One batch, or several where these rows are larger than those before have made believe."""
+        batch = self._batch(results)
+        self._row_bytes = batch.nbytes / batch.num_rows
+        step = max(1, int(2 * self._bounds.size_bytes / max(1.0, self._row_bytes)))
+        if batch.num_rows <= step:
+            yield batch
+        else:
+            for start in range(0, batch.num_rows, step):
+                yield batch.slice(start, step)
+
+    def _batch(self, results: Sequence[Any]) -> pa.RecordBatch:
+        errors: list[Any] | None = None
+        if self._captures and any(type(result) is CapturedError for result in results):
+            errors = [self._error_row(result) if type(result) is CapturedError else None for result in results]
+            results = [self._no_values if type(result) is CapturedError else result for result in results]
+        columns = zip(*results, strict=True)
+        arrays = [builder(column) for builder, column in zip(self._builders, columns, strict=True)]
+        for place in range(len(arrays), len(self._arrow_schema)):
+            is_error = errors is not None and place == len(self._builders)
+            kind = self._arrow_schema.field(place).type
+            arrays.append(self._error_builder(errors or ()) if is_error else pa.nulls(len(results), kind))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
+
+    def _error_row(self, captured: CapturedError) -> Any:
+        return self._error_check(
+            (
+                captured.input,
+                captured.error_class,
+                # What is no text in a message, the column cannot take either.
+                captured.message.encode(errors="backslashreplace").decode(),
+                captured.attempts,
+                captured.time_spent_ms,
+            )
+        )
+
+
+def _builder(data_type: T.DataType) -> Builder:
+    if isinstance(data_type, T.UserDefinedType):
+        return _builder(data_type.sqlType())
+    if isinstance(data_type, T.StructType):
+        return partial(_build_structs, arrow_type(data_type), [_builder(field.dataType) for field in data_type.fields])
+    if isinstance(data_type, T.ArrayType) and _is_nested(data_type.elementType):
+        return partial(_build_lists, _builder(data_type.elementType))
+    if isinstance(data_type, T.MapType) and (_is_nested(data_type.keyType) or _is_nested(data_type.valueType)):
+        return partial(_build_maps, arrow_type(data_type), _builder(data_type.keyType), _builder(data_type.valueType))
+    if isinstance(data_type, T.VariantType):
+        return partial(_build_structs, arrow_type(data_type), [partial(pa.array, type=pa.binary())] * 2)
+    return partial(pa.array, type=arrow_type(data_type))
+
+
+def _is_nested(data_type: T.DataType) -> bool:
+    if isinstance(data_type, T.ArrayType):
+        return _is_nested(data_type.elementType)
+    return isinstance(data_type, T.StructType | T.MapType | T.VariantType | T.UserDefinedType)
+
+
+def _build_structs(kind: Any, builders: list[Builder], values: Sequence[Any]) -> Any:
+    nothing = (None,) * len(builders)
+    mask = None
+    if None in values:
+        mask = pa.array([value is None for value in values], pa.bool_())
+        # In a field that is never null, a null struct has something all the same.
+        fillers = tuple(None if field.nullable else b"" for field in kind)
+        values = [fillers if value is None else value for value in values]
+    columns = list(zip(*values, strict=True)) if values else [()] * len(nothing)
+    if not builders:
+        return pa.array([{}] * len(values), kind) if mask is None else pa.array([None] * len(values), kind)
+    arrays = [builder(column) for builder, column in zip(builders, columns, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
+
+
+def _build_lists(element: Builder, values: Sequence[Any]) -> Any:
+    offsets, inner = _flattened(values)
+    return pa.ListArray.from_arrays(offsets, element(inner))
+
+
+def _build_maps(kind: Any, key: Builder, value: Builder, values: Sequence[Any]) -> Any:
+    offsets, entries = _flattened(values)
+    keys, items = zip(*entries, strict=True) if entries else ((), ())
+    return pa.MapArray.from_arrays(offsets, key(keys), value(items), type=kind)
+
+
+def _flattened(values: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Offsets as Arrow takes them, null where the list is, and the entries of all lists in one."""
+    offsets: list[int | None] = []
+    inner: list[Any] = []
+    for value in values:
+        offsets.append(None if value is None else len(inner))
+        inner.extend(value or ())
+    return pa.array([*offsets, len(inner)], pa.int32()), inner
+
+
+def _placeholder(data_type: T.DataType) -> Any:
+    """Some value of the type, for a column that is never null in a row that is dropped before anybody sees it."""
+    if isinstance(data_type, T.StructType):
+        return tuple(_placeholder(field.dataType) for field in data_type.fields)
+    if isinstance(data_type, T.ArrayType | T.MapType):
+        return []
+    if isinstance(data_type, T.UserDefinedType):
+        return _placeholder(data_type.sqlType())
+    if isinstance(data_type, T.VariantType):
+        return bytes(1), bytes((1, 0, 0))
+    if isinstance(data_type, T.StringType | T.CharType | T.VarcharType):
+        return ""
+    if isinstance(data_type, T.BinaryType):
+        return b""
+    if TIME_TYPE is not None and isinstance(data_type, TIME_TYPE):
+        return dt.time()
+    if isinstance(data_type, T.DayTimeIntervalType):
+        return dt.timedelta()
+    if isinstance(data_type, T.DateType):
+        return dt.date(1970, 1, 1)
+    if isinstance(data_type, T.TimestampType):
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    if isinstance(data_type, T.TimestampNTZType):
+        return dt.datetime(1970, 1, 1)
+    if isinstance(data_type, T.BooleanType):
+        return False
+    return None if isinstance(data_type, T.NullType) else 0

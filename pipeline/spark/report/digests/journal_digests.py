@@ -1,0 +1,124 @@
+"""The report's digests of a journal, made by the tasks that read its segments: no row of it goes through the JVM.
+
+That is worth a module: a row costs Spark's way from a Python data source to a Python function, and from there to a
+file, several times what it costs to read and to digest it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, Table
+from dispatcher.journal.format.segments import read_summary, segments
+from pipeline.journal.arrow import arrow_schema
+from pipeline.journal.conditions import Conditions
+from pipeline.journal.scan import Part, logged, plan, scan
+from pipeline.spark.report.digests import event_digest, transition_digest
+from pipeline.spark.report.digests.event_digest import EventDigest
+from pipeline.spark.report.digests.transition_digest import Ends, TransitionDigest
+
+_TASK_BYTES = 64 << 20
+"""At least so much is read in a task, which is more than queries read: each task's groups are rows of the digest."""
+_TASKS_PER_PARTITION = 8
+"""At most so many tasks for each partition of a shuffle, which are as many as there are cores."""
+
+Digest = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Kinds = Mapping[str, DataFrame]
+"""A digest's rows by their kind."""
+
+
+class JournalDigests(NamedTuple):
+    """A journal's closed segments, as they are now, ready to be digested by tasks that see them under the same path."""
+
+    path: Path
+    listed: list[Path]
+    start_at: int
+    """The earliest time of any row; Unix ns in the clock of the run."""
+    end_at: int
+
+    def events(self, spark: SparkSession, folder: Path) -> Kinds:
+        """As `event_digest.digest_events`, of all events. Blocks until it is written to `folder`."""
+        start_at, end_at = self.start_at, self.end_at
+
+        def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return EventDigest(start_at, end_at).rows(batches)
+
+        self._write(spark, EVENTS, event_digest.READS, digest, folder)
+        return _read(spark, folder, event_digest.KINDS, event_digest.SCHEMA, event_digest.DDL)
+
+    def transitions(self, spark: SparkSession, folder: Path, ends: Ends) -> Kinds:
+        """As `transition_digest.digest_transitions`, of all transitions. Blocks until it is written to `folder`."""
+
+        def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return TransitionDigest(ends).rows(batches)
+
+        self._write(spark, TRANSITIONS, transition_digest.READS, digest, folder)
+        return _read(spark, folder, transition_digest.KINDS, transition_digest.SCHEMA, transition_digest.DDL)
+
+    def _write(self, spark: SparkSession, table: Table, columns: Sequence[str], digest: Digest, folder: Path) -> None:
+        tasks = _TASKS_PER_PARTITION * int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+        size = sum(segment.stat().st_size for segment in self.listed)
+        parts: list[list[Part]] = plan(self.listed, table, Conditions(), task_bytes=max(_TASK_BYTES, size // tasks))
+        path, name = self.path, table.name
+
+        def write(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    _write_part(digest(_rows(path, parts[number], name, columns)), folder, number)
+                yield pa.RecordBatch.from_arrays([batch.column(0)], ["number"])
+
+        done = spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(write, "number long").count()
+        assert done == len(parts)
+
+
+def _rows(path: Path, parts: Sequence[Part], table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """In a task. The table goes there by its name: a copy of it would be another one."""
+    [found] = [one for one in TABLES if one.name == table]
+    return scan(parts, found, arrow_schema(found, columns), Conditions(), logged(path))
+
+
+def _write_part(batches: Iterable[pa.RecordBatch], folder: Path, number: int) -> None:
+    """Write a task's rows to a file for each kind. A task that is repeated makes the same files again."""
+    written: dict[str, tuple[Path, pq.ParquetWriter]] = {}
+    with ExitStack() as stack:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            kind = batch.column("kind")[0].as_py()  # a digest's batch has rows of one kind
+            narrow = batch.drop_columns(["kind"])
+            if kind not in written:
+                (folder / kind).mkdir(parents=True, exist_ok=True)
+                # Hidden until it is whole: Spark passes over names with a dot.
+                new = folder / kind / f".{number}-{uuid4().hex}"
+                written[kind] = new, stack.enter_context(pq.ParquetWriter(new, narrow.schema))
+            written[kind][1].write_batch(narrow)
+    for new, _ in written.values():
+        new.replace(new.with_name(f"part-{number:05d}.parquet"))
+
+
+def _read(spark: SparkSession, folder: Path, kinds: Sequence[str], schema: pa.Schema, ddl: str) -> Kinds:
+    narrow = schema.remove(schema.get_field_index("kind"))
+    for kind in kinds:
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        pq.write_table(narrow.empty_table(), folder / kind / "none.parquet")  # or Spark refuses a kind without rows
+    reader = spark.read.schema(ddl.partition(", ")[2])
+    return {kind: reader.parquet(str(folder / kind)) for kind in kinds}
+
+
+def journal_digests(path: Path) -> JournalDigests | None:
+    """The journal in the folder `path`; None if a segment does not say what it holds: that one is damaged."""
+    listed = segments(path)
+    summaries = [read_summary(segment) for segment in listed]
+    told = [summary for summary in summaries if summary is not None]
+    if len(told) < len(listed):
+        return None
+    times = [time for one in told if one.events or one.transitions for time in (one.min_at, one.max_at)]
+    return JournalDigests(path, listed, min(times, default=0), max(times, default=0))

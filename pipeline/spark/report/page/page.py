@@ -1,0 +1,58 @@
+"""The report's page: one HTML document that holds all it shows, and needs no network.
+
+A content security policy tells the browser so: it runs two scripts, known by their hashes, Plotly's and the page's
+own, and loads nothing. No name from a journal can become a script, even if it became markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from pipeline.spark.report.page.formats import count, duration, moment
+from pipeline.spark.report.page.page_sections import PageData, sections_of
+from pipeline.spark.report.page.page_views import Figure
+
+DAMAGE_SHOWN = 20
+_REAL_FROM_NS = 31_536_000_000_000_000  # a clock in its first year is one that started at 0
+
+
+def render_page(data: PageData, figures: Sequence[Figure]) -> str:
+    """The page as text, to be written in UTF-8. The same data give the same page."""
+    source = resources.files("pipeline.spark.report.page").joinpath("report.html").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters["hash_source"] = _hash_source
+    damage = [Figure("Damage", count(len(data.damage)), "passed over in the journal", "bad")] if data.damage else []
+    return environment.from_string(source).render(
+        title="Resource manager report",
+        subtitle=_subtitle(data),
+        figures=[*damage, *figures],
+        damage=data.damage[:DAMAGE_SHOWN],
+        damage_left_out=count(len(data.damage) - DAMAGE_SHOWN) if len(data.damage) > DAMAGE_SHOWN else "",
+        sections=sections_of(data),
+        # Browsers hash a script as they have parsed it, where any end of line is one \n.
+        plotly_js=Markup(get_plotlyjs().replace("\r\n", "\n").replace("\r", "\n")),
+    )
+
+
+def _hash_source(script: str) -> Markup:
+    """The script as a source in a content security policy."""
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return Markup("'sha256-{}'").format(base64.b64encode(digest).decode("ascii"))
+
+
+def _subtitle(data: PageData) -> str:
+    if data.first_at is None or data.last_at is None:
+        return f"Journal {data.journal}, which is empty."
+    compared = f" Compared with {data.compared_with}." if data.compared_with else ""
+    if data.first_at < _REAL_FROM_NS:
+        covered = f"{duration((data.last_at - data.first_at) / 1e9)} of virtual time"
+    else:
+        covered = f"from {moment(data.first_at)} to {moment(data.last_at)} in the clock of the run"
+    return f"Journal {data.journal}, {covered}.{compared}"

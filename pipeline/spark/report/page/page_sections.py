@@ -1,0 +1,391 @@
+"""The sections of the report's page: which plots and tables stand where, and what is said above them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from pipeline.spark.report.page.formats import NOTHING, duration, memory, percent, thousandths
+from pipeline.spark.report.page.page_views import (
+    Column,
+    GraphView,
+    PlotView,
+    Row,
+    Section,
+    anchor,
+    fraction,
+    plot,
+    problems,
+    seconds,
+    since,
+    table,
+    whole,
+    word,
+    yes,
+)
+from pipeline.spark.report.plots import plots, plots_over_time
+from pipeline.spark.report.plots.plot_style import Rows, time_axis
+from pipeline.spark.report.plots.plots_over_time import PHASES
+from pipeline.spark.report.plots.state_graph import draw_graph
+
+APPLICATIONS_DRAWN = 30
+"""In the plots of single applications at most."""
+
+NODES_DRAWN = 5000
+"""In the plot of their highest use at most; whoever fetches one more lets the page say that there are more."""
+
+_P95, _P99 = "95\N{NO-BREAK SPACE}%", "99\N{NO-BREAK SPACE}%"
+_PER_MS = 1e3
+_PER_US = 1e6
+
+
+class PageData(NamedTuple):
+    """What the page shows: for each table of the report its first rows, under the table's name.
+
+    Rows come in the order in which they are shown; a table that is not there is shown as one without rows.
+    `damage`: a line for each part of the journal that was passed over.
+    """
+
+    journal: str
+    first_at: int | None
+    last_at: int | None
+    rows: Mapping[str, Rows]
+    damage: Sequence[str] = ()
+    compared_with: str | None = None
+
+    def of(self, name: str) -> Rows:
+        """The rows of a table."""
+        return self.rows.get(name, ())
+
+
+def sections_of(data: PageData) -> list[Section]:
+    """All sections, in the order of the page."""
+    sections = [_applications, _cluster, _problems, _events, _machines]
+    if data.compared_with is not None:
+        sections.insert(0, _comparison)
+    return [section(data) for section in sections]
+
+
+_WAITS = [
+    whole("Applications", "applications"),
+    seconds("Median wait", "p50_s"),
+    seconds(_P95, "p95_s"),
+    seconds("Longest", "max_s"),
+    problems("Never placed", "never_placed"),
+]
+_PATHS = [
+    word("Application", "application"),
+    word("Final state", "final_state"),
+    seconds("Total", "total_s"),
+    *(seconds(phase.capitalize(), f"{phase}_s") for phase in PHASES),
+    word("Longest phase", "longest_phase"),
+]
+
+
+def _applications(data: PageData) -> Section:
+    columns = [
+        word("Application", "id"),
+        word("Name", "name"),
+        word("User", "user"),
+        word("Queue", "queue"),
+        word("Final state", "final_state"),
+        since("Submitted after", "submitted_at", data.first_at),
+        since("First container after", "first_container_at", data.first_at),
+        since("Ended after", "ended_at", data.first_at),
+        seconds("Wait", "wait_s"),
+    ]
+    queue, user = word("Queue", "queue"), word("User", "user")
+    longest_waits = (
+        "Those that waited longest for their first container, before them those that never got one. "
+        "Times count from the start of the run."
+    )
+    longest = "The applications that took the longest; of those that have not ended, up to the end of the journal."
+    tables = [
+        table("Waiting per queue", "", [queue, *_WAITS], data.of("waiting_by_queue"), "waiting_by_queue"),
+        table("Waiting per user", "", [user, queue, *_WAITS], data.of("waiting_by_user"), "waiting_by_user"),
+        table("Critical paths", longest, _PATHS, data.of("critical_paths"), "critical_paths"),
+        table("Applications", longest_waits, columns, data.of("applications"), "applications"),
+    ]
+    return Section("applications", "Applications", _plots_of_applications(data), tables=tables)
+
+
+def _plots_of_applications(data: PageData) -> list[PlotView]:
+    axis = time_axis(data.first_at, data.last_at)
+    return [
+        plot(
+            "Applications by final state",
+            "Of those that have not ended, the state that they are in.",
+            plots.applications_plot(data.of("applications_by_final_state")),
+        ),
+        plot(
+            "Waiting time per queue",
+            "From submission to the first container.",
+            plots.waiting_plot(data.of("waiting_by_queue")),
+        ),
+        plot(
+            "States of the applications over time",
+            "The applications that took the longest, in the order of their submission.",
+            plots_over_time.timeline_plot(data.of("application_timeline"), axis, data.last_at or 0),
+            wide=True,
+        ),
+        plot(
+            "Critical paths",
+            "Where the time of the applications that took the longest went, from submission to the end.",
+            plots_over_time.critical_paths_plot(data.of("critical_paths")[:APPLICATIONS_DRAWN]),
+            wide=True,
+        ),
+    ]
+
+
+def _cluster(data: PageData) -> Section:
+    columns = [
+        word("Node", "node"),
+        word("Rack", "rack"),
+        _of("Memory", "peak_memory_mb", "memory_mb", memory),
+        _of("Virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
+        _of("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
+        Column(
+            "Of one GPU",
+            lambda row: thousandths(row["peak_gpu_device_milli"] or None),
+            lambda row: row["peak_gpu_device_milli"] or None,
+            is_bad=lambda row: row["peak_gpu_device_milli"] > 1000,
+        ),
+        word("GPU model", "gpu_model"),
+        whole("Containers", "peak_containers"),
+        yes("Oversubscribed", "oversubscribed", bad=True),
+    ]
+    text = "The most that was taken at one time, of the capacity; oversubscribed nodes first, then the fullest."
+    nodes = table("Nodes", text, columns, data.of("node_peaks"), "node_peaks")
+    return Section("cluster", "Cluster", _plots_of_cluster(data), tables=[nodes])
+
+
+def _plots_of_cluster(data: PageData) -> list[PlotView]:
+    axis = time_axis(data.first_at, data.last_at)
+    peaks, of_nodes = data.of("node_peaks"), data.of("node_utilisation")
+    use = "The most that was taken at one time, in % of the capacity; above 100 % a node is oversubscribed."
+    if len(peaks) > NODES_DRAWN:
+        use += f" The {NODES_DRAWN:,} fullest nodes."
+    return [
+        plot(
+            "Use of the cluster over time",
+            "Of what all registered nodes have together.",
+            plots_over_time.cluster_plot([row for row in of_nodes if row["node"] is None], axis),
+        ),
+        plot(
+            "Containers over time",
+            "In the whole cluster; of each part of the time the most.",
+            plots.containers_plot(data.of("containers_over_time"), axis),
+        ),
+        plot(
+            "Use of the nodes over time",
+            "Of each node's own capacity, as a mean of each part of the time; the nodes that were used the most.",
+            plots_over_time.heat_plot([row for row in of_nodes if row["node"] is not None], axis, "node"),
+            wide=True,
+        ),
+        plot(
+            "Use by the queues over time",
+            "Of the whole cluster's capacity, as a mean of each part of the time.",
+            plots_over_time.heat_plot(data.of("queue_utilisation"), axis, "queue"),
+            wide=True,
+        ),
+        plot("Highest use of the nodes", use, plots.nodes_plot(peaks[:NODES_DRAWN]), wide=True),
+    ]
+
+
+def _of(title: str, peak: str, capacity: str, show: Callable[[int | None], str]) -> Column:
+    def text(row: Row) -> str:
+        return f"{show(row[peak])} of {show(row[capacity])}" if row[peak] or row[capacity] else NOTHING
+
+    return Column(
+        title,
+        text,
+        lambda row: row[peak] / row[capacity] if row[capacity] else None,
+        is_bad=lambda row: row[capacity] is not None and row[peak] > row[capacity],
+    )
+
+
+def _problems(data: PageData) -> Section:
+    failures = [
+        word("Of", "subject"),
+        word("Result", "result", lambda row: True),
+        word("Class", "event_class"),
+        word("Event", "event_type"),
+        word("From state", "from_state"),
+        word("Error", "error_class"),
+        whole("Count", "count"),
+        whole("First seq", "first_seq"),
+        whole("Last seq", "last_seq"),
+        word("An example", "example_entity"),
+        word("Its message", "example_error"),
+    ]
+    stuck = [
+        word("Machine", "machine"),
+        word("Entity", "entity"),
+        word("State", "state"),
+        seconds("Stay", "stay_s"),
+        seconds("99 % of such stays below", "p99_s"),
+        since("Entered after", "from_at", data.first_at),
+        yes("Still there", "is_open", bad=True),
+    ]
+    causes = "Events that failed or that nobody handles; applications and attempts that failed or were killed."
+    outliers = "Longer in a state than 99 of 100 were, the worst first; open ones are still there at the journal's end."
+    unknown = "Made, though the machine's table does not declare them, or refused by the machine."
+    tables = [
+        table("Failures by cause", causes, failures, data.of("failures"), "failures"),
+        table("Stuck and slow", outliers, stuck, data.of("stuck_entities"), "stuck_entities"),
+        table("Unknown transitions", unknown, _KIND, data.of("unknown_transitions"), "unknown_transitions"),
+    ]
+    return Section("problems", "Problems", tables=tables)
+
+
+_KIND = [
+    word("Machine", "machine"),
+    word("From", "from_state"),
+    word("Event", "event_type"),
+    word("To", "to_state"),
+    whole("Count", "count"),
+    yes("Valid", "valid", bad=False),
+    yes("Declared", "declared", bad=False),
+]
+
+
+_TYPES = [
+    word("Class", "event_class"),
+    word("Type", "event_type"),
+    whole("Events", "count"),
+    problems("Failed", "failed"),
+    problems("Unregistered", "unregistered"),
+    seconds("Queue mean", "queue_mean_us", _PER_US),
+    seconds(f"Queue {_P99}", "queue_p99_us", _PER_US),
+    seconds("Handler mean", "handling_mean_us", _PER_US),
+    seconds(f"Handler {_P99}", "handling_p99_us", _PER_US),
+    seconds("Handler total", "handling_total_ms", _PER_MS),
+]
+
+
+def _events(data: PageData) -> Section:
+    handlings = [
+        whole("Seq", "seq"),
+        word("Class", "event_class"),
+        word("Type", "event_type"),
+        word("Entity", "entity"),
+        seconds("Handling", "handling_ms", _PER_MS),
+        since("Started after", "at", data.first_at),
+    ]
+    described = "Wall-clock times, also where the run itself was in virtual time."
+    tables = [
+        table("Events by type", described, _TYPES, data.of("events_by_type"), "events_by_type"),
+        table("Slowest handlers", "The longest first.", handlings, data.of("slowest_handlers"), "slowest_handlers"),
+    ]
+    return Section("events", "Events", _plots_of_events(data), tables=tables)
+
+
+def _plots_of_events(data: PageData) -> list[PlotView]:
+    axis, depth = time_axis(data.first_at, data.last_at), data.of("queue_depth")
+    waited = any(row["greatest_depth"] for row in depth)
+    clock = "" if waited else " In virtual time no event waits: the clock stands still while events are handled."
+    return [
+        plot(
+            "Events in the queue over time",
+            f"Those that came and were not yet handled, and how many came and were started.{clock}",
+            plots_over_time.queue_depth_plot(depth, axis),
+            wide=True,
+        ),
+        plot(
+            "Latency over time",
+            "Wall-clock time in the queue and in handlers; the line is what 99 % were below, the dotted one the "
+            "median. The types of event that handlers spent the most time on.",
+            plots_over_time.latency_plot(data.of("event_times"), axis),
+            wide=True,
+        ),
+        plot(
+            "Slowest handlers",
+            "The single events that took the longest, in wall-clock time, and when.",
+            plots_over_time.slowest_plot(data.of("slowest_handlers"), axis),
+            wide=True,
+        ),
+        plot(
+            "Time in handlers by type of event",
+            "Wall-clock time in handlers, all events of a type together; the types that took the most.",
+            plots.events_plot(data.of("events_by_type")),
+            wide=True,
+        ),
+    ]
+
+
+def _machines(data: PageData) -> Section:
+    stays, mined = data.of("time_in_state"), data.of("mined_graph")
+    machines = list(dict.fromkeys(row["machine"] for row in mined))
+    states = [
+        word("Machine", "machine"),
+        word("State", "state"),
+        whole("Stays", "count"),
+        seconds("Median", "p50_s"),
+        seconds(_P95, "p95_s"),
+        seconds(_P99, "p99_s"),
+        seconds("Longest", "max_s"),
+    ]
+    tables = [
+        table("Time in state", "Stays that were entered and left again.", states, stays, "time_in_state"),
+        table("Transitions", "The most frequent first.", _KIND, mined, "mined_graph"),
+    ]
+    spreads = list(plots.state_plots(stays).items())
+    drawings = [
+        plot(
+            f"Time in state: {machine}",
+            "From entering a state to leaving it.",
+            figure,
+            # Of an odd number, the last one would have nothing beside it.
+            wide=position == len(spreads) and position % 2 == 1,
+        )
+        for position, (machine, figure) in enumerate(spreads, start=1)
+    ]
+    graphs = [_graph(machine, [row for row in mined if row["machine"] == machine]) for machine in machines]
+    return Section("machines", "State machines", drawings, graphs, tables)
+
+
+def _graph(machine: str, rows: Rows) -> GraphView:
+    drawing = draw_graph(rows)
+    text = (
+        "Left what the machine's table declares, right what the journal holds, with how often each was taken; dashed "
+        "what never was, red what is not declared or was refused. The events of an edge are told where the mouse rests."
+    )
+    if drawing.states_left_out:
+        text += f" The rarest {drawing.states_left_out:,} states are left out."
+    return GraphView(anchor("graph", machine), f"State graph: {machine}", text, drawing.declared, drawing.taken)
+
+
+def _comparison(data: PageData) -> Section:
+    # The run as a whole first, then what its users feel.
+    metrics = sorted(data.of("comparison"), key=lambda row: _SUBJECTS.get(row["subject"].partition(" ")[0], 2))
+    columns = [
+        word("Of", "subject"),
+        word("What", "metric"),
+        _measure("Before", "before"),
+        _measure("After", "after"),
+        Column("Change", lambda row: _change(row["change"]), lambda row: row["change"]),
+    ]
+    text = f"Before is {data.compared_with}, after is {data.journal}."
+    drawings = [plot("What has changed the most", text, plots.changes_plot(metrics), wide=True)]
+    tables = [table("Before and after", text, columns, metrics, "comparison")]
+    return Section("comparison", "Comparison", drawings, tables=tables)
+
+
+def _measure(title: str, key: str) -> Column:
+    def text(row: Row) -> str:
+        value, per_second = row[key], _UNITS_PER_S.get(row["unit"])
+        if row["metric"].endswith("_share"):
+            return percent(value)
+        if value is None or per_second is None:
+            return fraction(title, key, 0 if value is None or float(value).is_integer() else 2).text(row)
+        return duration(value / per_second)
+
+    return Column(title, text, lambda row: row[key])
+
+
+_SUBJECTS = {"run": 0, "queue": 1}
+_UNITS_PER_S = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
+
+def _change(share: float | None) -> str:
+    return NOTHING if share is None else f"{'+' if share > 0 else ''}{percent(share)}"

@@ -1,0 +1,170 @@
+"""What the report's page is made of: headline figures, sections, plots, graphs and tables, ready for the template.
+
+A column of a table knows both how a row's cell reads and the value that it is sorted by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from pipeline.spark.report.page.formats import NOTHING, count, decimal, duration
+
+ROWS_SHOWN = 100
+"""Of each table at most; whoever fetches one more row than that lets the page say that there are more."""
+
+_NS_PER_S = 1_000_000_000
+
+Row = Mapping[str, Any]
+Test = Callable[[Row], bool]
+
+
+class Figure(NamedTuple):
+    """A headline figure. `mood`: good, bad or empty."""
+
+    name: str
+    value: str
+    detail: str = ""
+    mood: str = ""
+
+
+class Column(NamedTuple):
+    """A column of a table. `value`: what rows are sorted by, a number where `is_number`; None goes last."""
+
+    title: str
+    text: Callable[[Row], str]
+    value: Callable[[Row], Any]
+    is_number: bool = True
+    is_bad: Test = lambda row: False
+
+
+class Cell(NamedTuple):
+    text: str
+    style: str
+    value: str
+    """What the cell is sorted by; empty for what is not known."""
+
+
+class TableView(NamedTuple):
+    anchor: str
+    title: str
+    text: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    note: str
+
+
+class PlotView(NamedTuple):
+    """`drawing`: Plotly's JSON, or None where there is nothing to draw."""
+
+    anchor: str
+    title: str
+    text: str
+    drawing: Markup | None
+    height: int
+    wide: bool
+
+
+class GraphView(NamedTuple):
+    anchor: str
+    title: str
+    text: str
+    declared: Markup
+    taken: Markup
+
+
+class Section(NamedTuple):
+    anchor: str
+    title: str
+    plots: Sequence[PlotView] = ()
+    graphs: Sequence[GraphView] = ()
+    tables: Sequence[TableView] = ()
+
+
+def plot(title: str, text: str, figure: go.Figure | None, wide: bool = False) -> PlotView:
+    """The plot for the template."""
+    if figure is None:
+        return PlotView(anchor("plot", title), title, text, None, 0, wide)
+    # Plotly writes < and > of any text as escapes, so that no name can end the script element that this stands in.
+    return PlotView(anchor("plot", title), title, text, Markup(figure.to_json()), figure.layout.height, wide)
+
+
+def table(title: str, text: str, columns: Sequence[Column], rows: Sequence[Row], name: str) -> TableView:
+    """The table for the template, with as many of its rows as are shown. `name`: of the Parquet table."""
+    cells = [[_cell(column, row) for column in columns] for row in rows[:ROWS_SHOWN]]
+    cut = f"The first {ROWS_SHOWN} rows. " if len(rows) > ROWS_SHOWN else ""
+    return TableView(anchor("table", name), title, text, columns, cells, f"{cut}All rows: tables/{name} (Parquet).")
+
+
+def _cell(column: Column, row: Row) -> Cell:
+    styles = ["number"] if column.is_number else []
+    if column.is_bad(row):
+        styles.append("bad")
+    value = column.value(row)
+    return Cell(column.text(row), " ".join(styles), "" if value is None else str(value))
+
+
+def anchor(*words: str) -> str:
+    """A name for an element that is the same in each report, and without any markup."""
+    return "-".join("".join(letter if letter.isalnum() else "-" for letter in word.lower()) for word in words)
+
+
+def _never(row: Row) -> bool:
+    return False
+
+
+def word(title: str, key: str, is_bad: Test = _never) -> Column:
+    """A column of names."""
+    return Column(title, lambda row: text_of(row[key]), lambda row: row[key], False, is_bad)
+
+
+def whole(title: str, key: str, is_bad: Test = _never) -> Column:
+    """A column of whole numbers."""
+    return Column(title, lambda row: count(row[key]), lambda row: row[key], True, is_bad)
+
+
+def problems(title: str, key: str) -> Column:
+    """A column of whole numbers that ought to be zero."""
+    return whole(title, key, lambda row: bool(row[key]))
+
+
+def fraction(title: str, key: str, digits: int = 1) -> Column:
+    """A column of numbers with a fixed number of decimals."""
+    return Column(title, lambda row: decimal(row[key], digits), lambda row: row[key])
+
+
+def seconds(title: str, key: str, per_second: float = 1.0) -> Column:
+    """A column of durations, of which `per_second` are a second."""
+    return Column(
+        title,
+        lambda row: NOTHING if row[key] is None else duration(row[key] / per_second),
+        lambda row: row[key],
+    )
+
+
+def since(title: str, key: str, start_at: int | None) -> Column:
+    """A column of times in Unix ns, shown as durations since `start_at`."""
+
+    def text(row: Row) -> str:
+        return NOTHING if row[key] is None or start_at is None else duration((row[key] - start_at) / _NS_PER_S)
+
+    return Column(title, text, lambda row: row[key])
+
+
+def yes(title: str, key: str, bad: bool) -> Column:
+    """A column of truths; `bad` is the one that ought not to be."""
+    return Column(
+        title,
+        lambda row: "yes" if row[key] else "no",
+        lambda row: int(bool(row[key])),
+        False,
+        lambda row: bool(row[key]) is bad,
+    )
+
+
+def text_of(value: object) -> str:
+    """A name as it is, and a sign for one that is not known."""
+    return NOTHING if value is None else str(value)

@@ -1,0 +1,250 @@
+"""A state machine as a drawing: the graph that it declares, and beside it the one that a journal took.
+
+The layout is layered: the initial state at the top, each state below all those that lead to it, edges that lead
+back drawn upwards. Both drawings have one layout, so that they can be laid side by side. No Spark here, and nothing
+but text: SVG whose colours come from the page's style sheet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from pipeline.spark.report.page.formats import count
+from pipeline.spark.report.plots.graph_layout import LONGEST_LABEL, Layout, Point, lay_out
+
+STATES_DRAWN = 40
+EDGES_DRAWN = 200
+"""Of one machine at most, the most frequent ones: a log of a strange system can hold any number of names."""
+
+_NODE_HEIGHT = 26.0
+_MARGIN = 16.0
+_LOOP = 13.0
+_ARROW = 6.0
+_LABEL_HEIGHT = 13.0
+_CHARACTER = 6.4
+_EVENTS_TOLD = 12
+
+
+class _Edge(NamedTuple):
+    """All transitions from one state to another. Wrong are those made though not declared, and those refused."""
+
+    events: Mapping[str, int]
+    taken: int
+    is_declared: bool
+    is_wrong: bool
+
+
+class GraphDrawing(NamedTuple):
+    """Two drawings of one machine, of one size, and how many of its states are left out of both."""
+
+    declared: Markup
+    taken: Markup
+    states_left_out: int
+
+
+def draw_graph(transitions: Sequence[Mapping[str, Any]]) -> GraphDrawing:
+    """Draw one machine from its rows of `mined_graph`, of which there is at least one.
+
+    Read of each row are from_state, event_type, to_state, count, valid and declared.
+    """
+    edges, left_out = _edges(transitions)
+    states = list(dict.fromkeys(state for pair in edges for state in pair))
+    layout = lay_out(states, [pair for pair in edges if pair[0] != pair[1]])
+    return GraphDrawing(_draw(layout, edges, as_declared=True), _draw(layout, edges, as_declared=False), left_out)
+
+
+def _edges(transitions: Iterable[Mapping[str, Any]]) -> tuple[dict[tuple[str, str], _Edge], int]:
+    """Edges by their two ends, in the order of the rows, and how many states were too many."""
+    rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in transitions:
+        rows.setdefault((row["from_state"], row["to_state"]), []).append(row)
+    kept: dict[str, None] = {}
+    every: dict[str, None] = {}
+    by_weight = sorted(rows, key=lambda pair: -sum(row["count"] for row in rows[pair]))
+    for pair in by_weight:
+        every |= dict.fromkeys(pair)
+        if len(kept | dict.fromkeys(pair)) <= STATES_DRAWN:
+            kept |= dict.fromkeys(pair)
+    drawn = set([pair for pair in by_weight if pair[0] in kept and pair[1] in kept][:EDGES_DRAWN])
+    edges = {pair: _merged(rows[pair]) for pair in rows if pair in drawn}
+    return edges, len(every) - len(kept)
+
+
+def _merged(rows: Sequence[Mapping[str, Any]]) -> _Edge:
+    events: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: (-row["count"], row["event_type"])):
+        events[row["event_type"]] = events.get(row["event_type"], 0) + row["count"]
+    return _Edge(
+        events,
+        taken=sum(events.values()),
+        is_declared=any(row["declared"] for row in rows),
+        is_wrong=any(row["count"] and not (row["declared"] and row["valid"] is not False) for row in rows),
+    )
+
+
+def _draw(layout: Layout, edges: Mapping[tuple[str, str], _Edge], *, as_declared: bool) -> Markup:
+    shown = {pair: edge for pair, edge in edges.items() if edge.is_declared or not as_declared}
+    lines, labels = [], []
+    occupied = [_node_box(layout, state) for state in layout.nodes]
+    for pair, edge in sorted(shown.items(), key=lambda item: item[1].taken):
+        style = _style(edge, as_declared)
+        points = layout.routes.get(pair) or []
+        lines.append(_line(layout, pair, points, edge, style, as_declared))
+        if edge.taken and not as_declared:
+            labels.append((pair, points, edge, style))
+    # The most frequent first: they have the choice of the places.
+    texts = [_edge_label(layout, *label, occupied) for label in reversed(labels)]
+    visited = {state for pair, edge in edges.items() if edge.taken for state in pair}
+    declared = {state for pair, edge in edges.items() if edge.is_declared for state in pair}
+    nodes = [
+        _node(layout, state, _node_style(state, visited, declared, as_declared))
+        for state in layout.nodes
+        if state in declared or not as_declared
+    ]
+    width, height = layout.width + 2 * _MARGIN + 2 * _LOOP, layout.height + 2 * _MARGIN + _NODE_HEIGHT
+    head = Markup('<svg class="graph" viewBox="{} {} {:.0f} {:.0f}" style="max-width:{:.0f}px" role="img">').format(
+        -_MARGIN, -_MARGIN - _NODE_HEIGHT / 2, width, height, width
+    )
+    return head + Markup("").join([*lines, *nodes, *texts]) + Markup("</svg>")
+
+
+def _style(edge: _Edge, as_declared: bool) -> str:
+    if as_declared:
+        return "edge declared"
+    if edge.is_wrong:
+        return "edge wrong"
+    return "edge taken" if edge.taken else "edge never"
+
+
+def _node_style(state: str, visited: set[str], declared: set[str], as_declared: bool) -> str:
+    if as_declared:
+        return "state declared"
+    if state not in visited:
+        return "state never"
+    return "state taken" if state in declared else "state wrong"
+
+
+def _node(layout: Layout, state: str, style: str) -> Markup:
+    node = layout.nodes[state]
+    return Markup(
+        '<g class="{}"><rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{}" rx="6"></rect>'
+        '<text x="{:.1f}" y="{:.1f}">{}</text><title>{}</title></g>'
+    ).format(
+        style,
+        node.x - node.width / 2,
+        node.y - _NODE_HEIGHT / 2,
+        node.width,
+        _NODE_HEIGHT,
+        node.x,
+        node.y + 4,
+        _short(state),
+        state,
+    )
+
+
+def _line(
+    layout: Layout, pair: tuple[str, str], points: Sequence[Point], edge: _Edge, style: str, as_declared: bool
+) -> Markup:
+    source, target = pair
+    told = list(edge.events.items())[:_EVENTS_TOLD]
+    names = ", ".join(name if as_declared or not number else f"{name} {count(number)}" for name, number in told)
+    more = f" and {len(edge.events) - len(told)} more" if len(edge.events) > len(told) else ""
+    title = Markup("<title>{} \N{RIGHTWARDS ARROW} {}: {}{}</title>").format(source, target, names, more)
+    # Each power of ten a bit wider.
+    width = 1.2 if as_declared or not edge.taken else 1.2 + 0.55 * math.log10(edge.taken)
+    path, head = _loop(layout, source) if source == target else _curve(points)
+    return Markup(
+        '<g class="{}"><path d="{}" style="stroke-width:{:.1f}px"></path><path class="head" d="{}"></path>{}</g>'
+    ).format(style, path, width, head, title)
+
+
+def _curve(points: Sequence[Point]) -> tuple[str, str]:
+    """A line through the points with upright ends, and the head at the last one."""
+    start, *_, end = points
+    sign = 1 if end.y > start.y else -1
+    first = Point(start.x, start.y + sign * _NODE_HEIGHT / 2)
+    last = Point(end.x, end.y - sign * (_NODE_HEIGHT / 2 + _ARROW))
+    path, here = [f"M{first.x:.1f},{first.y:.1f}"], first
+    for point in [*points[1:-1], last]:
+        middle = (here.y + point.y) / 2
+        path.append(f"C{here.x:.1f},{middle:.1f} {point.x:.1f},{middle:.1f} {point.x:.1f},{point.y:.1f}")
+        here = point
+    return " ".join(path), _head(Point(end.x, end.y - sign * _NODE_HEIGHT / 2), sign)
+
+
+def _loop(layout: Layout, state: str) -> tuple[str, str]:
+    node = layout.nodes[state]
+    side, top, bottom = node.x + node.width / 2, node.y - 6, node.y + 6
+    far = side + _LOOP * 1.5
+    path = f"M{side:.1f},{top:.1f} C{far:.1f},{top - 4:.1f} {far:.1f},{bottom + 4:.1f} {side + _ARROW:.1f},{bottom:.1f}"
+    tip, back = f"{side:.1f},{bottom:.1f}", side + _ARROW
+    return path, f"M{tip} L{back:.1f},{bottom - 3:.1f} L{back:.1f},{bottom + 3:.1f} Z"
+
+
+def _head(tip: Point, sign: int) -> str:
+    back = tip.y - sign * _ARROW
+    return f"M{tip.x:.1f},{tip.y:.1f} L{tip.x - 3.2:.1f},{back:.1f} L{tip.x + 3.2:.1f},{back:.1f} Z"
+
+
+_Box = tuple[float, float, float, float]
+
+
+def _edge_label(
+    layout: Layout, pair: tuple[str, str], points: Sequence[Point], edge: _Edge, style: str, occupied: list[_Box]
+) -> Markup:
+    """The count, on its line where there is room. Adds the place to `occupied`."""
+    text = count(edge.taken)
+    if pair[0] == pair[1]:
+        node = layout.nodes[pair[0]]
+        places = [Point(node.x + node.width / 2 + _LOOP + _CHARACTER * len(text) / 2 + 7, node.y)]
+    else:
+        places = [_on_line(points, share) for share in (0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78)]
+    boxes = [_box(place, text) for place in places]
+    free = [position for position, box in enumerate(boxes) if not any(_overlap(box, other) for other in occupied)] or [
+        0
+    ]
+    place = places[free[0]]
+    occupied.append(boxes[free[0]])
+    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(
+        style.replace("edge", "number"), place.x, place.y + 4, text
+    )
+
+
+def _on_line(points: Sequence[Point], share: float) -> Point:
+    """Where `_curve` is at this share of its height."""
+    y = points[0].y + share * (points[-1].y - points[0].y)
+    for here, there in itertools.pairwise(points):
+        low, high = sorted((here.y, there.y))
+        if low <= y <= high:
+            along = (y - here.y) / (there.y - here.y)
+            eased = along * along * (3 - 2 * along)
+            return Point(here.x + eased * (there.x - here.x), y)
+    return points[-1]
+
+
+def _box(middle: Point, text: str) -> _Box:
+    half = _CHARACTER * len(text) / 2 + 1
+    return (middle.x - half, middle.y - _LABEL_HEIGHT / 2, middle.x + half, middle.y + _LABEL_HEIGHT / 2)
+
+
+def _node_box(layout: Layout, state: str) -> _Box:
+    node = layout.nodes[state]
+    return (
+        node.x - node.width / 2,
+        node.y - _NODE_HEIGHT / 2,
+        node.x + node.width / 2,
+        node.y + _NODE_HEIGHT / 2,
+    )
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _short(state: str) -> str:
+    return state if len(state) <= LONGEST_LABEL else f"{state[:11]}\N{HORIZONTAL ELLIPSIS}{state[-9:]}"

@@ -1,0 +1,207 @@
+"""The report over a journal: every job's table as Parquet, and one HTML page of what they say."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from dispatcher.errors import DispatcherError
+from pipeline.spark.report.digests.journal_digests import JournalDigests, journal_digests
+from pipeline.spark.report.page.formats import count, duration
+from pipeline.spark.report.page.page import render_page
+from pipeline.spark.report.page.page_sections import PageData
+from pipeline.spark.report.page.page_views import Figure
+from pipeline.spark.report.plots.plot_style import Rows
+from pipeline.spark.report.tables.comparison import comparison
+from pipeline.spark.report.tables.report_rows import row_count, rows_of_page, total
+from pipeline.spark.report.tables.report_tables import write_tables
+from pipeline.spark.source.journal import JournalTables, is_remote, journal_damage, read_journal
+from pipeline.spark.source.journal_source import local_path
+
+_DECLARED = "machine string, from_state string, event_type string, to_state string"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where a report is, and its headline figures."""
+
+    page: Path
+    tables: Path
+    events: int
+    failed_events: int
+    applications: int
+    applications_by_final_state: Mapping[str, int]
+    containers: int
+    nodes: int
+    oversubscribed_nodes: int
+    transitions: int
+    unknown_transitions: int
+    """Transitions, not kinds of them, that no machine declares or that a machine refused."""
+    first_at: int | None
+    """Unix ns in the clock of the run; None where the journal is empty."""
+    last_at: int | None
+    damage: Sequence[str] = ()
+    """A line for each part of the journal that could not be read and was passed over."""
+
+    @property
+    def span_s(self) -> float:
+        """Length of the run in its own clock."""
+        return 0.0 if self.first_at is None or self.last_at is None else (self.last_at - self.first_at) / 1e9
+
+
+def write_report(
+    spark: SparkSession,
+    journal_path: str | Path,
+    output: str | Path,
+    *,
+    declared: DataFrame | None = None,
+    compare: str | Path | None = None,
+    tables: JournalTables | None = None,
+) -> Report:
+    """Report on the journal at `journal_path`: Parquet below `output`/tables, and `output`/report.html.
+
+    Blocks until all is written. Tables and page of an earlier report are replaced, other files stay. Spark
+    writes the tables and this process the page, so with a remote Spark both need to see the same `output`.
+
+    `declared`: the transitions that the machines declare, as `transition_counts` takes them; by default those
+    of the resource manager's machines.
+    `compare`: the journal of an earlier run; its tables go to `output`/before, and the page says what has changed.
+    `tables`: what to report on instead of reading `journal_path`, which then only names it on the page.
+
+    Raises:
+        JournalError: there is no journal at `journal_path`, or none at `compare`.
+        DispatcherError: `output` cannot be written.
+    """
+    folder = Path(output).absolute()
+    damage: Sequence[str] = ()
+    digests = None
+    if tables is None:
+        tables, damage = read_journal(spark, journal_path), journal_damage(journal_path)
+        digests = _digests(spark, journal_path)
+    before = None if compare is None else read_journal(spark, compare)
+    if declared is None:
+        declared = declared_by_resource_manager(spark)
+    with _writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    # Of an earlier report, it would compare with a journal that this one is not about.
+    shutil.rmtree(folder / "tables" / "comparison", ignore_errors=True)
+    written = write_tables(spark, tables, folder / "tables", declared, digests=digests)
+    if before is not None and compare is not None:
+        compared = write_tables(spark, before, folder / "before", declared, digests=_digests(spark, compare))
+        changes = comparison(compared["key_figures"], written["key_figures"])
+        changes.write.mode("overwrite").parquet(str(folder / "tables" / "comparison"))
+    before_name = None if compare is None else str(compare)
+    return write_page(folder, str(journal_path), damage=damage, compared_with=before_name)
+
+
+def _digests(spark: SparkSession, journal: str | Path) -> JournalDigests | None:
+    """What reads the journal quickest; None where only Spark's own machines can tell."""
+    return None if is_remote(spark) else journal_digests(local_path(str(journal)).absolute())
+
+
+def write_page(folder: Path, journal: str, *, damage: Sequence[str] = (), compared_with: str | None = None) -> Report:
+    """Write `folder`/report.html from the tables that are in `folder`/tables, those absent being shown as empty.
+
+    `journal` and `compared_with` are names to show. Reads with bounded memory, without Spark.
+
+    Raises:
+        DispatcherError: the page cannot be written.
+    """
+    rows = rows_of_page(folder / "tables")
+    if compared_with is None:
+        rows.pop("comparison", None)
+    report = _summary(folder, rows, damage)
+    data = PageData(journal, report.first_at, report.last_at, rows, damage, compared_with)
+    with _writing_to(report.page):
+        report.page.write_text(render_page(data, _headlines(report, rows)), encoding="utf-8")
+    return report
+
+
+def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> Report:
+    tables = folder / "tables"
+    states = {row["final_state"]: row["applications"] for row in rows["applications_by_final_state"]}
+    [totals] = rows["run_totals"] or [dict.fromkeys(_TOTALS, 0) | {"first_at": None, "last_at": None}]
+    return Report(
+        page=folder / "report.html",
+        tables=tables,
+        applications=sum(states.values()),
+        applications_by_final_state=states,
+        containers=row_count(tables / "containers"),
+        nodes=row_count(tables / "node_peaks"),
+        oversubscribed_nodes=total(tables / "node_peaks", "oversubscribed"),
+        unknown_transitions=total(tables / "unknown_transitions", "count"),
+        damage=tuple(damage),
+        **{name: totals[name] for name in _TOTALS},
+    )
+
+
+_TOTALS = ("events", "failed_events", "transitions", "first_at", "last_at")
+
+
+def _headlines(report: Report, rows: Mapping[str, Rows]) -> list[Figure]:
+    states = [f"{count(number)} {state}" for state, number in report.applications_by_final_state.items()]
+    problems = {
+        "Failed events": (report.failed_events, f"of {count(report.events)} events"),
+        "Unknown transitions": (report.unknown_transitions, f"of {count(report.transitions)} transitions"),
+        "Oversubscribed nodes": (report.oversubscribed_nodes, f"of {count(report.nodes)} nodes"),
+    }
+    return [
+        Figure("Span of the run", duration(report.span_s), "in the clock of the run"),
+        Figure("Applications", count(report.applications), ", ".join(states)),
+        Figure("Containers", count(report.containers), f"on {count(report.nodes)} nodes"),
+        *_longest_wait(rows["waiting_by_queue"]),
+        *_never_placed(rows["waiting_by_queue"]),
+        *(
+            Figure(name, count(number), whole, "bad" if number else "good")
+            for name, (number, whole) in problems.items()
+        ),
+    ]
+
+
+def _longest_wait(queues: Rows) -> list[Figure]:
+    placed = [row for row in queues if row["p95_s"] is not None]
+    if not placed:
+        return []
+    slowest = max(placed, key=lambda row: row["p95_s"])
+    queue = "applications of no known queue" if slowest["queue"] is None else f"queue {slowest['queue']}"
+    detail = f"95 % of {queue}, the slowest, waited less for a container"
+    return [Figure("Longest waits", duration(slowest["p95_s"]), detail)]
+
+
+def _never_placed(queues: Rows) -> list[Figure]:
+    waiting = sum(row["never_placed"] for row in queues)
+    if not queues:
+        return []
+    return [Figure("Never placed", count(waiting), "applications without any container", "bad" if waiting else "good")]
+
+
+def declared_by_resource_manager(spark: SparkSession) -> DataFrame:
+    """The transitions that the resource manager's machines declare: machine, from_state, event_type, to_state."""
+    from statemachines.resourcemanager import FACTORIES
+
+    kinds = {
+        (machine, _name(from_state), _name(event), _name(to_state))
+        for machine, factory in FACTORIES.items()
+        for from_state, event, to_states, _ in factory.transitions()
+        for to_state in to_states
+    }
+    return spark.createDataFrame(sorted(kinds), _DECLARED)
+
+
+def _name(member: object) -> str:
+    return str(getattr(member, "name", member))
+
+
+@contextmanager
+def _writing_to(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DispatcherError(
+            f"{path}: the report cannot be written here ({error.strerror}). Name another folder for it."
+        ) from error

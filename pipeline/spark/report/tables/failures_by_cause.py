@@ -1,0 +1,100 @@
+"""What went wrong, by cause: events that no handler took or that one failed on, and what did not end well."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.spark.report.tables.jobs import has_moved
+
+_MACHINES = ("RMApp", "RMAppAttempt")
+_BAD_ENDS = ("FAILED", "KILLED")
+# In these the end has been decided already: what leads out of them is no cause.
+_IS_ENDING = ("FINAL_SAVING", "FINISHING", "KILLING")
+
+
+def failures(events: DataFrame, transitions: DataFrame) -> DataFrame:
+    """One row per cause: how often, when for the first and the last time, and an example.
+
+    Of an event the cause is its type and the class of the error; of an application or an attempt that was killed or
+    failed it is the event that decided that, and the state which it was in.
+
+    In:  the journal's tables; of events at least those that were not handled.
+    Out: subject string ("event", or the machine), result string (failed or unregistered, or the end state),
+         event_class string (null for machines), event_type string, from_state string (null for events), error_class
+         string (null where there is no error; all of these are unique together), count long > 0, first_seq, last_seq
+         long (of the event, or of the end), example_entity string (can be null), example_error string (null where there
+         is none): those of the first.
+    """
+    return _failed_events(events).unionByName(_bad_ends(transitions))
+
+
+def _failed_events(events: DataFrame) -> DataFrame:
+    keys = ["event_class", "event_type", "error_class"]
+    # A struct's least value is that with the least seq.
+    first = F.min(F.struct("seq", "entity", "error")).alias("first")
+    return (
+        events.where(F.col("outcome") != "handled")
+        .select(
+            "seq",
+            F.col("outcome").alias("result"),
+            "event_class",
+            "event_type",
+            "entity",
+            "error",
+            F.substring_index("error", ":", 1).alias("error_class"),
+        )
+        .groupBy("result", *keys)
+        .agg(F.count("*").alias("count"), first, F.max("seq").alias("last_seq"))
+        .select(
+            F.lit("event").alias("subject"),
+            "result",
+            "event_class",
+            "event_type",
+            F.lit(None).cast("string").alias("from_state"),
+            "error_class",
+            "count",
+            F.col("first.seq").alias("first_seq"),
+            "last_seq",
+            F.col("first.entity").alias("example_entity"),
+            F.col("first.error").alias("example_error"),
+        )
+    )
+
+
+def _bad_ends(transitions: DataFrame) -> DataFrame:
+    decides = ~F.col("from_state").isin(*_IS_ENDING)
+    ended = F.max(F.when(F.col("to_state").isin(*_BAD_ENDS), F.struct("seq", "to_state", "from_state", "event_type")))
+    cause = F.max(F.when(decides, F.struct("seq", "from_state", "event_type")))
+    lives = (
+        transitions.where(F.col("machine").isin(*_MACHINES) & has_moved())
+        .groupBy("machine", "entity")
+        .agg(ended.alias("ended"), cause.alias("cause"))
+        .where(F.col("ended").isNotNull())
+        .select(
+            F.col("machine").alias("subject"),
+            "entity",
+            F.col("ended.to_state").alias("result"),
+            F.col("ended.seq").alias("seq"),
+            F.coalesce("cause.event_type", "ended.event_type").alias("event_type"),
+            F.coalesce("cause.from_state", "ended.from_state").alias("from_state"),
+        )
+    )
+    first = F.min(F.struct("seq", "entity")).alias("first")
+    return (
+        lives.groupBy("subject", "result", "event_type", "from_state")
+        .agg(F.count("*").alias("count"), first, F.max("seq").alias("last_seq"))
+        .select(
+            "subject",
+            "result",
+            F.lit(None).cast("string").alias("event_class"),
+            "event_type",
+            "from_state",
+            F.lit(None).cast("string").alias("error_class"),
+            "count",
+            F.col("first.seq").alias("first_seq"),
+            "last_seq",
+            F.col("first.entity").alias("example_entity"),
+            F.lit(None).cast("string").alias("example_error"),
+        )
+    )

@@ -1,0 +1,218 @@
+"""Jobs over a resource manager's journal: its applications and the kinds of its transitions.
+
+Each takes and gives DataFrames; all times are Unix ns in the clock of the run, and all durations say their unit.
+What happened first is decided by `seq` alone: in virtual time many events share one nanosecond. One event
+moves a machine at most once, so `seq` orders the transitions of one entity without ties.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.spark.source.journal import PAYLOADS
+
+NS_PER_S = 1e9
+
+APPLICATION_END_STATES = ("FINISHED", "FAILED", "KILLED")
+KIND = ["machine", "from_state", "event_type", "to_state"]
+"""What tells one kind of transition from another."""
+_FIRST_STATE = "NEW"
+
+
+def first_payload(events: DataFrame, event_class: str, event_type: str) -> DataFrame:
+    """One row per entity: the first event of this type about it, with what its payload says.
+
+    In:  journal events; the type is one of those in `PAYLOADS`.
+    Out: entity string (unique), enqueued_at long, payload struct as in `PAYLOADS`, null if the event has none.
+    """
+    earlier = F.lag("seq").over(Window.partitionBy("entity").orderBy("seq"))
+    payload = F.from_json("payload", PAYLOADS[event_class, event_type])
+    return (
+        events.where((F.col("event_class") == event_class) & (F.col("event_type") == event_type))
+        .select("entity", "seq", "enqueued_at", "payload")
+        .select("*", earlier.alias("earlier"))
+        .where(F.col("earlier").isNull())
+        .select("entity", "enqueued_at", payload.alias("payload"))
+    )
+
+
+def has_moved() -> Column:
+    """Of a journal transition: valid, and not one that keeps its state."""
+    return F.col("valid") & (F.col("from_state") != F.col("to_state"))
+
+
+def run_totals(events: DataFrame, transitions: DataFrame) -> DataFrame:
+    """One row: what the journal holds, and the time it covers.
+
+    In:  the journal's tables.
+    Out: events, failed_events, transitions long, first_at, last_at long: the time from the first arrival of an
+         event to the last end of one, widened to hold all transitions, whose segments are closed at other
+         times; both null where there are no rows.
+    """
+    of_events = events.agg(
+        F.count("*").alias("events"),
+        F.count_if(F.col("outcome") == "failed").alias("failed_events"),
+        F.min("enqueued_at").alias("first_event_at"),
+        F.max("finished_at").alias("last_event_at"),
+    )
+    of_transitions = transitions.agg(
+        F.count("*").alias("transitions"),
+        F.min("at").alias("first_transition_at"),
+        F.max("at").alias("last_transition_at"),
+    )
+    # One row on either side: each an aggregate without keys.
+    return of_events.join(of_transitions, how="cross").select(
+        "events",
+        "failed_events",
+        "transitions",
+        F.least("first_event_at", "first_transition_at").alias("first_at"),
+        F.greatest("last_event_at", "last_transition_at").alias("last_at"),
+    )
+
+
+def applications(events: DataFrame, transitions: DataFrame, intervals: DataFrame) -> DataFrame:
+    """One row per application that was submitted or changed its state.
+
+    In:  the journal's tables; `intervals` as from `container_intervals`.
+    Out: id string (unique), name string, user string, queue string, final_state string (the last one if it has
+         not ended), is_final boolean, submitted_at long, first_container_at long (null if it never got one),
+         ended_at long (null if it has not ended), wait_s double >= 0 (submission to first container, null if
+         either is). What a submission says is null where the journal does not hold it.
+    """
+    submissions = first_payload(events, "RMAppEventType", "START").select(
+        F.col("entity").alias("id"), F.col("enqueued_at").alias("submitted_at"), "payload"
+    )
+    has_ended = has_moved() & F.col("to_state").isin(*APPLICATION_END_STATES)
+    states = (
+        transitions.where((F.col("machine") == "RMApp") & F.col("valid"))
+        .groupBy(F.col("entity").alias("id"))
+        .agg(
+            F.max_by("to_state", "seq").alias("last_state"),
+            F.min(F.when(has_ended, F.col("at"))).alias("ended_at"),
+        )
+    )
+    first_containers = intervals.groupBy(F.col("application").alias("id")).agg(
+        F.min("started_at").alias("first_container_at")
+    )
+    final_state = F.coalesce("last_state", F.lit(_FIRST_STATE))
+    return (
+        submissions.join(states, on="id", how="full")  # 1:1, either may be absent
+        .join(first_containers, on="id", how="left")  # n:0..1, one row per application on the right
+        .select(
+            "id",
+            F.col("payload.name").alias("name"),
+            F.col("payload.user").alias("user"),
+            F.col("payload.queue").alias("queue"),
+            final_state.alias("final_state"),
+            final_state.isin(*APPLICATION_END_STATES).alias("is_final"),
+            "submitted_at",
+            "first_container_at",
+            "ended_at",
+            ((F.col("first_container_at") - F.col("submitted_at")) / NS_PER_S).alias("wait_s"),
+        )
+    )
+
+
+def applications_by_final_state(applications: DataFrame) -> DataFrame:
+    """One row per state that an application is in at the end of the journal.
+
+    In:  rows of `applications`.
+    Out: final_state string (unique), is_final boolean, applications long > 0.
+    """
+    return (
+        applications.groupBy("final_state", "is_final")
+        .agg(F.count("*").alias("applications"))
+        .select("final_state", "is_final", "applications")
+    )
+
+
+def waiting_by_queue(applications: DataFrame) -> DataFrame:
+    """One row per queue: how long its applications waited for their first container.
+
+    In:  rows of `applications`.
+    Out: queue string (unique; null: not in the journal), applications long > 0, p50_s, p95_s, max_s double (exact, over
+         those that got a container; null if none did), never_placed long.
+    """
+    return _waiting(applications, "queue")
+
+
+def waiting_by_user(applications: DataFrame) -> DataFrame:
+    """One row per queue and user, else as `waiting_by_queue`.
+
+    In:  rows of `applications`.
+    Out: queue, user string (unique together; null: not in the journal), applications long > 0, p50_s, p95_s, max_s
+         double, never_placed long.
+    """
+    return _waiting(applications, "queue", "user")
+
+
+def _waiting(applications: DataFrame, *keys: str) -> DataFrame:
+    return (
+        applications.groupBy(*keys)
+        .agg(
+            F.count("*").alias("applications"),
+            F.percentile("wait_s", [0.5, 0.95]).alias("waits"),
+            F.max("wait_s").alias("max_s"),
+            F.count_if(F.col("first_container_at").isNull()).alias("never_placed"),
+        )
+        .select(
+            *keys,
+            "applications",
+            F.col("waits")[0].alias("p50_s"),
+            F.col("waits")[1].alias("p95_s"),
+            "max_s",
+            "never_placed",
+        )
+    )
+
+
+def transition_counts(transitions: DataFrame, declared: DataFrame) -> DataFrame:
+    """One row per kind of transition that was made or refused.
+
+    In:  journal transitions; `declared`: machine, from_state, event_type, to_state strings, in which a
+         transition to one of several states has a row for each.
+    Out: machine, from_state, event_type, to_state string, valid boolean (unique together), count long > 0,
+         declared boolean.
+    """
+    return summed_transitions(transitions.select(*KIND, "valid", F.lit(1).cast("long").alias("count")), declared)
+
+
+def summed_transitions(counts: DataFrame, declared: DataFrame) -> DataFrame:
+    """As `transition_counts`, from rows that have been counted in parts.
+
+    In:  machine, from_state, event_type, to_state string, valid boolean, count long, of which several rows can be for
+         the same; `declared` as there.
+    """
+    known = declared.select(*KIND, F.lit(True).alias("declared")).distinct()
+    return (
+        counts.groupBy(*KIND, "valid")
+        .agg(F.sum("count").alias("count"))
+        .join(F.broadcast(known), on=KIND, how="left")  # n:0..1, the declared kinds are distinct
+        .select(*KIND, "count", "valid", F.coalesce("declared", F.lit(False)).alias("declared"))
+    )
+
+
+def mined_graph(counts: DataFrame, declared: DataFrame) -> DataFrame:
+    """The transitions that were seen, and of the machines that were seen those that were declared and never made.
+
+    In:  rows of `transition_counts`; `declared` as there.
+    Out: as `transition_counts`, with count 0 and valid true where a declared transition was not made.
+    """
+    made = counts.where("valid").select(*KIND)
+    never = (
+        declared.select(*KIND)
+        .distinct()
+        .join(counts.select("machine").distinct(), on="machine", how="left_semi")
+        .join(made, on=KIND, how="left_anti")
+        .select(*KIND, F.lit(0).cast("long").alias("count"), F.lit(True).alias("valid"), F.lit(True).alias("declared"))
+    )
+    return counts.select(*KIND, "count", "valid", "declared").unionAll(never)
+
+
+def unknown_transitions(counts: DataFrame) -> DataFrame:
+    """One row per kind of transition that no machine declares, or that a machine refused.
+
+    In, out: rows of `transition_counts`.
+    """
+    return counts.where(~F.col("declared") | ~F.col("valid")).select(*counts.columns)

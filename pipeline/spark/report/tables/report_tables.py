@@ -1,0 +1,218 @@
+"""All tables of the report, each computed once and written as Parquet.
+
+Each table of the journal is read twice: once for the time that the journal covers (outcome, enqueued_at and finished_at
+of events, at of transitions), and once in full, for a digest (`event_digest.READS` and `transition_digest.READS`). The
+digests are written beside the tables until these are done; the tables are made of them, and of one another.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.spark.report.digests.event_digest import (
+    DEPTH_BUCKETS,
+    DEPTHS_PER_BUCKET,
+    SLOWEST,
+    TIME_BUCKETS,
+    digest_events,
+)
+from pipeline.spark.report.digests.event_digest import KINDS as EVENT_KINDS
+from pipeline.spark.report.digests.journal_digests import JournalDigests, Kinds
+from pipeline.spark.report.digests.time_buckets import TimeBuckets
+from pipeline.spark.report.digests.transition_digest import KINDS as MOVE_KINDS
+from pipeline.spark.report.digests.transition_digest import Ends, digest_transitions
+from pipeline.spark.report.tables import event_times, jobs, lifecycles, usage, utilisation
+from pipeline.spark.report.tables.comparison import key_figures
+from pipeline.spark.report.tables.failures_by_cause import failures
+from pipeline.spark.source.journal import JournalTables
+
+T = TypeVar("T")
+
+_STAGING = "_staging"
+_SIDE_BY_SIDE = 4
+"""Jobs at a time. Most are small, and Spark's driver is busy with each for longer than its tasks are."""
+
+
+def write_tables(
+    spark: SparkSession,
+    tables: JournalTables,
+    folder: str | Path,
+    declared: DataFrame,
+    *,
+    digests: JournalDigests | None = None,
+) -> Mapping[str, DataFrame]:
+    """Compute every table of the report and write it to a folder of its name in `folder`; what they hold, by name.
+
+    Blocks until all is written; tables of an earlier report are replaced. Spark writes, so with a remote one `folder`
+    is a folder that both see. Tables that do not need one another are computed side by side.
+
+    In:  the journal's tables; of transitions each partition has, of each entity, rows that follow one another in the
+         order of seq, as those of a journal do. `declared`: as `transition_counts` takes it. `digests`: of a journal
+         that Spark's tasks can read; `tables` are not read then.
+    Out: by name: run_totals, and the tables of the jobs of that name in this package's modules.
+    """
+    root = Path(folder)
+    with removed_at_the_end(root / _STAGING) as staging, ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+        report = TableFolder(spark, root)
+        ends = Ends.of(map(tuple, declared.select(*jobs.KIND).distinct().collect()))
+        if digests is None:
+            totals = jobs.run_totals(*tables).first()
+            start_at, end_at = (totals and totals["first_at"]) or 0, (totals and totals["last_at"]) or 0
+            digested = TableFolder(spark, staging)
+            making = (
+                lambda: _by_kind(digested.write("events", digest_events(tables.events, start_at, end_at)), EVENT_KINDS),
+                lambda: _by_kind(digested.write("moves", digest_transitions(tables.transitions, ends)), MOVE_KINDS),
+            )
+        else:
+            start_at, end_at, known = digests.start_at, digests.end_at, digests
+            making = (
+                lambda: known.events(spark, staging / "events"),
+                lambda: known.transitions(spark, staging / "moves", ends),
+            )
+        events, moves = _done(pool, making)
+        _done(
+            pool,
+            (
+                lambda: report.write("containers", usage.container_intervals(events["kept"], moves["move"])),
+                lambda: _write_event_tables(report, events, start_at, end_at),
+                lambda: _write_machine_tables(report, moves, declared, ends, end_at),
+                lambda: _write_problem_tables(report, events, moves, start_at, end_at),
+            ),
+        )
+        capacities = usage.node_capacities(events["kept"])
+        _done(
+            pool,
+            (
+                lambda: write_application_tables(report, events["kept"], moves["move"], capacities, start_at, end_at),
+                lambda: write_node_tables(report, capacities),
+                lambda: write_tables_over_time(report, capacities, start_at, end_at),
+            ),
+        )
+        report.write("key_figures", key_figures(report.written))
+    return report.written
+
+
+def _done(pool: ThreadPoolExecutor, steps: Iterable[Callable[[], T]]) -> list[T]:
+    """What the steps return, that are taken side by side."""
+    return [started.result() for started in [pool.submit(step) for step in steps]]
+
+
+def _by_kind(digest: DataFrame, kinds: Iterable[str]) -> Kinds:
+    return {kind: digest.where(F.col("kind") == kind) for kind in kinds}
+
+
+def _write_problem_tables(report: TableFolder, events: Kinds, moves: Kinds, start_at: int, end_at: int) -> None:
+    report.write("run_totals", _totals(events, moves, start_at, end_at))
+    report.write("failures", failures(events["kept"], moves["move"]))
+
+
+def _totals(events: Kinds, moves: Kinds, start_at: int, end_at: int) -> DataFrame:
+    """As `jobs.run_totals`, of digests."""
+    counted = events["group"].where("measure = 'handling_ns'")
+    of_events = counted.agg(
+        F.coalesce(F.sum("count"), F.lit(0)).cast("long").alias("events"),
+        F.coalesce(F.sum(F.when(F.col("outcome") == "failed", F.col("count"))), F.lit(0))
+        .cast("long")
+        .alias("failed_events"),
+    )
+    of_transitions = moves["count"].agg(F.coalesce(F.sum("count"), F.lit(0)).cast("long").alias("transitions"))
+    has_rows = (F.col("events") > 0) | (F.col("transitions") > 0)
+    return of_events.join(of_transitions, how="cross").select(  # one row on either side
+        "events",
+        "failed_events",
+        "transitions",
+        F.when(has_rows, F.lit(start_at)).cast("long").alias("first_at"),
+        F.when(has_rows, F.lit(end_at)).cast("long").alias("last_at"),
+    )
+
+
+class TableFolder:
+    """Tables in one folder. Each is computed once, when it is written; what needs it later reads it back."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self.written: dict[str, DataFrame] = {}
+
+    def write(self, name: str, table: DataFrame) -> DataFrame:
+        """Compute a table and write it, in place of an earlier one; returns it as it is read back. Blocks."""
+        path = str(self._folder / name)
+        table.write.mode("overwrite").parquet(path)
+        # With the schema at hand, Spark starts no job to look for one in the files.
+        self.written[name] = self._spark.read.schema(table.schema).parquet(path)
+        return self.written[name]
+
+
+@contextmanager
+def removed_at_the_end(folder: Path) -> Iterator[Path]:
+    """A folder for what is needed meanwhile."""
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_event_tables(report: TableFolder, digest: Kinds, start_at: int, end_at: int) -> None:
+    groups = digest["group"]
+    report.write("events_by_type", event_times.events_by_type(groups))
+    report.write("event_times", event_times.event_times(groups, TimeBuckets.over(start_at, end_at, TIME_BUCKETS)))
+    depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS)
+    report.write("queue_depth", event_times.queue_depth(digest["depth"], depths, DEPTHS_PER_BUCKET))
+    report.write("slowest_handlers", event_times.slowest_handlers(digest["slow"], SLOWEST))
+
+
+def _write_machine_tables(report: TableFolder, digest: Kinds, declared: DataFrame, ends: Ends, end_at: int) -> None:
+    counts = report.write("transition_counts", jobs.summed_transitions(digest["count"], declared))
+    report.write("unknown_transitions", jobs.unknown_transitions(counts))
+    report.write("mined_graph", jobs.mined_graph(counts, declared))
+    stretches = digest["stretch"]
+    crossing = lifecycles.crossing_stays(stretches, ends)
+    stayed = digest["stay"].withColumnRenamed("from_state", "state")
+    figures = ["machine", "state", "log_bucket", "count", "total", "least", "greatest"]
+    groups = stayed.select(*figures).unionAll(lifecycles.stay_groups(crossing).select(*figures))
+    times = report.write("time_in_state", lifecycles.time_in_state(groups))
+    longest = digest["long_stay"].select(
+        "machine", "entity", F.col("from_state").alias("state"), "seq", F.col("at").alias("from_at"), "stay_ns"
+    )
+    still_open = lifecycles.open_stays(stretches, ends, end_at)
+    report.write("stuck_entities", lifecycles.stuck_entities(longest.unionByName(crossing), still_open, times))
+
+
+def write_application_tables(
+    report: TableFolder, events: DataFrame, transitions: DataFrame, capacities: DataFrame, start_at: int, end_at: int
+) -> None:
+    """What is told of applications and queues; containers are written already."""
+    containers = report.written["containers"]
+    applications = report.write("applications", jobs.applications(events, transitions, containers))
+    report.write("applications_by_final_state", jobs.applications_by_final_state(applications))
+    report.write("waiting_by_queue", jobs.waiting_by_queue(applications))
+    report.write("waiting_by_user", jobs.waiting_by_user(applications))
+    report.write("application_timeline", lifecycles.application_timeline(transitions))
+    report.write("critical_paths", lifecycles.critical_paths(transitions, applications, end_at))
+    times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
+    by_queue = utilisation.queue_utilisation(containers, applications, capacities, times)
+    report.write("queue_utilisation", by_queue)
+
+
+def write_node_tables(report: TableFolder, capacities: DataFrame) -> None:
+    """What was taken of each node; containers are written already."""
+    containers = report.written["containers"]
+    node_usage = report.write("node_usage", usage.node_usage(containers))
+    devices = report.write("gpu_device_peaks", usage.gpu_device_peaks(containers))
+    report.write("node_peaks", usage.node_peaks(node_usage, devices, capacities))
+
+
+def write_tables_over_time(report: TableFolder, capacities: DataFrame, start_at: int, end_at: int) -> None:
+    """What the nodes held in each part of the time; containers are written already."""
+    containers = report.written["containers"]
+    report.write("containers_over_time", usage.containers_over_time(containers, start_at, end_at))
+    times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
+    report.write("node_utilisation", utilisation.node_utilisation(containers, capacities, times))

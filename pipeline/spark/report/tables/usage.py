@@ -1,0 +1,236 @@
+"""Jobs over a resource manager's journal: what containers take of their nodes, and when.
+
+A container occupies its node from its transition into ALLOCATED until its transition into an end state. Running
+sums go by `seq`: many changes share one nanosecond of virtual time, and ordered by time alone a container
+could seem to start before the one whose place it takes has ended.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.spark.report.tables.jobs import first_payload, has_moved
+
+CONTAINER_END_STATES = ("COMPLETED", "EXPIRED", "RELEASED", "KILLED")
+_END_STATES = len(CONTAINER_END_STATES)
+WHOLE_GPU_MILLI = 1000
+
+
+def container_intervals(events: DataFrame, transitions: DataFrame) -> DataFrame:
+    """One row per container that was allocated: where, what it takes, and from when to when.
+
+    In:  the journal's tables.
+    Out: container string (unique), application, attempt, node, kind string, memory_mb, vcores_milli, gpus (whole
+         devices), gpu_milli (thousandths of each of them) long, gpu_devices array<int>, started_seq,
+         started_at, ended_seq, ended_at long, end_state string. The last three are null while it runs; what
+         the container's START says is null where the journal does not hold it.
+    """
+    starts = first_payload(events, "RMContainerEventType", "START").select("entity", "payload")
+    moves = transitions.where((F.col("machine") == "RMContainer") & has_moved())
+    has_started, has_ended = F.col("to_state") == "ALLOCATED", F.col("to_state").isin(*CONTAINER_END_STATES)
+    # Whole numbers alone can be aggregated without a sort; so the end's state goes as its number, below the seq.
+    number = F.array_position(F.lit(list(CONTAINER_END_STATES)), F.col("to_state"))
+    ended = F.min(F.when(has_ended, F.col("seq") * _END_STATES + number - 1))
+    return (
+        moves.groupBy("entity")
+        .agg(
+            F.min(F.when(has_started, F.col("seq"))).alias("started_seq"),
+            F.min(F.when(has_started, F.col("at"))).alias("started_at"),
+            ended.alias("ended"),
+            F.min(F.when(has_ended, F.col("at"))).alias("ended_at"),
+        )
+        .where(F.col("started_seq").isNotNull())
+        .join(starts, on="entity", how="left")  # 1:0..1
+        .select(
+            F.col("entity").alias("container"),
+            "payload.application",
+            "payload.attempt",
+            "payload.node",
+            "payload.kind",
+            "payload.memory_mb",
+            "payload.vcores_milli",
+            "payload.gpus",
+            "payload.gpu_milli",
+            "payload.gpu_devices",
+            "started_seq",
+            "started_at",
+            F.call_function("div", F.col("ended"), F.lit(_END_STATES)).alias("ended_seq"),
+            "ended_at",
+            F.get(F.lit(list(CONTAINER_END_STATES)), (F.col("ended") % _END_STATES).cast("int")).alias("end_state"),
+        )
+    )
+
+
+def _changes(intervals: DataFrame, *names: str) -> DataFrame:
+    """One row per start and per end of a container: seq, at, sign (1 or -1), and the columns named."""
+    start = F.struct(F.col("started_seq").alias("seq"), F.col("started_at").alias("at"), F.lit(1).alias("sign"))
+    end = F.struct(F.col("ended_seq").alias("seq"), F.col("ended_at").alias("at"), F.lit(-1).alias("sign"))
+    return (
+        intervals.select(F.explode(F.array(start, end)).alias("change"), *names)
+        .where(F.col("change.seq").isNotNull())
+        .select("change.*", *names)
+    )
+
+
+def _signed(name: str) -> Column:
+    return (F.col("sign") * F.col(name)).alias(name)
+
+
+def node_usage(intervals: DataFrame) -> DataFrame:
+    """One row per node and event that changed what its containers take: the sums right after it.
+
+    In:  rows of `container_intervals`.
+    Out: node string, seq long (unique together), at long, containers long, memory_mb long, vcores_milli long,
+         gpu_milli_total long (thousandths of a GPU, over all devices); all >= 0.
+    """
+    until_now = Window.partitionBy("node").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    taken = ["containers", "memory_mb", "vcores_milli", "gpu_milli_total"]
+    each = intervals.where(F.col("node").isNotNull()).select(
+        "node",
+        "started_seq",
+        "started_at",
+        "ended_seq",
+        "ended_at",
+        F.lit(1).alias("containers"),
+        "memory_mb",
+        "vcores_milli",
+        (F.col("gpus") * F.col("gpu_milli")).alias("gpu_milli_total"),
+    )
+    # One row per event first: what one event frees and takes is no use at any time.
+    return (
+        _changes(each, "node", *taken)
+        .groupBy("node", "seq")
+        .agg(F.min("at").alias("at"), *(F.sum(_signed(name)).alias(name) for name in taken))
+        .select("node", "seq", "at", *(F.sum(name).over(until_now).alias(name) for name in taken))
+    )
+
+
+def gpu_device_peaks(intervals: DataFrame) -> DataFrame:
+    """One row per GPU that a container held: the most of it that was taken at one time.
+
+    In:  rows of `container_intervals`.
+    Out: node string, device int (unique together), peak_milli long (thousandths of the device).
+    """
+    until_now = (
+        Window.partitionBy("node", "device").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    return (
+        _changes(intervals.where(F.col("node").isNotNull()), "node", "gpu_milli", "gpu_devices")
+        .select("node", "seq", F.explode("gpu_devices").alias("device"), _signed("gpu_milli"))
+        .groupBy("node", "device", "seq")
+        .agg(F.sum("gpu_milli").alias("gpu_milli"))
+        .select("node", "device", F.sum("gpu_milli").over(until_now).alias("taken_milli"))
+        .groupBy("node", "device")
+        .agg(F.max("taken_milli").alias("peak_milli"))
+        .select("node", "device", "peak_milli")
+    )
+
+
+def node_capacities(events: DataFrame) -> DataFrame:
+    """One row per node that registered, with the capacity that it registered with first.
+
+    In:  journal events.
+    Out: node string (unique), host, rack string, gpu_model string (null if not told), memory_mb, vcores_milli,
+         gpus long.
+    """
+    return first_payload(events, "RMNodeEventType", "STARTED").select(
+        F.col("entity").alias("node"),
+        "payload.host",
+        "payload.rack",
+        "payload.gpu_model",
+        "payload.memory_mb",
+        "payload.vcores_milli",
+        "payload.gpus",
+    )
+
+
+def node_peaks(usage: DataFrame, devices: DataFrame, capacities: DataFrame) -> DataFrame:
+    """One row per node: its capacity, and the most that was taken of it at one time.
+
+    In:  rows of `node_usage`, `gpu_device_peaks` and `node_capacities`.
+    Out: node string (unique), rack, gpu_model string, memory_mb, peak_memory_mb, vcores_milli,
+         peak_vcores_milli, gpu_milli (all devices), peak_gpu_milli, peak_gpu_device_milli (of one device),
+         peak_containers long, oversubscribed boolean: more was taken than is there, of any of these or of one
+         GPU. Capacities are null for a node whose registration is not in the journal; peaks are 0 for one
+         that never held a container.
+    """
+    peaks = usage.groupBy("node").agg(
+        F.max("memory_mb").alias("peak_memory_mb"),
+        F.max("vcores_milli").alias("peak_vcores_milli"),
+        F.max("gpu_milli_total").alias("peak_gpu_milli"),
+        F.max("containers").alias("peak_containers"),
+    )
+    device_peaks = devices.groupBy("node").agg(F.max("peak_milli").alias("peak_gpu_device_milli"))
+    names = ["peak_memory_mb", "peak_vcores_milli", "peak_gpu_milli", "peak_gpu_device_milli", "peak_containers"]
+    exceeded = (
+        (F.col("peak_memory_mb") > F.col("memory_mb"))
+        | (F.col("peak_vcores_milli") > F.col("vcores_milli"))
+        | (F.col("peak_gpu_milli") > F.col("gpu_milli"))
+        | (F.col("peak_gpu_device_milli") > WHOLE_GPU_MILLI)
+    )
+    return (
+        capacities.withColumn("gpu_milli", F.col("gpus") * WHOLE_GPU_MILLI)
+        .join(peaks, on="node", how="full")  # 1:1, either may be absent
+        .join(device_peaks, on="node", how="left")  # 1:0..1
+        .fillna(0, names)
+        .select(
+            "node",
+            "rack",
+            "gpu_model",
+            "memory_mb",
+            "peak_memory_mb",
+            "vcores_milli",
+            "peak_vcores_milli",
+            "gpu_milli",
+            "peak_gpu_milli",
+            "peak_gpu_device_milli",
+            "peak_containers",
+            F.coalesce(exceeded, F.lit(False)).alias("oversubscribed"),
+        )
+    )
+
+
+def containers_over_time(intervals: DataFrame, start_at: int, end_at: int, buckets: int = 200) -> DataFrame:
+    """One row per node and bucket of time: the most containers that it held at once in that time.
+
+    The time from `start_at` to `end_at` (Unix ns; no container may start or end outside) falls into `buckets`
+    equal parts. What runs on is carried forward, so every bucket has its row.
+
+    In:  rows of `container_intervals`.
+    Out: node string (null: the whole cluster), bucket int from 0 (unique together), starts_at long,
+         containers long. A node that never held a container has no rows.
+    """
+    width_ns = max(1, -(-(end_at - start_at + 1) // buckets))
+    until_now = Window.partitionBy("node").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    by_bucket = Window.partitionBy("node").orderBy("bucket")
+    previous, following = by_bucket.rowsBetween(-1, -1), by_bucket.rowsBetween(1, 1)
+    # Every change counts for its node and for the cluster, which is the null among the nodes.
+    scopes = F.when(F.col("node").isNotNull(), F.array("node", F.lit(None))).otherwise(F.array(F.lit(None)))
+    # A whole-number division: as doubles, times of a long run would round into the bucket past the last.
+    bucket = F.call_function("div", F.col("at") - start_at, F.lit(width_ns)).cast("int")
+    changed = (
+        _changes(intervals.select("*", F.explode(scopes).alias("scope")), "scope")
+        .select(F.col("scope").alias("node"), "seq", bucket.alias("bucket"), "sign")
+        .select("node", "seq", "bucket", F.sum("sign").over(until_now).alias("containers"))
+        .groupBy("node", "bucket")
+        .agg(F.max("containers").alias("most"), F.max_by("containers", "seq").alias("last"))
+    )
+    # Each bucket with a change also stands for those up to the next one, the first for those before it too.
+    stretches = changed.select(
+        "*",
+        F.lag("last", 1, 0).over(previous).alias("before"),
+        F.when(F.lag("bucket").over(previous).isNull(), 0).otherwise(F.col("bucket")).alias("from"),
+        (F.lead("bucket", 1, buckets).over(following) - 1).alias("to"),
+    )
+    held = (
+        F.when(F.col("each") < F.col("bucket"), 0)
+        .when(F.col("each") == F.col("bucket"), F.greatest("most", "before"))
+        .otherwise(F.col("last"))
+    )
+    return stretches.select("*", F.explode(F.sequence("from", "to")).alias("each")).select(
+        "node",
+        F.col("each").alias("bucket"),
+        (F.col("each").cast("long") * width_ns + start_at).alias("starts_at"),
+        held.alias("containers"),
+    )

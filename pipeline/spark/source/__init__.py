@@ -1,0 +1,1 @@
+"""The event journal, and logs of Hadoop's daemons, as Spark tables."""

@@ -1,0 +1,191 @@
+"""The event journal as Spark tables, with the columns that the journal's schema declares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from dispatcher.errors import JournalError
+from dispatcher.journal.format.schema import TABLES, Table
+from dispatcher.journal.reader import check_journal
+from pipeline.journal.arrow import UnknownColumnError
+from pipeline.journal.damage import quick_check
+from pipeline.spark.source.journal_source import DAMAGE, FORMAT, local_path, register_journal, table_schema
+
+__all__ = [
+    "PAYLOADS",
+    "JournalTables",
+    "journal_damage",
+    "journal_failure",
+    "read_journal",
+    "stream_journal",
+    "table_schema",
+]
+
+_LINES: Final = 200
+_FAILURE: Final = re.compile(
+    rf"(?:{re.escape(JournalError.__module__)}\.{JournalError.__qualname__}"
+    rf"|{re.escape(UnknownColumnError.__module__)}\.{UnknownColumnError.__qualname__}): (.+)"
+)
+
+PAYLOADS = {
+    ("RMAppEventType", "START"): "name string, user string, queue string",
+    ("RMContainerEventType", "START"): (
+        "application string, attempt string, node string, kind string, memory_mb long, vcores_milli long, "
+        "gpus long, gpu_milli long, gpu_devices array<int>"
+    ),
+    ("RMNodeEventType", "STARTED"): (
+        "host string, rack string, memory_mb long, vcores_milli long, gpus long, gpu_model string"
+    ),
+}
+"""What the payloads that the jobs read have in them, in DDL, by event class and type; any key can be left out."""
+
+_TIMES: Final = {"events": "started_at", "transitions": "at"}
+"""What `since` and `until` are about."""
+
+
+class JournalTables(NamedTuple):
+    """A journal's two tables; columns as in `dispatcher.journal.format.schema`, rows in any order: sort by `seq`."""
+
+    events: DataFrame
+    transitions: DataFrame
+
+
+def read_journal(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    mode: str = "PERMISSIVE",
+    since: int | None = None,
+    until: int | None = None,
+) -> JournalTables:
+    """The closed segments of the journal in the folder `path`, which can also be a file: URI.
+
+    Registers the format `dispatcher_journal` in the session (`register_journal`). Segments are listed when a
+    job runs. A table without rows is empty. `columns`: those to decode, by the name of the table; by default, and for a
+    table that is not named, all. `since` (included) and `until` (not): Unix ns; only events that were started, and
+    transitions that were made, in that time; segments outside of it are not read. `mode`: what becomes of a job that
+    meets damage: under `PERMISSIVE` it has the rows of whole frames only, and `journal_damage` tells what was passed
+    over; under `FAILFAST` it fails, and `journal_failure` finds the reason.
+
+    Raises:
+        JournalError: `path` is not a journal folder; with Spark Connect, where the folder is another machine's, a job
+            says so. UnknownColumnError: a table has no such column.
+    """
+    folder = local_path(str(path)).absolute()
+    if not is_remote(spark):
+        check_journal(folder)
+    options = {"mode": mode}
+    if since is None and until is None:
+        return JournalTables(*(_load(spark, spark.read, folder, table, columns, options) for table in TABLES))
+    options |= {name: str(time) for name, time in (("since", since), ("until", until)) if time is not None}
+    return JournalTables(
+        *(_load_between(spark, folder, table, columns, options, _TIMES[table.name], since, until) for table in TABLES)
+    )
+
+
+def _load_between(
+    spark: SparkSession,
+    folder: Path,
+    table: Table,
+    columns: Mapping[str, Sequence[str]] | None,
+    options: Mapping[str, str],
+    time: str,
+    since: int | None,
+    until: int | None,
+) -> DataFrame:
+    asked = list((columns or {}).get(table.name, [column.name for column in table.columns]))
+    rows = _load(spark, spark.read, folder, table, {table.name: list(dict.fromkeys([*asked, time]))}, options)
+    if since is not None:
+        rows = rows.where(F.col(time) >= since)
+    if until is not None:
+        rows = rows.where(F.col(time) < until)
+    return rows.select(*asked)
+
+
+def stream_journal(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    mode: str = "PERMISSIVE",
+    max_segments_per_trigger: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> JournalTables:
+    """As `read_journal`, as streams: each segment once, when it has been closed. They wait where there is no journal.
+
+    `max_segments_per_trigger`: of a batch, from Spark 4.2 on; None: all that there are. `fail_on_data_loss`: whether a
+    segment that was removed before the stream came to it fails the query; else it is logged in the driver's worker.
+
+    Raises:
+        UnknownColumnError: a table has no such column.
+    """
+    options = {"mode": mode, "failOnDataLoss": str(fail_on_data_loss).lower()}
+    if max_segments_per_trigger is not None:
+        options["maxSegmentsPerTrigger"] = str(max_segments_per_trigger)
+    folder = local_path(str(path)).absolute()
+    return JournalTables(*(_load(spark, spark.readStream, folder, table, columns, options) for table in TABLES))
+
+
+def _load(
+    spark: SparkSession,
+    reader: DataFrameReader | DataStreamReader,
+    folder: Path,
+    table: Table,
+    columns: Mapping[str, Sequence[str]] | None,
+    options: Mapping[str, str],
+) -> DataFrame:
+    register_journal(spark)
+    schema = table_schema(table, (columns or {}).get(table.name))
+    return reader.format(FORMAT).option("table", table.name).options(**options).schema(schema).load(str(folder))
+
+
+def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> list[str]:
+    """What cannot be read of a journal's closed segments, one line each; empty for a sound one.
+
+    Looks at the folder and the segments' ends: what is missing, or was cut off. With `spark` all bytes are read and
+    checked, by a job with a task for each segment. Many lines are cut to the first hundreds and a count of the rest.
+
+    Raises:
+        JournalError: `path` is not a journal folder, or a file cannot be read.
+    """
+    folder = local_path(str(path)).absolute()
+    if spark is None:
+        return [problem.problem for problem in quick_check(folder)]
+    if not is_remote(spark):
+        check_journal(folder)
+    register_journal(spark)
+    found = spark.read.format(FORMAT).option("table", DAMAGE).load(str(folder))
+    lines = [row["problem"] for row in found.orderBy("segment", "offset").limit(_LINES + 1).collect()]
+    if len(lines) <= _LINES:
+        return lines
+    return [*lines[:_LINES], f"{found.count() - _LINES:,} more; see: dispatcher journal verify {folder}"]
+
+
+def journal_failure(error: BaseException | None) -> str | None:
+    """What a journal's reader said, in one line, somewhere in an error that Spark has raised; None: it is not from one.
+
+    For errors of actions, of streaming queries and of Spark Connect.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, JournalError):
+            return str(error)
+        found = _FAILURE.search(str(error))
+        if found is not None:
+            return found[1]
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect, whose machines have folders of their own."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")

@@ -1,0 +1,204 @@
+"""The journal as a Spark data source, for batches and streams.
+
+    register_journal(spark)
+    spark.read.format("dispatcher_journal").option("table", "events").load("JOURNAL")
+    spark.readStream.format("dispatcher_journal").option("table", "transitions").load("JOURNAL")
+
+Options:
+
+    table     events or transitions (dispatcher.journal), or damage: a row for each stretch that is damaged and
+              each segment that is missing: segment string, offset and length long in bytes, null where a whole file is
+              concerned, problem string, a line for people. All bytes are read for it.
+    columns   names with commas: those to decode, by default all. A schema that the reader is given does the same.
+    mode      PERMISSIVE, the default: the rows of whole frames; what is passed over is logged in the worker.
+              FAILFAST: the task fails.
+    since     Unix ns: segments and frames that ended before are passed over; those on the border come whole
+    until     Unix ns: the same with those that began at that time or later
+    pushFilters   true: filters on seq and times, and those for equality on what repeats, such as event_type or machine,
+              pass over segments and frames without such rows, too. Only for what is loaded for one query: Spark
+              (4.1 to 4.3) keeps a query's filters with the DataFrame, and its next query would lack rows. By default
+              false.
+
+and of streams
+
+    maxSegmentsPerTrigger   how many segments a batch has at most, by default all that there are; from Spark 4.2 on
+    failOnDataLoss          true, the default: a segment that was removed before the stream came to it is an error.
+                            false: it is logged.
+
+A batch reads the closed segments that there are when it is planned, a stream each that is closed. Times are longs:
+compare them with Unix ns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+from weakref import WeakSet
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
+
+from dispatcher.errors import JournalError
+from dispatcher.journal.format.schema import TABLES, ColumnType, Table
+from dispatcher.journal.reader import check_journal
+from pipeline.journal.arrow import UnknownColumnError
+from pipeline.journal.conditions import TIME_COLUMNS, Conditions
+from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, Reading
+from pipeline.spark.source.journal_source_stream import JournalStreamReader
+
+FORMAT: Final = "dispatcher_journal"
+DAMAGE: Final = "damage"
+_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+_MODES: Final = ("PERMISSIVE", "FAILFAST")
+_TYPES: Final[dict[ColumnType, DataType]] = {"long": LongType(), "string": StringType(), "boolean": BooleanType()}
+_ARROW_TYPES: Final[dict[DataType, pa.DataType]] = {
+    LongType(): pa.int64(),
+    StringType(): pa.string(),
+    BooleanType(): pa.bool_(),
+}
+_SCHEMAS: Final = {
+    **{table.name: [StructField(column.name, _TYPES[column.type]) for column in table.columns] for table in TABLES},
+    DAMAGE: [
+        StructField("segment", StringType()),
+        StructField("offset", LongType()),
+        StructField("length", LongType()),
+        StructField("problem", StringType()),
+    ],
+}
+
+_registered: WeakSet[SparkSession] = WeakSet()
+
+
+def register_journal(spark: SparkSession) -> None:
+    """Make the format known to a session, and let Spark push filters to it. Repeating it does nothing."""
+    if spark not in _registered:
+        # Off by default, and then Spark refuses sources that take filters; the others do not mind.
+        spark.conf.set(_PUSHDOWN, "true")
+        spark.dataSource.register(JournalSource)
+        _registered.add(spark)
+
+
+def table_schema(table: Table, columns: Sequence[str] | None = None) -> StructType:
+    """A journal table's columns, by default all, in Spark's types. All are nullable, as Spark has it for files.
+
+    Raises:
+        UnknownColumnError: the table has no such column.
+    """
+    return _schema(table.name, columns)
+
+
+def local_path(path: str) -> Path:
+    """The folder that a path or a file: URI names.
+
+    Raises:
+        JournalError: a URI of another kind.
+    """
+    if not re.match(r"^[a-zA-Z][a-zA-Z0-9+.-]*:/", path):
+        return Path(path)
+    parts = urlsplit(path)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise JournalError(
+            f"{path}: a journal is read from a folder that is there under the same path for this process and for "
+            "Spark's workers, given as /path or file:///path. Copy it to one, or mount it."
+        )
+    return Path(unquote(parts.path))
+
+
+class JournalSource(DataSource):
+    """What Spark makes of the options. Spark calls it in Python workers on the driver's machine."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        columns = self.options.get("columns")
+        return _schema(self._table(), None if columns is None else [name.strip() for name in columns.split(",")])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        path = check_journal(self._path())
+        table, arrow = self._table(), _asked(schema, self._table())
+        if table == DAMAGE:
+            return DamageReader(path, arrow)
+        takes_filters = not self._choice("pushFilters", ("false", "true"))
+        reader = FilteringReader if takes_filters else JournalReader
+        return reader(Reading(path, table, arrow, self._fails_fast()), self._span(table))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        table = self._table()
+        if table == DAMAGE:
+            raise JournalError(f"{FORMAT}: the table {DAMAGE} cannot be streamed; read it as a batch")
+        reading = Reading(self._path(), table, _asked(schema, table), self._fails_fast())
+        return JournalStreamReader(reading, self._max_segments(), self._choice("failOnDataLoss", ("true", "false")))
+
+    def _table(self) -> str:
+        table = self.options.get("table", "")
+        if table not in _SCHEMAS:
+            raise JournalError(f"{FORMAT}: the option table is {table!r}; give it one of: {', '.join(_SCHEMAS)}")
+        return table
+
+    def _path(self) -> Path:
+        if "path" not in self.options:
+            raise JournalError(f'{FORMAT}: there is no path; name the journal\'s folder: .load("JOURNAL")')
+        return local_path(self.options["path"])
+
+    def _fails_fast(self) -> bool:
+        return not self._choice("mode", _MODES)
+
+    def _choice(self, option: str, choices: tuple[str, str]) -> bool:
+        """Whether the first of the choices is taken, as it is by default."""
+        given = self.options.get(option, choices[0])
+        for choice in choices:
+            if given.lower() == choice.lower():
+                return choice == choices[0]
+        raise JournalError(f"{FORMAT}: the option {option} is {given!r}; give it one of: {', '.join(choices)}")
+
+    def _span(self, table: str) -> Conditions:
+        """What `since` and `until` ask of a row's times."""
+        least, most = self._time("since"), self._time("until")
+        if least is None and most is None:
+            return Conditions()
+        last = None if most is None else most - 1
+        return Conditions(dict.fromkeys(TIME_COLUMNS[table], (least, last)))
+
+    def _time(self, option: str) -> int | None:
+        given = self.options.get(option)
+        if given is not None and not re.fullmatch(r"-?\d{1,19}", given):
+            raise JournalError(f"{FORMAT}: the option {option} is {given!r}; give it a time in Unix ns")
+        return None if given is None else int(given)
+
+    def _max_segments(self) -> int | None:
+        given = self.options.get("maxSegmentsPerTrigger")
+        if given is None:
+            return None
+        if not re.fullmatch(r"0*[1-9]\d{0,8}", given):
+            raise JournalError(f"{FORMAT}: the option maxSegmentsPerTrigger is {given!r}; give it a number from 1 on")
+        return int(given)
+
+
+def _schema(table: str, columns: Sequence[str] | None = None) -> StructType:
+    fields = {field.name: field for field in _SCHEMAS[table]}
+    for name in columns or ():
+        if name not in fields:
+            raise UnknownColumnError(f"the journal's table {table} has no column {name}. It has {', '.join(fields)}.")
+    return StructType([fields[name] for name in (fields if columns is None else columns)])
+
+
+def _asked(schema: StructType, table: str) -> pa.Schema:
+    """A schema that a user has given, or `_schema`, in Arrow's types.
+
+    Raises:
+        UnknownColumnError: the table has no such column, or one of another type.
+    """
+    for asked, known in zip(schema.fields, _schema(table, schema.names).fields, strict=True):
+        if asked.dataType != known.dataType:
+            raise UnknownColumnError(
+                f"the journal's column {table}.{asked.name} is of the type {known.dataType.simpleString()}, "
+                f"not {asked.dataType.simpleString()}. Read it as that, and cast it."
+            )
+    return pa.schema([pa.field(one.name, _ARROW_TYPES[one.dataType], one.nullable) for one in schema.fields])

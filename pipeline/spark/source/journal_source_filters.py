@@ -1,0 +1,56 @@
+"""Spark's filters as conditions on a journal's frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from dispatcher.journal.format.schema import Table
+from pipeline.journal.conditions import KIND_COLUMNS, TIME_COLUMNS, Conditions
+
+_LEAST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "GreaterThan": 1, "GreaterThanOrEqual": 0}
+_MOST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "LessThan": -1, "LessThanOrEqual": 0}
+
+
+def conditions_of(filters: Iterable[Any], table: Table) -> Conditions:
+    """What rows have to be like for all `filters` to hold, as far as it is known how to tell from a frame.
+
+    Filters are known by the name of their class: Spark 4.0 has none.
+    """
+    ranges: dict[str, tuple[int | None, int | None]] = {}
+    values: dict[str, frozenset[Any]] = {}
+    for one in filters:
+        kind, value = type(one).__name__, getattr(one, "value", None)
+        name = ".".join(getattr(one, "attribute", ()))
+        if value is None:
+            continue
+        if name == "seq" or name in TIME_COLUMNS[table.name]:
+            for least, most in _spans(kind, value):
+                old_least, old_most = ranges.get(name, (None, None))
+                ranges[name] = _greatest(old_least, least), _smallest(old_most, most)
+        elif name in KIND_COLUMNS[table.name]:
+            among = frozenset(value) if kind == "In" else frozenset((value,))
+            if kind in ("In", "EqualTo", "EqualNullSafe"):
+                values[name] = values[name] & among if name in values else among
+    return Conditions(ranges, values)
+
+
+def _spans(kind: str, value: Any) -> Iterable[tuple[int | None, int | None]]:
+    """Least and greatest value that a filter leaves; none if it is not known."""
+    if kind == "In":
+        numbers = [one for one in value if one is not None]
+        if numbers and all(type(one) is int for one in numbers):
+            yield min(numbers), max(numbers)
+    elif type(value) is int and (kind in _LEAST or kind in _MOST):
+        yield (
+            value + _LEAST[kind] if kind in _LEAST else None,
+            value + _MOST[kind] if kind in _MOST else None,
+        )
+
+
+def _greatest(one: int | None, other: int | None) -> int | None:
+    return max(one, other) if one is not None and other is not None else one if other is None else other
+
+
+def _smallest(one: int | None, other: int | None) -> int | None:
+    return min(one, other) if one is not None and other is not None else one if other is None else other

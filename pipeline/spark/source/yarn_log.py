@@ -1,0 +1,195 @@
+"""Logs of Hadoop's daemons as the journal's tables, and what they contradict of the machines' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dispatcher.journal.format.schema import EVENTS, TRANSITIONS, Table
+from pipeline.spark.source.journal import JournalTables
+from pipeline.yarnlog import LogClock, is_declared, log_files, mismatch
+from pipeline.yarnlog.batches import RECORDS, UNPARSED, record_batches, unparsed_batches
+from pipeline.yarnlog.messages import AUDIT_KEYS
+from pipeline.yarnlog.summary import TRANSITION_KINDS
+from statemachines.registry import FACTORIES
+
+_FILES = "file_number int, file string"
+_DECLARED = "machine string, from_state string, event_type string, to_state string"
+
+
+@dataclass(frozen=True)
+class YarnLogTables:
+    """What logs say, as tables; rows in any order: sort by `seq`.
+
+    Each line of each file is in one row of `events`, which has `line_count` of them, or is a row of `unparsed`.
+    The tables are read from the logs each time that a job needs one; `stored` reads them once for all.
+    """
+
+    records: DataFrame
+    """As `events`, with what the other tables are made of."""
+    unparsed: DataFrame
+    """One row per line that is of no record, or of one whose message is of no kind that is read: seq long (unique,
+    also over `events`), file string, line long (from 1), text string."""
+
+    @property
+    def events(self) -> DataFrame:
+        """One row per record: the journal's columns, then kind, file, level, thread, logger, text string, line,
+        line_count long.
+
+        event_class, event_type: of a transition the machine's event, of other records the class that logs and what
+        the record is. event_type is empty where the log does not tell it and the machine's table leaves several.
+        Null, as a log does not tell them: queue_ns, handling_ns, accepted_seq; redelivered is false. The record's
+        one time is enqueued_at, started_at and finished_at. outcome is failed where a machine refused the event or
+        an audit line says that something was not granted; error says why. text has all lines of the record.
+        """
+        columns = {
+            "enqueued_at": F.col("at"),
+            "started_at": F.col("at"),
+            "finished_at": F.col("at"),
+            "queue_ns": F.lit(None).cast("long"),
+            "handling_ns": F.lit(None).cast("long"),
+            "accepted_seq": F.lit(None).cast("long"),
+            "redelivered": F.lit(False),
+        }
+        more = ["kind", "file", "level", "thread", "logger", "text", "line", "line_count"]
+        return self.records.select(*_of_table(EVENTS, columns), *more)
+
+    @property
+    def transitions(self) -> DataFrame:
+        """One row per transition, made or refused: the journal's columns, then file string, line long, is_told
+        boolean.
+
+        is_told false: the log does not tell the event. event_type is then the only one by which the machine's table
+        leads there, or empty if that has none or several. entity is empty where the log does not tell it.
+        """
+        columns = {
+            "entity": F.coalesce("entity", F.lit("")),
+            "valid": F.col("kind") == "transition",
+        }
+        moves = self.records.where(F.col("kind").isin(*TRANSITION_KINDS))
+        return moves.select(*_of_table(TRANSITIONS, columns), "file", "line", "is_told")
+
+    @property
+    def audit(self) -> DataFrame:
+        """One row per audit line: seq, at long, file string, line long, logger string, then strings, null where the
+        line has none: user, ip, operation, target, result, and so on for each of `AUDIT_KEYS` in small letters."""
+        schema = ", ".join(f"{key} string" for key in AUDIT_KEYS)
+        return self._of_kind("audit", "logger", schema=schema, columns=[(key, key.lower()) for key in AUDIT_KEYS])
+
+    @property
+    def queue_sizes(self) -> DataFrame:
+        """One row per line on an event queue: seq, at long, file string, line long, queue string (the dispatcher's
+        name, or the class that logs), event_type string (null: of all types), size long (how many events are
+        queued), room_left long (how many more it takes); one of the two is null."""
+        columns = [(name, name) for name in ("queue", "event_type", "size", "room_left")]
+        schema = "queue string, event_type string, size long, room_left long"
+        return self._of_kind("queue_size", schema=schema, columns=columns)
+
+    @property
+    def registrations(self) -> DataFrame:
+        """One row per handler that a dispatcher got: seq, at long, file string, line long, event_class,
+        handler_class string, with their packages."""
+        columns = [("event_class", "event_class"), ("handler_class", "handler_class")]
+        schema = "event_class string, handler_class string"
+        return self._of_kind("registration", schema=schema, columns=columns)
+
+    @property
+    def journal(self) -> JournalTables:
+        """The tables with the journal's columns only, and null in none where a journal has no null: what a log does not
+        tell of queue_ns and handling_ns is 0."""
+        untold = {name: F.lit(0).cast("long") for name in ("queue_ns", "handling_ns")}
+        return JournalTables(
+            self.events.select(*_of_table(EVENTS, untold)), self.transitions.select(*_of_table(TRANSITIONS, {}))
+        )
+
+    def stored(self, spark: SparkSession, folder: str | Path) -> YarnLogTables:
+        """Read the logs, and write what they say to Parquet below `folder`; gives the tables that are read from it."""
+        stored = []
+        for name, table in (("records", self.records), ("unparsed", self.unparsed)):
+            path = f"{folder}/{name}"
+            table.write.mode("overwrite").parquet(path)
+            stored.append(spark.read.schema(table.schema).parquet(path))
+        return YarnLogTables(*stored)
+
+    def _of_kind(self, kind: str, *more: str, schema: str, columns: list[tuple[str, str]]) -> DataFrame:
+        fields = F.from_json("payload", schema)
+        rows = self.records.where(F.col("kind") == kind).select("seq", "at", "file", "line", *more, fields.alias("of"))
+        return rows.select(
+            "seq", "at", "file", "line", *more, *(F.col(f"of.{name}").alias(alias) for name, alias in columns)
+        )
+
+
+def read_yarn_log(
+    spark: SparkSession, path: str | Path | Sequence[str | Path], *, time_zone: str = "UTC"
+) -> YarnLogTables:
+    """The logs at `path`: files, also packed with gzip, or folders of them, which `log_files` tells apart.
+
+    Lists the files at once, here, and reads them when a job runs, each file in one task, line by line, in Python: the
+    workers have to see the files under the same paths. `time_zone`: of the times in the logs, which name none.
+
+    Raises:
+        YarnLogError: there is no log at a path, or no such time zone. A file that cannot be read fails the job.
+    """
+    LogClock(time_zone)
+    files = log_files([path] if isinstance(path, (str, Path)) else path)
+    names = spark.createDataFrame([(number, str(file)) for number, file in enumerate(files)], _FILES)
+    return YarnLogTables(
+        names.mapInArrow(partial(record_batches, time_zone), RECORDS),
+        names.mapInArrow(partial(unparsed_batches, time_zone), UNPARSED),
+    )
+
+
+def conformance(transitions: DataFrame) -> DataFrame:
+    """Each transition, and how the table of its machine contradicts it.
+
+    In:  journal transitions, of a log or not; an empty event_type stands for any event.
+    Out: its columns, then is_declared boolean (false: there is no table of this machine), violation string (null:
+         the table allows the transition, or refuses the event where the machine did, or there is no table).
+    """
+    why = F.udf(mismatch, "string", useArrow=False)
+    columns = [F.col(name) for name in ("machine", "from_state", "event_type", "to_state", "valid")]
+    return transitions.select(
+        *transitions.columns, F.col("machine").isin(*FACTORIES).alias("is_declared"), why(*columns).alias("violation")
+    )
+
+
+def not_in_table(transitions: DataFrame) -> DataFrame:
+    """The transitions that the tables of their machines contradict, in the order of the logs.
+
+    In:  `YarnLogTables.transitions`.
+    Out: file string, line long, machine, entity, from_state, event_type, to_state, violation string, at long.
+    """
+    found = conformance(transitions).where(F.col("violation").isNotNull()).orderBy("seq")
+    return found.select("file", "line", "machine", "entity", "from_state", "event_type", "to_state", "violation", "at")
+
+
+def declared_for(spark: SparkSession, transitions: DataFrame) -> DataFrame:
+    """What `transition_counts` takes as declared, for a log.
+
+    That is what the tables of its machines declare, and of what the log has besides: moves without an event that some
+    event of the table makes, and all moves of machines without a table, of which nothing can be undeclared.
+    Runs two jobs over the transitions.
+
+    Out: machine, from_state, event_type, to_state string.
+    """
+    machines = [row.machine for row in transitions.select("machine").distinct().collect()]
+    declared = [
+        (name, row.from_state.name, row.event.name, state.name)
+        for name in sorted(filter(is_declared, machines))
+        for row in FACTORIES[name].transitions()
+        for state in row.to_states
+    ]
+    kind = ["machine", "from_state", "event_type", "to_state"]
+    is_besides = (F.col("event_type") == "") | ~F.col("machine").isin(*FACTORIES)
+    besides = conformance(transitions.where(F.col("valid") & is_besides).select(*kind, "valid").distinct())
+    allowed = besides.where(F.col("violation").isNull()).select(*kind).collect()
+    return spark.createDataFrame(declared + [tuple(row) for row in allowed], _DECLARED)
+
+
+def _of_table(table: Table, columns: dict[str, Column]) -> list[Column]:
+    return [columns.get(column.name, F.col(column.name)).alias(column.name) for column in table.columns]

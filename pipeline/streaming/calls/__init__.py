@@ -1,0 +1,1 @@
+"""Asynchronous calls, after Flink's AsyncWaitOperator."""

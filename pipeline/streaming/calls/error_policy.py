@@ -1,0 +1,56 @@
+"""What becomes of a record whose call has failed for good. Mailbox thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+from pipeline.streaming.calls.call_metrics import CallMetrics
+from pipeline.streaming.calls.call_path import RecordCall
+from pipeline.streaming.calls.failures import AsyncOperatorError, CapturedError
+from pipeline.streaming.calls.functions import as_results
+
+OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
+DeadLetter: TypeAlias = Callable[[CapturedError], Any]
+
+
+class ErrorPolicy:
+    """`on_error` and `dead_letter` of an operator."""
+
+    def __init__(self, operator: str, on_error: OnError, dead_letter: DeadLetter | None, metrics: CallMetrics) -> None:
+        """Check and keep the settings.
+
+        Raises:
+            ValueError: `on_error` is nothing that can be done, or leaves nothing for `dead_letter`.
+        """
+        if on_error not in ("fail", "drop", "capture") and not callable(on_error):
+            raise ValueError(f'on_error is {on_error!r}; choose "fail", "drop", "capture", or give a function')
+        if dead_letter is not None and on_error != "capture":
+            raise ValueError(f'on_error is {on_error!r}, and dead_letter is for captured errors: set it to "capture"')
+        self._operator = operator
+        self._on_error = on_error
+        self._dead_letter = dead_letter
+        self._metrics = metrics
+
+    def results_of(self, call: RecordCall, error: BaseException) -> Sequence[Any]:
+        """What to emit for the record, which is counted.
+
+        Raises:
+            AsyncOperatorError: the task fails, because of `error` or of what the user's handling of it raised.
+        """
+        if self._on_error == "fail":
+            raise AsyncOperatorError(self._operator, call.value, error, call.attempts) from error
+        if self._on_error == "drop":
+            self._metrics.dropped += 1
+            return ()
+        self._metrics.captured += 1
+        captured = CapturedError.of(call.value, error, call.attempts, call.taken_ns)
+        try:
+            if callable(self._on_error):
+                return as_results(self._on_error(captured))
+            if self._dead_letter is None:
+                return (captured,)
+            self._dead_letter(captured)
+        except Exception as raised:
+            raise AsyncOperatorError(self._operator, call.value, raised, call.attempts) from raised
+        return ()

@@ -1,0 +1,123 @@
+"""The functions that an asynchronous operator calls, after Flink's AsyncFunction, and what they may return.
+
+A function is one of
+- an AsyncFunction: connections are opened and closed with it, and it may take many values at once;
+- a coroutine function (or a callable with an `async def __call__`), called on an asyncio loop;
+- any other callable, which may block: it is called on a bounded pool of threads.
+
+A list that a function returns is that many results. Any other value but None is one result.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from pipeline.streaming.calls.failures import AsyncTimeoutError, quoted
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class AsyncFunction(Generic[In, Out]):
+    """A function with hooks. Everything but `timeout` runs on the host's asyncio thread, so it needs no locks.
+
+    A subclass defines `async_invoke`, or `async_invoke_batch` for a service that takes many values in one call:
+
+        async def async_invoke_batch(self, values: list[In]) -> list[list[Out] | Exception]
+
+    The batch form gives one list for each value, in the same order; an Exception in place of a list fails that value
+    alone, and an exception that it raises fails them all. Instances have to pickle to be sent to Spark; connections
+    are made in `open`, not before.
+    """
+
+    def open(self) -> Awaitable[None] | None:
+        """Called once before the first call; may be a coroutine. What it raises keeps the task from starting.
+
+        The task waits for it, and cannot be cancelled meanwhile: give what may hang a timeout of its own.
+        """
+        return None
+
+    def close(self) -> Awaitable[None] | None:
+        """Called once after the last call, also after a failure, if `open` succeeded; may be a coroutine."""
+        return None
+
+    async def async_invoke(self, value: In) -> list[Out]:
+        """Call the service for one value."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither async_invoke nor async_invoke_batch")
+
+    def timeout(self, value: In) -> list[Out]:
+        """Called on the mailbox thread when `value` was not answered in time: what to emit for it instead.
+
+        Raises:
+            AsyncTimeoutError: always, unless a subclass says otherwise. What is raised is the record's error.
+        """
+        raise AsyncTimeoutError
+
+
+AnyFunction: TypeAlias = AsyncFunction[In, Out] | Callable[[In], Any]
+
+
+def is_batch_function(function: AnyFunction[Any, Any]) -> bool:
+    """Whether the function takes many values at once."""
+    return callable(getattr(function, "async_invoke_batch", None))
+
+
+def is_coroutine_function(function: AnyFunction[Any, Any]) -> bool:
+    """Whether the function's calls run on an asyncio loop; those of others run on a pool of threads.
+
+    Raises:
+        TypeError: it is not callable at all.
+    """
+    if isinstance(function, AsyncFunction) or callable(getattr(function, "async_invoke", None)):
+        return True
+    if is_batch_function(function):
+        return True
+    if not callable(function):
+        raise TypeError(f"{function!r} is no function; give an AsyncFunction, an async def or a plain function")
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
+
+
+def name_of(function: AnyFunction[Any, Any]) -> str:
+    """How messages call the function."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def as_results(returned: Any) -> Sequence[Any]:
+    """What a function returned, as a sequence of results.
+
+    Raises:
+        TypeError: it returned None, or a coroutine that nobody awaits.
+    """
+    if isinstance(returned, list):
+        return returned
+    if returned is None:
+        raise TypeError("the function returned None. Return a list of results; [] for no result.")
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise TypeError("the function returned an awaitable. Declare it with async def, so that it is awaited.")
+    return (returned,)
+
+
+def check_batch_results(returned: Any, number: int) -> Sequence[Any]:
+    """What a batch function returned, if it is one entry for each of the `number` values.
+
+    Raises:
+        TypeError: it is no list. ValueError: it has another length.
+    """
+    if not isinstance(returned, list | tuple):
+        raise TypeError(f"async_invoke_batch returned {quoted(returned)}. Return a list with one list for each value.")
+    if len(returned) != number:
+        raise ValueError(
+            f"async_invoke_batch returned {len(returned)} entries for {number} values. "
+            "Return one list for each value, in the same order; [] for no result."
+        )
+    return returned

@@ -1,0 +1,1 @@
+"""Where users' functions run: an asyncio loop, or a pool of threads."""

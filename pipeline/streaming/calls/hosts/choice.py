@@ -1,0 +1,34 @@
+"""The choice of a host for a function."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pipeline.streaming.calls.functions import AnyFunction, is_coroutine_function, name_of
+from pipeline.streaming.calls.hosts.call_host import CallHost
+from pipeline.streaming.calls.hosts.loop_host import LoopHost
+from pipeline.streaming.calls.hosts.pool_host import PoolHost
+
+DEFAULT_POOL_SIZE: Final = 32
+
+
+def make_host(
+    function: AnyFunction[Any, Any],
+    *,
+    pool_size: int | None = None,
+    max_calls: int | None = None,
+    name: str | None = None,
+) -> CallHost:
+    """The host that suits the function, not started: a loop for coroutines, else a pool of `pool_size` threads.
+
+    `max_calls`: under way on a loop at once; those submitted beyond it wait, and start the moment another has ended.
+
+    Raises:
+        TypeError: `function` is not callable. ValueError: `pool_size` is not positive.
+    """
+    if pool_size is not None and pool_size <= 0:
+        raise ValueError(f"pool_size is {pool_size}; a pool needs at least 1 thread")
+    name = name or name_of(function)
+    if is_coroutine_function(function):
+        return LoopHost(function, name, max_calls)
+    return PoolHost(function, name, pool_size or DEFAULT_POOL_SIZE)

@@ -1,0 +1,257 @@
+"""Calls of coroutine functions, on an asyncio loop in a thread of its own.
+
+The calls run in long-lived tasks (workers), one for each call under way, and not in a task of their own: to start a
+task costs more than all the rest here. A call that never waits ends in the turn in which it was started, and its worker
+takes the next one. A function that sets context variables and does not reset them leaves them to the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from time import perf_counter_ns
+from typing import Any, Final
+
+from pipeline.streaming.calls.failures import RetryAfter, describe
+from pipeline.streaming.calls.functions import AnyFunction
+from pipeline.streaming.calls.hosts.call_host import Call, CallHost
+from pipeline.streaming.calls.hosts.precise_loop import new_event_loop
+
+log = logging.getLogger(__name__)
+
+_CALLS_PER_TURN: Final = 64
+"""Calls that a worker may make without waiting before others have their turn: I/O, timers, other workers."""
+
+
+class LoopHost(CallHost):
+    """Calls coroutine functions on an asyncio loop, in a daemon thread."""
+
+    def __init__(self, function: AnyFunction[Any, Any], name: str, max_calls: int | None = None) -> None:
+        super().__init__(function, name)
+        self.max_calls = max_calls
+        self._max_calls = max_calls or sys.maxsize
+        self._inbox: deque[Call] = deque()  # operators append, the loop's thread pops; both are atomic
+        # The loop will look into the inbox. The loop clears it before it looks, operators read it after appending.
+        self._is_awake = False
+        # The loop takes no more calls. Its thread sets it before it looks into the inbox a last time, operators read it
+        # after appending: so each call is answered.
+        self._is_over = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # set by start, never changes then
+        self._thread: threading.Thread | None = None  # set by start, never changes then
+        self._stopping: asyncio.Event | None = None  # the loop's thread, but for its creation in start
+        self._failure: BaseException | None = None  # of open; written by the loop's thread before _started is set
+        self._started = threading.Event()
+        self._idle: list[asyncio.Future[None]] = []  # the loop's thread only: workers without a call
+        self._workers: set[asyncio.Task[None]] = set()  # the loop's thread only
+        self._is_starting_worker = False  # the loop's thread only: one is on its way to the inbox
+        self._is_resting = False  # the loop's thread only: all workers are busy, and the first that is not says so
+        method = "async_invoke_batch" if self.is_batch else "async_invoke"
+        self._invoke: Callable[[Any], Any] = getattr(function, method, function)  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        if self._thread is not None:
+            raise RuntimeError(f"{self.name}: the host has been started before; make a new one")
+        self._loop = new_event_loop()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def submit(self, call: Call) -> None:
+        self._inbox.append(call)
+        if self._is_over:
+            self._refuse_waiting()
+        elif not self._is_awake:
+            self._is_awake = True
+            self._call_soon(self._wake)
+
+    def cancel(self, call: Call) -> None:
+        call.is_cancelled = True
+        self._call_soon(self._cancel, call)
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        thread, stopping = self._thread, self._stopping
+        if thread is None or stopping is None:
+            return True
+        self._call_soon(stopping.set)
+        thread.join(timeout)
+        if thread.is_alive():
+            log.warning(
+                "%s: its loop has not ended within %s s; a call blocks it, or close() hangs", self.name, timeout
+            )
+        return not thread.is_alive()
+
+    def _call_soon(self, callback: Callable[..., None], *args: Any) -> None:
+        loop = self._loop
+        assert loop is not None, "submitted to a host that has not been started"
+        try:
+            loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop is closed: the host was stopped, and with it all its calls
+            log.debug("%s: the host is stopped", self.name)
+
+    def _run(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._live())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        except BaseException:
+            log.exception("%s: the loop has failed", self.name)
+        finally:
+            self._is_over = True
+            loop.run_until_complete(self._end_calls())
+            self._started.set()
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    async def _live(self) -> None:
+        """Open, serve until stopped, close. Workers run beside this."""
+        assert self._stopping is not None
+        try:
+            await _call_hook(self._hook("open"))
+        except BaseException as error:
+            self._failure = error
+            return
+        self._started.set()
+        await self._stopping.wait()
+        await self._end_calls()
+        try:
+            await _call_hook(self._hook("close"))
+        except Exception as error:
+            log.exception("%s: close() failed: %s", self.name, describe(error))
+        this = asyncio.current_task()
+        await _cancel({task for task in asyncio.all_tasks() if task is not this})  # that the function has started
+
+    async def _end_calls(self) -> None:
+        """Whatever the loop has ended of: calls that somebody waits for are answered."""
+        assert self._stopping is not None
+        self._stopping.set()
+        await _cancel(self._workers)
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        """Any thread, once the host has ended."""
+        with suppress(IndexError):
+            while True:
+                self._refuse(self._inbox.popleft())
+
+    def _wake(self) -> None:
+        """Have the inbox emptied, and look once more in the loop's next turn: operators that are busy bring more."""
+        assert self._loop is not None
+        if not self._inbox:
+            self._is_awake = False
+            if not self._inbox:
+                return
+            self._is_awake = True
+        if self._is_starting_worker or self._start_worker():
+            self._loop.call_soon(self._wake)
+        else:
+            self._is_resting = True  # and still awake: nobody needs to call before a worker is idle
+
+    def _start_worker(self) -> bool:
+        """False if there are as many as there may be, and none is idle: the first that is done takes the next call."""
+        assert self._loop is not None
+        assert self._stopping is not None
+        if self._stopping.is_set():
+            return False
+        if self._idle:
+            self._is_starting_worker = True
+            self._idle.pop().set_result(None)
+            return True
+        if len(self._workers) >= self._max_calls:
+            return False
+        self._is_starting_worker = True
+        worker = self._loop.create_task(self._work())
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+        return True
+
+    def _cancel(self, call: Call) -> None:
+        if call.worker is not None:
+            call.worker.cancel()
+
+    def _give_back(self, waiting: list[Call]) -> None:
+        """Let operators keep what has not begun: there is a pause, of which they know how long it is."""
+        for call in waiting:
+            if not call.is_cancelled:
+                call.is_returned = True
+                call.box.put(call)
+
+    async def _work(self) -> None:
+        """Make one call after the other. Ends when the host stops, or when a call kept this worker for too long."""
+        assert self._loop is not None
+        assert self._stopping is not None
+        this = asyncio.current_task()
+        assert this is not None
+        inbox, invoke, loop = self._inbox, self._invoke, self._loop
+        self._is_starting_worker = False
+        call: Call | None = None
+        turns = 0
+        while True:
+            if not inbox:
+                if self._stopping.is_set():
+                    return  # its call has kept the cancellation to itself
+                if self._is_resting:
+                    self._is_resting = False
+                    loop.call_soon(self._wake)
+                turns = 0
+                call = None  # not kept while this waits
+                waiter = loop.create_future()
+                self._idle.append(waiter)
+                await waiter
+                self._is_starting_worker = False
+                continue
+            call = inbox.popleft()
+            if call.is_cancelled:
+                continue
+            if inbox and not self._is_starting_worker:
+                self._start_worker()  # it gets its turn if this call waits
+            call.worker = this
+            call.started_ns = perf_counter_ns()
+            try:
+                call.results = await invoke(call.value)
+            except asyncio.CancelledError as error:
+                if self._stopping.is_set():
+                    self._refuse(call)
+                    raise
+                call.error = error
+            except BaseException as error:
+                call.error = error
+                if isinstance(error, RetryAfter):
+                    waiting = [inbox.popleft() for _ in range(len(inbox))]
+                    loop.call_soon(self._give_back, waiting)  # behind its answer
+            if call.is_cancelled:
+                while this.uncancel():  # of our own cancel, which the call may have kept to itself
+                    pass
+            call.worker = None
+            call.ended_ns = perf_counter_ns()
+            box = call.box
+            box.answers.append(call)
+            if not box.is_notified:
+                box.is_notified = True
+                loop.call_soon(box.notify)  # when this turn of the loop is over: one mail for all that it has answered
+            turns += 1
+            if turns >= _CALLS_PER_TURN:
+                turns = 0
+                await asyncio.sleep(0)
+
+
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _call_hook(hook: Callable[[], Any] | None) -> None:
+    if hook is not None and inspect.isawaitable(result := hook()):
+        await result

@@ -1,0 +1,132 @@
+"""Calls of blocking functions, on a bounded pool of threads."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import perf_counter_ns
+from typing import Any
+
+from pipeline.streaming.calls.failures import RetryAfter, describe
+from pipeline.streaming.calls.functions import AnyFunction
+from pipeline.streaming.calls.hosts.call_host import Call, CallHost
+
+log = logging.getLogger(__name__)
+
+
+class PoolHost(CallHost):
+    """Calls blocking functions on `pool_size` daemon threads, started as they are needed.
+
+    A blocking call cannot be interrupted: one that is late keeps its thread until it returns, and its answer is
+    ignored. So a service that hangs needs a timeout of its own, too. `open` runs on the thread that starts the host,
+    `close` on the one that stops it.
+    """
+
+    def __init__(self, function: AnyFunction[Any, Any], name: str, pool_size: int) -> None:
+        super().__init__(function, name)
+        self._pool_size = self.max_calls = pool_size
+        self._inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()  # thread-safe; None ends a thread
+        self._lock = threading.Lock()  # leaf lock
+        self._threads: list[threading.Thread] = []  # guarded by _lock; full once it has pool_size of them
+        self._busy_or_queued = 0  # guarded by _lock; calls submitted and not answered
+        self._is_started = False  # and opened; the starting thread writes it, the stopping one reads it
+        self._is_stopped = False  # guarded by _lock
+        self._invoke: Callable[[Any], Any] = function  # type: ignore[assignment]
+
+    def start(self) -> None:
+        if self._is_started:
+            raise RuntimeError(f"{self.name}: the host has been started before; make a new one")
+        hooks = {name: hook for name in ("open", "close") if (hook := self._hook(name)) is not None}
+        for name, hook in hooks.items():
+            if inspect.iscoroutinefunction(hook):
+                raise TypeError(
+                    f"{self.name}: {name}() of a blocking function cannot be a coroutine; make it a plain method"
+                )
+        if hooks:
+            hooks["open"]()
+        self._is_started = True
+
+    def submit(self, call: Call) -> None:
+        with self._lock:  # over the put, too: behind what ends the threads, nobody would find the call
+            if not self._is_stopped:
+                self._submit(call)
+                return
+        self._refuse(call)
+
+    def _submit(self, call: Call) -> None:
+        """Under _lock."""
+        if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
+            name = f"calls of {self.name} {len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            thread.start()  # raises if there are too many threads; then nothing has been submitted
+            self._threads.append(thread)
+        self._busy_or_queued += 1
+        self._inbox.put(call)
+
+    def cancel(self, call: Call) -> None:
+        call.is_cancelled = True
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        with self._lock:
+            if self._is_stopped:
+                return True
+            self._is_stopped = True
+            threads = list(self._threads)
+        try:
+            while True:
+                waiting = self._inbox.get_nowait()
+                if waiting is not None:
+                    self._refuse(waiting)
+        except queue.Empty:
+            pass
+        for _ in threads:
+            self._inbox.put(None)
+        deadline_ns = perf_counter_ns() + int(timeout * 1e9)
+        for thread in threads:
+            thread.join(max(0.0, (deadline_ns - perf_counter_ns()) / 1e9))
+        alive = sum(thread.is_alive() for thread in threads)
+        if alive:
+            log.warning(
+                "%s: %d calls have not returned within %s s; their threads are left behind", self.name, alive, timeout
+            )
+        closing = self._hook("close")
+        if closing is not None and self._is_started:
+            try:
+                closing()
+            except Exception as error:
+                log.exception("%s: close() failed: %s", self.name, describe(error))
+        return not alive
+
+    def _work(self) -> None:
+        while (call := self._inbox.get()) is not None:
+            if not call.is_cancelled:
+                call.started_ns = perf_counter_ns()
+                try:
+                    call.results = self._invoke(call.value)
+                except BaseException as error:
+                    call.error = error
+                call.ended_ns = perf_counter_ns()
+            waiting = self._take_waiting() if isinstance(call.error, RetryAfter) else ()
+            with self._lock:
+                self._busy_or_queued -= 1
+            if call.ended_ns:
+                call.box.put(call)
+            for other in waiting:  # behind the one that asks for the pause
+                other.is_returned = True
+                other.box.put(other)
+            del call, waiting  # not kept while this thread waits for the next
+
+    def _take_waiting(self) -> list[Call]:
+        """Take back what no thread has begun: there is a pause, of which the operators know how long it is."""
+        waiting: list[Call] = []
+        with self._lock:
+            if not self._is_stopped:  # then only the ends of threads are left
+                with suppress(queue.Empty):
+                    while (call := self._inbox.get_nowait()) is not None:
+                        waiting.append(call)
+                self._busy_or_queued -= len(waiting)
+        return [call for call in waiting if not call.is_cancelled]

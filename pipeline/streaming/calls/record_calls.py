@@ -1,0 +1,406 @@
+"""The calls that an operator's records are waiting for: answers, retries, timeouts, and what is shared by a key.
+
+Everything here belongs to the mailbox thread. A record's call ends once, as answered, late or failed, and what comes
+afterwards is ignored; then its outcome is given to the record's entry in the operator's queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService
+from pipeline.streaming.calls.call_metrics import CallMetrics
+from pipeline.streaming.calls.call_path import BatchCall, CallPath, RecordCall
+from pipeline.streaming.calls.deadlines import Deadlines
+from pipeline.streaming.calls.emission import Emission
+from pipeline.streaming.calls.error_policy import ErrorPolicy
+from pipeline.streaming.calls.failures import RetryAfter
+from pipeline.streaming.calls.functions import as_results
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
+from pipeline.streaming.calls.queues import ResultFuture
+from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.calls.sharing import SharedCalls
+
+
+class RecordCalls:
+    """Makes a call for each record, and completes the record's entry with the outcome; then it lets `emission` run.
+
+    `nothing_follows`: no call will begin before another has ended. The other parameters are those of
+    AsyncWaitOperator.
+    """
+
+    def __init__(
+        self,
+        host: CallHost,
+        executor: MailboxExecutor,
+        timers: ProcessingTimeService,
+        emission: Emission,
+        errors: ErrorPolicy,
+        metrics: CallMetrics,
+        nothing_follows: Callable[[], bool],
+        *,
+        timeout_ms: int,
+        retry: RetryStrategy | None,
+        read_ahead: int,
+        rate_limit: RateLimit | RateLimiter | None,
+        concurrency: int | None,
+        dedupe_by: Callable[[Any], Any] | None,
+        remember: int,
+        remember_ms: int | None,
+        combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None,
+        max_batch_size: int,
+        linger_ms: int,
+    ) -> None:
+        self._host = host
+        self._timers = timers
+        self._emission = emission
+        self._errors = errors
+        self._metrics = metrics
+        self._timeout_ms = timeout_ms
+        self._retry = retry
+        self._read_ahead = read_ahead
+        self._box = AnswerBox(executor.execute, self._fetch_answers)
+        self._deadlines: Deadlines[RecordCall] = Deadlines(timers, timeout_ms, self._late)
+        self._path = CallPath(
+            host,
+            self._box,
+            executor,
+            timers,
+            # The operator's own cost: limits are equal, and share a limiter, whatever their cost functions are.
+            cost_of=_cost_of(rate_limit),
+            limiter=host.limiter_for(rate_limit) if isinstance(rate_limit, RateLimit) else rate_limit,
+            concurrency=concurrency,
+            max_batch_size=max_batch_size,
+            linger_ms=linger_ms,
+            nothing_follows=nothing_follows,
+        )
+        self._dedupe_by = dedupe_by
+        self._combine = combine
+        self._shared: SharedCalls[RecordCall, Any] = SharedCalls(remember, remember_ms)
+        self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in the order of their failures
+        self._under_way = 0  # attempts begun that have neither been answered nor given up
+        self._is_ending = False  # no more retries
+        self._is_closed = False  # answers are for nobody
+        self.flush = self._path.flush
+        """Send the batch as it is: nothing will come for a while that could fill it."""
+
+    def make(self, value: Any, entry: ResultFuture[Any]) -> None:
+        """Start the call for a record whose outcome goes to `entry`."""
+        call = RecordCall(value, self._box, entry, perf_counter_ns())
+        self._deadlines.add(call)
+        if self._dedupe_by is None or self._leads(call):
+            self._begin(call)
+
+    def is_retrying(self) -> bool:
+        """Whether a call waits for a retry."""
+        return bool(self._retrying)
+
+    def end_retries(self) -> None:
+        """Make the retries that wait at once, and none after that."""
+        self._is_ending = True
+        retrying, self._retrying = self._retrying, {}
+        for call in retrying:
+            if call.retry_timer is not None:
+                call.retry_timer.cancel()
+            self._make_again(call)
+
+    def close(self) -> None:
+        """Give up all calls; their answers are for nobody."""
+        self._is_closed = True
+        self._path.close()
+        for call in self._deadlines:
+            call.is_done = True
+            if call.retry_timer is not None:
+                call.retry_timer.cancel()  # or the time service would keep it, and all of this, until then
+            self._path.give_up(call)
+        self._metrics.ended += self._under_way
+        self._under_way = 0
+        self._deadlines.clear()
+
+    def _leads(self, call: RecordCall) -> bool:
+        """Whether the call is to be made; if not, another one's outcome is or will be its own."""
+        assert self._dedupe_by is not None
+        call.key = self._dedupe_by(call.value)
+        role, results = self._shared.join(call.key, call, self._timers.current_processing_time())
+        if role == "lead":
+            call.leads = True
+            return True
+        if role == "known":
+            self._metrics.remembered += 1
+            self._metrics.completed += 1
+            self._complete(call, results or ())
+            self._emission.run()
+        else:
+            self._metrics.shared += 1
+        return False
+
+    # --------------------------------------------------------------------------------------------------- answers
+
+    def _fetch_answers(self) -> None:
+        """The mail of the hosts."""
+        box = self._box
+        box.is_notified = False
+        answers = box.answers
+        if self._is_closed:
+            answers.clear()
+            return
+        is_plain = self._retry is None and self._dedupe_by is None and self._combine is None
+        metrics = self._metrics
+        count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
+        try:
+            while answers:
+                call = answers.popleft()
+                if type(call) is not RecordCall:
+                    self._answered_batch(call)
+                elif is_plain and type(call.results) is list and not call.is_done:
+                    # What _answered comes to for most calls, without its calls of methods.
+                    if call.is_counted:
+                        self._path.ended(call)
+                    self._under_way -= 1
+                    metrics.ended += 1
+                    metrics.completed += 1
+                    count_call_time(call.ended_ns - call.started_ns)
+                    if call.is_first:
+                        count_queue_wait(call.started_ns - call.taken_ns)
+                    call.is_done = True
+                    call.entry.complete(call.results)
+                else:
+                    self._answered(call)
+        finally:
+            # One that failed the task must not take the others along: they are still answers.
+            if answers and not box.is_notified:
+                box.notify()
+            self._emission.run()
+
+    def _answered(self, call: RecordCall) -> None:
+        if call.is_done:
+            return
+        if isinstance(call.error, RetryAfter):
+            self._pause(call.error)  # before its end makes room for another
+        if call.is_counted:
+            self._path.ended(call)
+        if call.is_returned:
+            call.is_returned = False
+            self._path.start(call)
+            return
+        self._ended(call)
+        self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        self._count_wait(call)
+        self._settle(call)
+
+    def _begin(self, call: RecordCall) -> None:
+        call.is_begun = True
+        self._under_way += 1
+        self._metrics.calls += 1
+        self._path.start(call)
+
+    def _ended(self, call: RecordCall) -> None:
+        call.is_begun = False
+        self._under_way -= 1
+        self._metrics.ended += 1
+
+    def _count_wait(self, call: RecordCall) -> None:
+        if call.is_first:
+            call.is_first = False
+            if self._read_ahead:
+                call.prolonged_ms = min(call.waited_ms(), self._timeout_ms)
+            self._metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
+
+    def _answered_batch(self, call: Call) -> None:
+        assert isinstance(call, BatchCall)
+        if call.is_returned:
+            self._path.submit_again(call)
+            return
+        members = call.hand_out()
+        for member in members:
+            if isinstance(member.error, RetryAfter):
+                self._pause(member.error)
+        self._path.ended(call)
+        self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        failure: BaseException | None = None
+        for member in members:
+            self._ended(member)
+            self._count_wait(member)
+            try:
+                self._settle(member)
+            except BaseException as error:  # fails the task; the others are answered all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _settle(self, call: RecordCall) -> None:
+        """An attempt has been answered: make another one, or let this be the record's outcome."""
+        error = call.error
+        results: Sequence[Any] = ()
+        if error is None:
+            results = call.results
+            if type(results) is not list:
+                try:
+                    results = as_results(results)
+                except TypeError as refused:
+                    error = call.error = refused
+        if self._wants_another(call, results, error):
+            due_ms = call.deadline_ms + call.prolonged_ms
+            if self._timeout_ms > 0 and due_ms <= self._timers.current_processing_time():
+                self._end_late([call])  # its time is over, though the timer has not fired yet
+            elif isinstance(error, RetryAfter):
+                self._start_again(call)
+            else:
+                self._retry_later(call)
+        elif error is None:
+            self._succeed(call, results)
+        else:
+            self._fail(call, error)
+
+    def _succeed(self, call: RecordCall, results: Sequence[Any]) -> None:
+        self._metrics.completed += 1
+        self._complete(call, results)
+        if call.leads:
+            now_ms = self._timers.current_processing_time()
+            for waiter in self._shared.finish(call.key, results, now_ms):
+                self._metrics.completed += 1
+                self._complete(waiter, results)
+
+    def _complete(self, call: RecordCall, results: Sequence[Any]) -> None:
+        call.is_done = True
+        call.entry.complete(results if self._combine is None else self._combine(call.value, results))
+
+    def _fail(self, call: RecordCall, error: BaseException) -> None:
+        """The record's outcome is `error`, and that of those that share its call. Raises what fails the task."""
+        failure: BaseException | None = None
+        for failed in (call, *(self._shared.fail(call.key) if call.leads else ())):
+            self._metrics.failed += 1
+            try:
+                self._complete(failed, self._errors.results_of(failed, error))
+            except BaseException as raised:
+                # Whatever waits for the queue goes on, and sees the failure.
+                self._complete(failed, ())
+                failure = failure or raised
+        if failure is not None:
+            raise failure
+
+    # ---------------------------------------------------------------------------------------- retries and timeouts
+
+    def _wants_another(self, call: RecordCall, results: Sequence[Any], error: BaseException | None) -> bool:
+        """Whether the record's call is to be made again after this outcome of an attempt."""
+        retry = self._retry
+        if isinstance(error, RetryAfter):
+            return True
+        if retry is None or self._is_ending or not retry.can_retry(call.attempts):
+            return False
+        return retry.retries_error(error) if error is not None else retry.retries_result(results)
+
+    def _pause(self, wanted: RetryAfter) -> None:
+        self._path.pause(self._timers.current_processing_time() + wanted.delay_s * 1000)
+
+    def _retry_later(self, call: RecordCall) -> None:
+        assert self._retry is not None
+        now_ms = self._timers.current_processing_time()
+        self._retrying[call] = None
+        call.retry_timer = self._timers.register_timer(
+            now_ms + self._retry.backoff_ms(call.attempts), lambda _: self._retry_now(call)
+        )
+
+    def _retry_now(self, call: RecordCall) -> None:
+        if call in self._retrying:
+            del self._retrying[call]
+            self._make_again(call)
+
+    def _make_again(self, call: RecordCall) -> None:
+        call.retry_timer = None
+        call.attempts += 1
+        self._start_again(call)
+
+    def _start_again(self, call: RecordCall) -> None:
+        call.prepare_again()
+        self._metrics.retried += 1
+        self._begin(call)
+
+    def _late(self, calls: list[RecordCall]) -> None:
+        """Their time is over. Nothing happens to those whose outcome has arrived, though nobody has fetched it."""
+        self._end_late([call for call in calls if not self._has_outcome(call) and not self._prolong(call)])
+
+    def _end_late(self, late: list[RecordCall]) -> None:
+        for call in late:
+            call.is_done = True  # all of them, before one makes room for another: whatever comes now is too late
+        failure: BaseException | None = None
+        for call in late:
+            try:
+                self._complete(call, self._results_of_late(call))
+            except BaseException as error:
+                self._complete(call, ())
+                failure = failure or error
+        self._emission.run()
+        if failure is not None:
+            raise failure
+
+    def _results_of_late(self, call: RecordCall) -> Sequence[Any]:
+        if call in self._retrying:
+            del self._retrying[call]
+            if call.retry_timer is not None:
+                call.retry_timer.cancel()
+        elif call.is_begun:
+            self._path.give_up(call)
+            self._ended(call)
+        self._metrics.timed_out += 1
+        self._hand_over(call)
+        try:
+            results = as_results(self._host.timeout(call.value, self._timeout_ms, call.attempts))
+        except BaseException as error:
+            self._metrics.failed += 1
+            return self._errors.results_of(call, error)
+        self._metrics.completed += 1
+        return results
+
+    def _prolong(self, call: RecordCall) -> bool:
+        """One that was read ahead has its whole time from when its call was started, and not less for having waited."""
+        if not self._read_ahead:
+            return False
+        now_ms = self._timers.current_processing_time()
+        if call.is_first and self._path.is_direct:
+            # Those before it end within a timeout, so one that has waited longer waits for something that hangs.
+            waited_ms = call.waited_ms() if call.started_ns else self._timeout_ms
+            call.prolonged_ms = min(waited_ms, self._timeout_ms)
+        if call.deadline_ms + call.prolonged_ms <= now_ms:
+            return False
+        self._timers.register_timer(
+            call.deadline_ms + call.prolonged_ms, lambda _: None if call.is_done else self._late([call])
+        )
+        return True
+
+    def _has_outcome(self, call: RecordCall) -> bool:
+        """Whether an answer has arrived that ends the record. One that leads to another attempt does not."""
+        if call.batch is not None:
+            return call.batch.ended_ns != 0
+        if not call.ended_ns or isinstance(call.error, RetryAfter):
+            return False
+        retry = self._retry
+        if retry is None or self._is_ending:
+            return True
+        if call.error is not None:
+            return not (retry.can_retry(call.attempts) and retry.retries_error(call.error))
+        results = call.results if isinstance(call.results, list) else (call.results,)
+        return not (retry.can_retry(call.attempts) and retry.retries_result(results))
+
+    def _hand_over(self, call: RecordCall) -> None:
+        """A late call shares nothing any more; one that others wait for is followed by another."""
+        if self._dedupe_by is None:
+            return
+        if not call.leads:
+            self._shared.unjoin(call.key, call)
+            return
+        following = self._shared.abandon(call.key)
+        while following is not None and following.is_done:  # late with this one: it needs no call of its own
+            following = self._shared.abandon(call.key)
+        if following is not None:
+            following.leads = True
+            self._begin(following)
+
+
+def _cost_of(rate_limit: RateLimit | RateLimiter | None) -> Callable[[Any], float]:
+    if rate_limit is None:
+        return lambda _: 1.0
+    return (rate_limit.limit if isinstance(rate_limit, RateLimiter) else rate_limit).cost_of

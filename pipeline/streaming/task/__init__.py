@@ -1,0 +1,1 @@
+"""Stream tasks and their checkpoints, after Flink's StreamTask."""

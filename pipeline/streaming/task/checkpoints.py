@@ -1,0 +1,233 @@
+"""Checkpoints in a folder: each in a file of its own, whole or not there, the last few kept.
+
+A file is written under another name, brought to the disk, and renamed; so a process killed at any moment, or a machine
+that loses power, leaves at worst a file that nobody reads, which the next store removes.
+
+Threads: one at a time. A task reads on its own thread before it starts, and writes on one thread after that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from pipeline.streaming.elements import StreamElement
+from pipeline.streaming.task.checkpoint_format import (
+    Checkpoint,
+    CheckpointError,
+    DamagedCheckpointError,
+    JsonSerializer,
+    PickleSerializer,
+    Serializer,
+    decode,
+    encode,
+)
+
+try:
+    import fcntl
+except ImportError:  # not POSIX: nobody keeps two tasks apart there
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointStorage",
+    "DamagedCheckpointError",
+    "JsonSerializer",
+    "PickleSerializer",
+    "Recovery",
+    "Serializer",
+]
+
+log = logging.getLogger(__name__)
+
+_NAME: Final = re.compile(r"(checkpoint|savepoint)-(\d+)(\.part)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a restored task does again. Everything else it neither loses nor repeats."""
+
+    checkpoint_id: int
+    redone: tuple[StreamElement[Any], ...]
+    """The elements that operators had in hand, and take in again before any new input."""
+    outputs_before: int
+    """Records the task had emitted until the checkpoint, numbered from its very first run: these do not come again.
+
+    Those after that number, which only the run that ended may have emitted, may come again. An output that is cut back
+    by each recovery, to this number or to its own `output_state`, has every record exactly once.
+    """
+    output_state: Any = None
+    """What the output's `snapshot_state` said when the checkpoint was taken."""
+    is_finished: bool = False
+    """All input had been processed: there is nothing left to do."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Recovery:
+        return cls(
+            checkpoint_id=checkpoint.checkpoint_id,
+            redone=tuple(element for state in checkpoint.operator_states for element in state),
+            outputs_before=checkpoint.outputs,
+            output_state=checkpoint.output_state,
+            is_finished=checkpoint.is_finished,
+        )
+
+    def __str__(self) -> str:
+        if self.is_finished:
+            return f"checkpoint {self.checkpoint_id} is of a finished task: nothing is done again"
+        return (
+            f"restored from checkpoint {self.checkpoint_id}: {len(self.redone)} elements are processed again, "
+            f"outputs after number {self.outputs_before} may repeat"
+        )
+
+
+class CheckpointStorage:
+    """The checkpoints of one task, in a folder that nobody else writes to; it is made when needed.
+
+    The last `keep` checkpoints stay, and all savepoints. Files with other names are left alone.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 3, *, serializer: Serializer | None = None) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}; at least 1 checkpoint has to stay to restore from")
+        self._folder = Path(folder)
+        self._keep = keep
+        self._serializer = serializer or JsonSerializer()
+        self._lock_file: IO[bytes] | None = None  # locked while a task runs; by that task's mailbox thread only
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def acquire(self) -> None:
+        """Take the folder for a task that starts. The system gives it back when the process ends, however it does.
+
+        Raises:
+            CheckpointError: another task, of this or another process, has it.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock_file = (self._folder / "lock").open("ab")
+        try:
+            if fcntl is not None:
+                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException as error:
+            lock_file.close()
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise CheckpointError(
+                f"another running task has its checkpoints in {self._folder}. "
+                "Wait until it has ended, or give each task a folder of its own."
+            ) from error
+        self._lock_file = lock_file
+
+    def release(self) -> None:
+        """Give the folder back. Any number of times."""
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    def next_id(self) -> int:
+        """An id above all those in the folder, whole or not."""
+        return max((checkpoint_id for checkpoint_id, _ in self._files()), default=0) + 1
+
+    def paths(self) -> list[Path]:
+        """The files of checkpoints and savepoints, the oldest first."""
+        return [path for _, path in sorted(self._files()) if path.suffix != ".part"]
+
+    def encode(self, checkpoint: Checkpoint) -> bytes:
+        """What `write` is to write: nothing of the checkpoint is referred to after this.
+
+        Raises:
+            CheckpointError: the serializer does not take a value; says which, and what to do.
+        """
+        return encode(checkpoint, self._serializer)
+
+    def write(self, checkpoint_id: int, data: bytes, *, is_savepoint: bool = False) -> Path:
+        """Store an encoded checkpoint; once this returns, it is on the disk. Then remove those that are too old.
+
+        Raises:
+            OSError: it could not be written. The checkpoints from before are still there.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{'savepoint' if is_savepoint else 'checkpoint'}-{checkpoint_id:08d}"
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        _sync_folder(self._folder)
+        self._remove_old()
+        return path
+
+    def store(self, checkpoint: Checkpoint) -> Path:
+        """`encode` and `write`."""
+        return self.write(checkpoint.checkpoint_id, self.encode(checkpoint), is_savepoint=checkpoint.is_savepoint)
+
+    def load(self, path: Path) -> Checkpoint:
+        """Read one file.
+
+        Raises:
+            DamagedCheckpointError: it is not what was written. CheckpointError: it is not for this storage.
+        """
+        return decode(path.read_bytes(), self._serializer, str(path))
+
+    def latest(self, task: str | None = None) -> Checkpoint | None:
+        """The newest whole checkpoint; None if there never was one. Damaged ones are skipped, which the log says.
+
+        Raises:
+            CheckpointError: all are damaged, or the newest whole one is of another format, version, serializer or task.
+        """
+        damaged: list[str] = []
+        for path in reversed(self.paths()):
+            try:
+                checkpoint = self.load(path)
+            except DamagedCheckpointError as error:
+                log.warning("%s. Trying the one before: more outputs may repeat", error)
+                damaged.append(path.name)
+                continue
+            if task is not None and checkpoint.task != task:
+                raise CheckpointError(
+                    f"{path} is of task {checkpoint.task!r}, not of {task!r}. Give each task a folder of its own."
+                )
+            return checkpoint
+        if damaged:
+            raise CheckpointError(
+                f"none of the checkpoints in {self._folder} can be read: {', '.join(damaged)}. "
+                "Restore the folder from a backup, or empty it to start from the beginning of the input."
+            )
+        return None
+
+    def _files(self) -> Iterator[tuple[int, Path]]:
+        if not self._folder.is_dir():
+            return
+        for path in self._folder.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match is not None:
+                yield int(match[2]), path
+
+    def _remove_old(self) -> None:
+        files = sorted(self._files())
+        whole = [path for _, path in files if path.suffix != ".part" and path.name.startswith("checkpoint")]
+        parts = [path for _, path in files if path.suffix == ".part"]
+        for path in (*whole[: -self._keep], *parts):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("%s is not needed any more and cannot be removed: %s", path, error)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a rename to the disk; without this, a power failure may undo it."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,259 @@
+"""Inputs of a stream task, after Flink's PushingAsyncDataInput and DataInputStatus.
+
+Threads: a task's mailbox thread calls an input; the only exception is what an input offers to its producers. An input
+never blocks: without anything to give it says so, and completes a future when that changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from dispatcher.errors import DispatcherError
+from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.task.checkpoint_format import CheckpointError, elements_from_lists, elements_to_lists
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+ElementOutput = Callable[[StreamElement[Any]], object]
+"""Where elements go: called with each, on the mailbox thread."""
+
+
+class InputStatus(Enum):
+    """What an input has left after a call of `emit_next`."""
+
+    MORE_AVAILABLE = "MORE_AVAILABLE"
+    NOTHING_AVAILABLE = "NOTHING_AVAILABLE"
+    END_OF_INPUT = "END_OF_INPUT"
+
+
+_MORE: Final = InputStatus.MORE_AVAILABLE  # an Enum's member is slow to look up, and this is done for each record
+_NOTHING: Final = InputStatus.NOTHING_AVAILABLE
+_END: Final = InputStatus.END_OF_INPUT
+
+AVAILABLE: Final[Future[None]] = Future()
+"""Completed: for those that are available now."""
+AVAILABLE.set_result(None)
+
+
+class InputClosedError(DispatcherError):
+    """A producer put something into an input that has been ended, or whose task is over."""
+
+
+class StreamTaskInput(Protocol):
+    """What a StreamTask reads. All of it is called on the task's mailbox thread."""
+
+    def emit_next(self, output: ElementOutput, /) -> InputStatus:
+        """Give the next element, if there is one, to `output`, and say what is left. Never blocks.
+
+        Not called again after END_OF_INPUT.
+        """
+
+    def available(self) -> Future[None]:
+        """Completes when `emit_next` may have something again, from any thread; an error of it fails the task.
+
+        Asked for after NOTHING_AVAILABLE; completed already if that has changed meanwhile.
+        """
+
+    def snapshot_state(self) -> Any:
+        """The position: a value the storage's serializer takes. All given out until now is behind it."""
+
+    def initialize_state(self, state: Any, /) -> None:
+        """Go on from a position, before the first `emit_next`. Not called without a checkpoint."""
+
+    def close(self) -> None:
+        """Let go of connections. Called once, at the end of the task, however it ends."""
+
+
+class IterableInput(Generic[T]):
+    """Values, records and watermarks of an iterable, one after the other; a value becomes a record without a time.
+
+    Its position is the number of elements read, and a restored task skips as many: the iterable has to give the same
+    ones again. Reading it must not block for long, since the mailbox waits meanwhile; a source that does block belongs
+    in a SourceStreamTask.
+    """
+
+    def __init__(self, elements: Iterable[T | StreamElement[T]]) -> None:
+        self._elements = iter(elements)  # mailbox thread only, as all below
+        self._read = 0
+
+    def emit_next(self, output: ElementOutput, /) -> InputStatus:
+        for element in self._elements:
+            self._read += 1
+            output(_as_element(element))
+            return _MORE
+        return _END
+
+    def available(self) -> Future[None]:
+        return AVAILABLE
+
+    def snapshot_state(self) -> int:
+        return self._read
+
+    def initialize_state(self, state: Any, /) -> None:
+        """Skip what was read before.
+
+        Raises:
+            CheckpointError: the iterable has fewer elements than the checkpoint has read.
+        """
+        if type(state) is not int:
+            raise CheckpointError(
+                f"the input counts elements, and its state is {state!r}: another kind of input took it"
+            )
+        self._read = sum(1 for _ in itertools.islice(self._elements, state))
+        if self._read < state:
+            raise CheckpointError(
+                f"the input has {self._read} elements, but {state} had been read when the checkpoint was taken. "
+                "Give the task the same input, or an empty folder for its checkpoints."
+            )
+
+    def close(self) -> None:
+        close = getattr(self._elements, "close", None)  # of a generator: its finally blocks hold the connections
+        if close is not None:
+            close()
+
+
+class QueueInput(Generic[T]):
+    """A bounded queue that other threads fill: `put` waits for room, `end` says that nothing more comes.
+
+    A checkpoint holds what is queued, so what was put before it need not be put again after a restart; what was put
+    after it, and had not been processed, is lost with the process and is up to the producers.
+    """
+
+    def __init__(self, capacity: int = 1000) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity is {capacity}; a queue needs room for at least 1 element")
+        self._capacity = capacity
+        # Held by producers in a put or a block; by the mailbox thread to snapshot, and when it finds nothing. Under it,
+        # what a producer does in a block is called, and what tells its position; _waiting is completed, which is mail.
+        self._lock = threading.RLock()
+        self._room = threading.Condition(self._lock)
+        # Producers append under _lock; the mailbox thread pops without it, which is atomic.
+        self._queue: deque[StreamElement[Any]] = deque()
+        self._depth = 0  # of nested atomic blocks; guarded by _lock
+        self._blocked = 0  # producers that wait for room; written under _lock, raised before they look for room
+        self._waiting: Future[None] | None = None  # of a mailbox thread that found nothing; guarded by _lock
+        self._ended = False  # nothing more will be put; guarded by _lock
+        self._closed: Callable[[], BaseException] | None = None  # makes what every put raises now; guarded by _lock
+
+    def put(self, element: T | StreamElement[T]) -> None:
+        """Append a value, record or watermark; waits while the queue is full. Any thread but the task's own.
+
+        Raises:
+            InputClosedError: the input was ended, or its task is over. The element was not kept.
+        """
+        with self._lock:  # as atomically(), in half the time
+            self._check_put()
+            self._queue.append(_as_element(element))
+            if self._depth == 0 and self._waiting is not None:
+                self._wake()
+
+    @contextmanager
+    def atomically(self) -> Iterator[None]:
+        """No checkpoint is taken while this is entered: what a producer puts and what it notes belong together.
+
+        Waits for room when it is entered, and not inside, where a `put` may therefore exceed the capacity; if it waited
+        there, a checkpoint would wait for the producer, which waits for the task. Blocks may be nested.
+
+        Raises:
+            InputClosedError: as `put`.
+        """
+        with self._lock:
+            self._check_put()
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0 and self._queue:
+                    self._wake()
+
+    def end(self) -> None:
+        """Nothing more comes. What is queued will be processed. Any thread; does not block."""
+        with self._lock:
+            if self._closed is None:
+                self._closed = lambda: InputClosedError("the input was ended: put everything before end()")
+            self._ended = True
+            self._room.notify_all()
+            self._wake()
+
+    def interrupt(self, error: Callable[[], BaseException]) -> None:
+        """Make each `put` raise `error()` from now on, those that wait included. Any thread; does not block."""
+        with self._lock:
+            self._closed = error
+            self._room.notify_all()
+
+    def emit_next(self, output: ElementOutput, /) -> InputStatus:
+        try:
+            element = self._queue.popleft()
+        except IndexError:
+            return self._nothing()
+        if self._blocked and 2 * len(self._queue) <= self._capacity:  # not for each: a thread switch costs more
+            with self._lock:
+                self._room.notify_all()
+        output(element)
+        return _MORE
+
+    def available(self) -> Future[None]:
+        with self._lock:
+            if self._queue or self._ended:
+                return AVAILABLE
+            if self._waiting is None:
+                self._waiting = Future()
+            return self._waiting
+
+    def snapshot_state(self) -> Any:
+        return self.snapshot_with(lambda: None)[0]
+
+    def snapshot_with(self, take: Callable[[], S]) -> tuple[list[Any], S]:
+        """The state, and what `take()` says of a producer, both outside of all atomic blocks."""
+        with self._lock:
+            return elements_to_lists(self._queue), take()
+
+    def initialize_state(self, state: Any, /) -> None:
+        if type(state) is not list:
+            raise CheckpointError(f"the input is a queue, and its state is {state!r}: another kind of input took it")
+        with self._lock:
+            self._queue.extendleft(reversed(elements_from_lists(state)))
+
+    def close(self) -> None:
+        self.interrupt(lambda: InputClosedError("the task of this input is over; put nothing more into it"))
+
+    def _nothing(self) -> InputStatus:
+        with self._lock:
+            if self._queue:
+                return _MORE
+            return _END if self._ended else _NOTHING
+
+    def _check_put(self) -> None:
+        """Wait for room, unless inside of an atomic block."""
+        if self._depth == 0 and len(self._queue) >= self._capacity:
+            self._wait_for_room()
+        if self._closed is not None:
+            raise self._closed()
+
+    def _wait_for_room(self) -> None:
+        # Raised before the look at the queue: either the mailbox thread sees it after a pop, or that pop is seen here.
+        self._blocked += 1
+        try:
+            while self._closed is None and len(self._queue) >= self._capacity:
+                self._room.wait()
+        finally:
+            self._blocked -= 1
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.set_result(None)
+
+
+def _as_element(value: Any) -> StreamElement[Any]:
+    kind = type(value)
+    return value if kind is StreamRecord or kind is Watermark else StreamRecord(value)

@@ -1,0 +1,275 @@
+"""A task whose input is a source that blocks, on a thread of its own, after Flink's SourceStreamTask.
+
+Threads: the source's `run` is called on the source thread. What it collects goes into a bounded queue, from which the
+mailbox thread reads; so operators stay on the mailbox thread, and a source that is too fast waits in `collect`.
+
+A checkpoint holds the source's position and what is in the queue, both taken outside of the source's atomic blocks.
+
+Life of the source: it runs from when the operators are open until it returns, raises, or is told to `cancel`, which
+happens once: when the task is cancelled, has failed, or is to stop with a savepoint. In the first two cases it is
+interrupted as well, as far as Python has that: its context raises SourceInterruptedError wherever it is called.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from dispatcher.errors import DispatcherError
+from dispatcher.mailbox import MailboxProcessor, TimerService
+from pipeline.streaming.elements import StreamRecord, Watermark
+from pipeline.streaming.task.checkpoints import CheckpointError, CheckpointStorage
+from pipeline.streaming.task.inputs import ElementOutput, QueueInput
+from pipeline.streaming.task.stream_task import FinishingReason, StreamTask, TaskCancelledError
+from pipeline.streaming.task.task_chain import OperatorFactory, StreamTaskOutput
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_WATERMARK: Final = Watermark(2**63 - 1)
+"""Emitted at the end of a source: whatever waits for an event time need not wait any more."""
+
+
+class SourceInterruptedError(DispatcherError):
+    """The task of a source is over: the source's `run` is to end, and need not do anything with this error."""
+
+
+class SourceContext(Generic[T]):
+    """What a source's `run` may do. Source thread only."""
+
+    def __init__(self, queue: QueueInput[T]) -> None:
+        self._queue = queue
+        self._stop = threading.Event()  # set by who stops the source
+        self._interrupt: Callable[[], BaseException] | None = None  # written before _stop is set
+
+    def collect(self, value: T, timestamp_ms: int | None = None) -> None:
+        """Emit a record; waits while the queue is full.
+
+        Raises:
+            SourceInterruptedError: the task was cancelled, or has failed. The record was not kept.
+        """
+        self._queue.put(StreamRecord(value, timestamp_ms))
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Emit a watermark; as `collect`."""
+        self._queue.put(watermark)
+
+    @property
+    def checkpoint_lock(self) -> AbstractContextManager[None]:
+        """While it is held no checkpoint is taken: collect a record and note its position in one `with` block.
+
+            with ctx.checkpoint_lock:
+                ctx.collect(line)
+                self.position += 1
+
+        Entering it waits while the queue is full; a `collect` inside does not.
+        """
+        return self._queue.atomically()
+
+    @property
+    def is_stopping(self) -> bool:
+        """The source's `cancel` has been called, or is being called."""
+        return self._stop.is_set()
+
+    def wait(self, timeout: float) -> bool:
+        """Instead of a sleep: wait `timeout` seconds, or until the source is to stop, and say whether it is.
+
+        Raises:
+            SourceInterruptedError: as `collect`.
+        """
+        is_stopping = self._stop.wait(timeout)
+        if self._interrupt is not None:
+            raise self._interrupt()
+        return is_stopping
+
+    def _stop_now(self, interrupt: Callable[[], BaseException] | None) -> None:
+        """Any thread."""
+        if interrupt is not None:
+            self._interrupt = interrupt
+            self._queue.interrupt(interrupt)
+        self._stop.set()
+
+
+class Source(Protocol):
+    """Where a SourceStreamTask's records come from.
+
+    A source that can go on from a position has two methods more: `snapshot_state()` gives it, called on the mailbox
+    thread under the checkpoint lock, so it must not wait for another lock under which `run` collects;
+    `initialize_state(state)` gets it before `run`, if there is a checkpoint. If it has `close()`, that is called on the
+    mailbox thread at the end of the task.
+    """
+
+    def run(self, ctx: SourceContext[Any], /) -> None:
+        """Collect records until there are no more, or `cancel` is called. May block. On the source thread."""
+
+    def cancel(self) -> None:
+        """Make `run` return soon. Called at most once, from any thread, and perhaps before `run`."""
+
+
+class _SourceInput(QueueInput[Any]):
+    """The queue between the threads, and the source's position."""
+
+    def __init__(self, source: Source, capacity: int) -> None:
+        super().__init__(capacity)
+        self._source = source
+
+    def snapshot_state(self) -> Any:
+        queued, position = self.snapshot_with(getattr(self._source, "snapshot_state", lambda: None))
+        return {"source": position, "queued": queued}
+
+    def initialize_state(self, state: Any, /) -> None:
+        if type(state) is not dict:
+            raise CheckpointError(f"the input is a source, and its state is {state!r}: another kind of input took it")
+        super().initialize_state(state["queued"])
+        initialize = getattr(self._source, "initialize_state", None)
+        if initialize is not None:
+            initialize(state["source"])
+
+    def close(self) -> None:
+        super().close()
+        close = getattr(self._source, "close", None)
+        if close is not None:
+            close()
+
+
+class SourceStreamTask(StreamTask):
+    """A StreamTask that runs `source` on a thread of its own.
+
+    `queue_capacity`: how many elements the source may be ahead of the operators.
+    `stop_timeout`: seconds that a task which ends waits for its source; one that does not return by then is left behind
+        on its daemon thread, which the log says.
+
+    For the rest see StreamTask. At the end of the source, a MAX_WATERMARK goes through the operators before they end.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        operators: OperatorFactory | Sequence[OperatorFactory],
+        output: StreamTaskOutput | ElementOutput,
+        *,
+        queue_capacity: int = 1000,
+        stop_timeout: float = 10.0,
+        name: str = "source stream task",
+        checkpoint_storage: CheckpointStorage | None = None,
+        checkpoint_interval_ms: int | None = None,
+        tolerable_checkpoint_failures: int = 0,
+        processing_time_service: TimerService | None = None,
+    ) -> None:
+        queue = _SourceInput(source, queue_capacity)
+        super().__init__(
+            queue,
+            operators,
+            output,
+            name=name,
+            checkpoint_storage=checkpoint_storage,
+            checkpoint_interval_ms=checkpoint_interval_ms,
+            tolerable_checkpoint_failures=tolerable_checkpoint_failures,
+            processing_time_service=processing_time_service,
+        )
+        self._source = source
+        self._queue = queue
+        self._context: SourceContext[Any] = SourceContext(queue)
+        self._stop_timeout = stop_timeout
+        self._cancel_claim = threading.Lock()  # taken by who calls the source's cancel, and never released
+        self._thread: threading.Thread | None = None  # mailbox thread only
+        self._completion: Future[None] = Future()  # of the source's run; done by the source thread, or if it never runs
+
+    def cancel(self) -> None:
+        """As StreamTask.cancel; and call the source's `cancel`, unless that was done, and interrupt the source."""
+        super().cancel()
+        if self.is_cancelled:
+            self._cancel_source(lambda: SourceInterruptedError(f"{self.name} was cancelled"))
+
+    def _prepare(self, processor: MailboxProcessor) -> None:
+        super()._prepare(processor)
+        self._completion.add_done_callback(self._on_source_ended)
+        thread = threading.Thread(target=self._run_source, name=f"{self.name} source", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def _run_source(self) -> None:
+        try:
+            if not self._context.is_stopping:
+                self._source.run(self._context)
+        except BaseException as error:
+            self._completion.set_exception(error)
+        else:
+            self._completion.set_result(None)
+
+    def _on_source_ended(self, completion: Future[None]) -> None:
+        # On the source thread.
+        error = completion.exception()
+        if error is None:
+            self._queue.end()  # the mailbox thread reads what is left, and then sees the end
+            if (
+                self._reason is FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN
+            ):  # written before the source was told to stop
+                self._stop_loop()
+        elif self.is_cancelled and _was_interrupted(error):
+            cancelled = TaskCancelledError(f"{self.name} was cancelled")
+            cancelled.__cause__ = error
+            self.report_error(cancelled)
+        else:
+            self.report_error(error)
+
+    def _stop_reading(self, reason: FinishingReason) -> None:
+        """Let the source come to its end; only then, what is left is processed, or becomes part of the savepoint."""
+        self._cancel_source(None)
+
+    def _end_of_data(self, feed: ElementOutput) -> None:
+        feed(MAX_WATERMARK)
+
+    def _clean_up(self, processor: MailboxProcessor, failure: BaseException | None) -> None:
+        try:
+            self._stop_source()
+        finally:
+            super()._clean_up(processor, failure)
+
+    def _stop_source(self) -> None:
+        """The task ends: see to it that the source does, too, before what it uses is closed."""
+        thread = self._thread
+        if thread is None:
+            with suppress(InvalidStateError):
+                self._completion.set_result(None)
+            return
+        if not self._completion.done():
+            try:
+                self._cancel_source(lambda: SourceInterruptedError(f"{self.name} has ended"))
+            except Exception:
+                log.exception("%s: the source's cancel failed", self.name)
+        thread.join(self._stop_timeout)
+        if thread.is_alive():
+            log.error(
+                "%s: the source has not returned within %s s and is left behind on thread %s. "
+                "Its cancel() has to end whatever its run() waits for.",
+                self.name,
+                self._stop_timeout,
+                thread.name,
+            )
+
+    def _cancel_source(self, interrupt: Callable[[], BaseException] | None) -> None:
+        """Call the source's `cancel` if nobody has; interrupt it in any case, if there is something to do it with."""
+        try:
+            if self._cancel_claim.acquire(blocking=False):
+                self._context._stop_now(None)
+                self._source.cancel()
+        finally:
+            if interrupt is not None:
+                self._context._stop_now(interrupt)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether an interruption is in the chain of causes."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, SourceInterruptedError):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,335 @@
+"""A task: one input, a chain of operators, one output, on one mailbox, after Flink's StreamTask.
+
+Threads: `run` makes its caller the mailbox thread, to which input, operators and output belong. Other threads send it
+mail: timers, answers of calls, requests for checkpoints, cancellation, errors.
+
+Life: restore the newest checkpoint, open, read until the input ends, `end_input` of each operator and its timers in
+order, drain the mailbox, take a last checkpoint, close. After a failure or a cancellation only the closing is left; the
+next run of the task starts from the last checkpoint that is whole, so nothing is lost, and some outputs may repeat.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from dispatcher.mailbox import (
+    IdleTimer,
+    MailboxController,
+    MailboxProcessor,
+    SystemProcessingTimeService,
+    TimerService,
+)
+from pipeline.streaming.elements import StreamElement, StreamRecord
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
+from pipeline.streaming.task.inputs import ElementOutput, InputStatus, StreamTaskInput
+from pipeline.streaming.task.task_chain import (
+    AvailabilityProvider,
+    CallableOutput,
+    OperatorChain,
+    OperatorFactory,
+    StreamTaskOutput,
+)
+from pipeline.streaming.task.task_checkpoints import CheckpointRequest, TaskCheckpoints
+from pipeline.streaming.task.task_control import FinishingReason, TaskCancelledError, TaskControl, TaskState
+
+__all__ = ["FinishingReason", "StreamTask", "TaskCancelledError", "TaskState"]
+
+log = logging.getLogger(__name__)
+
+_MORE: Final = InputStatus.MORE_AVAILABLE
+_NOTHING: Final = InputStatus.NOTHING_AVAILABLE
+
+
+class StreamTask(TaskControl):
+    """Reads `input`, feeds the head of the `operators`, and gives what the last of them emits to `output`.
+
+    `operators`: a factory, or several, the head first. Each is called with an OperatorContext when the task starts:
+        `StreamTask(input, [lambda ctx: AsyncWaitOperator(f, mailbox_executor=ctx.mailbox_executor, ...)], output)`
+    `output`: a callable, or a StreamTaskOutput.
+    `checkpoint_storage`: where the state goes, and where it is restored from; None: no checkpoints.
+    `checkpoint_interval_ms`: of processing time, between periodic checkpoints; None: on request and at the end only.
+    `tolerable_checkpoint_failures`: so many may fail in a row before the task does.
+    `processing_time_service`: shared with others, and left running; None: the task has its own.
+
+    Any thread may call what the class has, but for `run` and `restore`.
+    """
+
+    def __init__(
+        self,
+        input: StreamTaskInput,
+        operators: OperatorFactory | Sequence[OperatorFactory],
+        output: StreamTaskOutput | ElementOutput,
+        *,
+        name: str = "stream task",
+        checkpoint_storage: CheckpointStorage | None = None,
+        checkpoint_interval_ms: int | None = None,
+        tolerable_checkpoint_failures: int = 0,
+        processing_time_service: TimerService | None = None,
+    ) -> None:
+        if checkpoint_interval_ms is not None and (checkpoint_interval_ms < 1 or checkpoint_storage is None):
+            raise ValueError(
+                f"checkpoint_interval_ms is {checkpoint_interval_ms} with checkpoint_storage={checkpoint_storage}; "
+                "it has to be 1 or more, and needs a storage"
+            )
+        super().__init__(name)
+        self.recovery: Recovery | None = None
+        """What is done again; None if there was no checkpoint. Known after `restore`, or once `run` opens operators."""
+        self.records_out = 0  # given to the output, in this run and those it continues; mailbox thread writes, all read
+        self.idle_timer = IdleTimer()
+        """How long there was nothing to read, or no room for it. Any thread may read its `total_ns`."""
+        self._input = input  # mailbox thread only, as all that has no comment of its own
+        self._factories = [operators] if callable(operators) else list(operators)
+        self._output = output if isinstance(output, StreamTaskOutput) else CallableOutput(output)
+        self._storage = checkpoint_storage
+        self._interval_ms = checkpoint_interval_ms
+        self._tolerable_failures = tolerable_checkpoint_failures
+        self._owns_time = processing_time_service is None
+        self._time: TimerService = processing_time_service or SystemProcessingTimeService(
+            f"{name} timers", on_error=self.report_error
+        )
+        self._has_storage = False  # the folder is this task's
+        self._restored: Checkpoint | None = None
+        self._chain: OperatorChain | None = None
+        self._checkpoints: TaskCheckpoints | None = None
+        self._notified = 0  # the newest checkpoint that operators were told of
+        self._availabilities: tuple[AvailabilityProvider, ...] = ()  # asked before each record
+        self._reason = FinishingReason.END_OF_DATA
+        self._is_stopping = False
+        self._stop_requests: list[CheckpointRequest] = []  # done with the last checkpoint
+
+    # ------------------------------------------------------------------------------------------------- the run
+
+    def restore(self) -> Recovery | None:
+        """Read the newest checkpoint, so that `recovery` is known before anything is done. `run` does it otherwise.
+
+        The folder is the task's from then on, until `run` has ended.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none that can be restored; or another task has the folder.
+        """
+        storage = self._storage
+        if storage is not None and not self._has_storage:
+            storage.acquire()
+            self._has_storage = True
+            try:
+                self._restored = checkpoint = storage.latest(self.name)
+            except BaseException:
+                self._release_storage()
+                raise
+            if checkpoint is not None:
+                self.recovery = Recovery.of(checkpoint)
+                log.info("%s: %s", self.name, self.recovery)
+        return self.recovery
+
+    def run(self) -> None:
+        """Be the mailbox thread until the task ends. Once only.
+
+        Raises:
+            TaskCancelledError: the task was cancelled. CheckpointError: it cannot be restored, or too many failed.
+            Exception: what input, operators and output raised, or another thread reported.
+        """
+        processor = MailboxProcessor(self._process_input)
+        self._start_with(processor)
+        failure: BaseException | None = None
+        try:
+            self._check_cancelled()
+            self.restore()
+            if self.recovery is None or not self.recovery.is_finished:
+                self._prepare(processor)
+                processor.run_mailbox_loop()
+                self._check_cancelled()
+                self._end(processor)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._clean_up(processor, failure)
+
+    def _prepare(self, processor: MailboxProcessor) -> None:
+        """Make and open everything, in its restored state."""
+        self._checkpoints = TaskCheckpoints(
+            self._storage,
+            self._take_checkpoint,
+            self._notify,
+            processor=processor,
+            time_service=self._time,
+            interval_ms=self._interval_ms,
+            tolerable_failures=self._tolerable_failures,
+            task_name=self.name,
+        )
+        output, output_room = self._make_output()
+        self._chain = chain = OperatorChain(
+            self._factories,
+            output,
+            output_room,
+            processor=processor,
+            time_service=self._time,
+            report_error=self.report_error,
+            task_name=self.name,
+        )
+        chain.build()
+        if self._restored is not None:
+            self._input.initialize_state(self._restored.input_state)
+            self._output.initialize_state(self._restored.output_state)
+            chain.initialize_state(self._restored.operator_states)
+            self.records_out = self._restored.outputs
+            self._restored = None
+        # The head's room, and the output's: an operator that has room of its own does not speak for what is behind it.
+        rooms = (chain.availability, output_room)
+        self._availabilities = tuple(dict.fromkeys(room for room in rooms if room is not None))
+        chain.open()
+        self._check_cancelled()
+        self._checkpoints.start_periodic()
+
+    def _make_output(self) -> tuple[ElementOutput, AvailabilityProvider | None]:
+        output = self._output
+        call = output._call if isinstance(output, CallableOutput) else output
+
+        def emit(element: StreamElement[Any]) -> None:
+            call(element)
+            if type(element) is StreamRecord:
+                self.records_out += 1
+
+        return emit, None if isinstance(output, CallableOutput) else output
+
+    def _process_input(self, controller: MailboxController) -> None:
+        """The default action: feed the head while it has room, there is something to read, and no mail waits."""
+        processor, chain, _ = self._of_run()
+        rooms, feed, emit_next = self._availabilities, chain.feed, self._input.emit_next
+        mailbox = processor.mailbox
+        while True:
+            for room in rooms:
+                if not room.is_available():
+                    self._suspend_until(controller, room.available_future())
+                    return
+            status = emit_next(feed)
+            if status is not _MORE:
+                break
+            if mailbox._new_mail or mailbox._batch:  # has_mail, without its calls
+                return
+        if status is _NOTHING:
+            self._suspend_until(controller, self._input.available())
+        else:
+            self._is_stopping = True  # a savepoint that is asked for from now on is one of the end
+            self._stop_loop()
+
+    def _suspend_until(self, controller: MailboxController, available: Future[None] | None) -> None:
+        """Run mail only until `available` completes. An error of it fails the task."""
+        if available is None:
+            return
+
+        def resume(available: Future[None]) -> None:
+            error = None if available.cancelled() else available.exception()
+            if error is not None:
+                self.report_error(error)
+            suspension.resume()
+
+        self.idle_timer.mark_start()
+        suspension = controller.suspend_default_action(self.idle_timer)
+        available.add_done_callback(resume)
+        if self._of_run()[0].is_default_action_available():  # resumed here and now
+            self.idle_timer.mark_end()
+
+    def _stop_loop(self) -> None:
+        """Let the loop end when the mail that runs now has ended. Any thread."""
+        self._of_run()[0].all_actions_completed()
+
+    def _stop_reading(self, reason: FinishingReason) -> None:
+        """Hook: a savepoint is to be taken. Read no more, and let the loop end."""
+        self._stop_loop()
+
+    def _end_of_data(self, feed: ElementOutput) -> None:
+        """Hook: all has been read, the operators have not ended yet."""
+
+    def _end(self, processor: MailboxProcessor) -> None:
+        """Everything has been read: bring the operators to their end, and take the last checkpoint."""
+        _, chain, checkpoints = self._of_run()
+        checkpoints.quiesce()
+        is_finished = self._reason is not FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN
+        if is_finished:
+            self._end_of_data(chain.feed)
+            chain.end_input()
+        processor.prepare_close()
+        processor.drain()
+        self._check_cancelled()
+        # Whoever asked for a savepoint while the input came to its end by itself gets one of the end.
+        checkpoint_id = checkpoints.perform_last(is_savepoint=bool(self._stop_requests), is_finished=is_finished)
+        for request in self._stop_requests:
+            if checkpoint_id is not None:
+                request.future.set_result(checkpoint_id)
+        self._stop_requests.clear()
+
+    def _clean_up(self, processor: MailboxProcessor, failure: BaseException | None) -> None:
+        """Close everything, whatever raises; the first error is raised, unless there is a failure to add it to."""
+        chain, checkpoints = self._chain, self._checkpoints
+        steps: list[Callable[[], Any]] = [processor.prepare_close]
+        if checkpoints is not None:
+            steps += [checkpoints.quiesce, checkpoints.close]
+        if chain is not None:
+            steps += [chain.quiesce_timers, *chain.closers()]
+        steps += [self._input.close, self._output.close]
+        if self._owns_time:
+            steps.append(self._time.shutdown)
+        steps.append(self._release_storage)
+        steps.append(processor.close)
+        first = failure
+        for step in steps:
+            try:
+                step()
+            except BaseException as error:
+                log.exception("%s: %s failed", self.name, getattr(step, "__qualname__", step))
+                if first is None:
+                    first = error
+                elif first is not error:
+                    first.add_note(f"and at the end {error!r}")
+        for request in self._stop_requests:
+            request.refuse(f"the task ended before it was taken: {first!r}")
+        self._ended_with(first)
+        if failure is None and first is not None:
+            raise first
+
+    # ------------------------------------------------------------------------------------------------- pieces
+
+    def _take_checkpoint(self, checkpoint_id: int, is_savepoint: bool, is_finished: bool) -> Checkpoint:
+        return Checkpoint(
+            checkpoint_id=checkpoint_id,
+            task=self.name,
+            taken_at_ms=self._time.current_processing_time(),
+            input_state=self._input.snapshot_state(),
+            operator_states=self._of_run()[1].snapshot_state(),
+            outputs=self.records_out,
+            output_state=self._output.snapshot_state(),
+            is_savepoint=is_savepoint,
+            is_finished=is_finished,
+        )
+
+    def _perform_checkpoint(self, future: Future[int]) -> None:
+        self._of_run()[2].perform(future)
+
+    def _stop_with(self, reason: FinishingReason, request: CheckpointRequest) -> None:
+        if self._storage is None:
+            request.refuse("the task has no checkpoint_storage")
+            return
+        self._stop_requests.append(request)
+        if not self._is_stopping:
+            self._is_stopping, self._reason = True, reason
+            self._stop_reading(reason)
+
+    def _release_storage(self) -> None:
+        if self._storage is not None and self._has_storage:
+            self._has_storage = False
+            self._storage.release()
+
+    def _notify(self, checkpoint_id: int) -> None:
+        if checkpoint_id > self._notified:  # one that comes again, or late, is of no use to an operator
+            self._notified = checkpoint_id
+            self._of_run()[1].notify_checkpoint_complete(checkpoint_id)
+
+    def _of_run(self) -> tuple[MailboxProcessor, OperatorChain, TaskCheckpoints]:
+        assert self._processor is not None
+        assert self._chain is not None
+        assert self._checkpoints is not None
+        return self._processor, self._chain, self._checkpoints

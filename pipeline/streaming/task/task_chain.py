@@ -1,0 +1,213 @@
+"""The operators of one task, one feeding the next, after Flink's OperatorChain. Mailbox thread only.
+
+The operators are opened from the last to the first, so that what the first emits from its restored state finds the
+others open. They end and are closed from the first to the last: each gets all that came before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, MailboxTimeService, ProcessingTimeService
+from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.task.checkpoint_format import CheckpointError
+from pipeline.streaming.task.inputs import ElementOutput
+
+
+@runtime_checkable
+class AvailabilityProvider(Protocol):
+    """What has room or has not; asked before something is given to it. Mailbox thread only."""
+
+    def is_available(self) -> bool: ...
+
+    def available_future(self) -> Future[None] | None:
+        """Completes, in any thread, when there is room again; None: there is room now."""
+
+
+class StreamOperator(Protocol):
+    """What a task does with each element. All of it is called on the mailbox thread; it may wait by yielding only.
+
+    An operator that has the methods of AvailabilityProvider is given elements only while it is available. One that has
+    `notify_checkpoint_complete(checkpoint_id)` gets these notices, also while it yields.
+    """
+
+    def initialize_state(self, state: list[StreamElement[Any]], /) -> None:
+        """Before `open`, if there is a checkpoint: what `snapshot_state` gave."""
+
+    def open(self) -> None: ...
+
+    def process_element(self, record: StreamRecord[Any], /) -> None: ...
+
+    def process_watermark(self, watermark: Watermark, /) -> None: ...
+
+    def end_input(self) -> None:
+        """No element follows. Emits what is left, and yields until that is done; timers still fire meanwhile."""
+
+    def snapshot_state(self) -> list[StreamElement[Any]]:
+        """The elements taken in and not finished; a list that does not change any more."""
+
+    def close(self) -> None:
+        """Let go of everything; called once, however the task ends, and even if it was not opened."""
+
+
+class StreamTaskOutput:
+    """A task's output that does more than take elements; for one that does not, a callable is enough.
+
+    Mailbox thread only. `is_available` and `available_future` are those of AvailabilityProvider: without room, the task
+    does not read. The output is called all the same with what operators emit meanwhile.
+    """
+
+    def __call__(self, element: StreamElement[Any]) -> object:
+        raise NotImplementedError
+
+    def is_available(self) -> bool:
+        return True
+
+    def available_future(self) -> Future[None] | None:
+        return None
+
+    def initialize_state(self, state: Any) -> None:
+        """Before anything is opened, if there is a checkpoint: what `snapshot_state` gave when it was taken."""
+
+    def snapshot_state(self) -> Any:
+        """Part of each checkpoint: bring to where it survives the process all that was emitted until now.
+
+        The value, which the storage's serializer has to take, comes back in Recovery and `initialize_state`; such as
+        the length of a file, to which it can be cut back so that nothing is in it twice.
+        """
+        return None
+
+    def close(self) -> None:
+        """Once, at the end of the task, however it ends."""
+
+
+class CallableOutput(StreamTaskOutput):
+    """A callable as an output."""
+
+    def __init__(self, call: ElementOutput) -> None:
+        self._call = call
+
+    def __call__(self, element: StreamElement[Any]) -> object:
+        return self._call(element)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """What a task gives to the factory of an operator."""
+
+    mailbox_executor: MailboxExecutor
+    """Its priority is the position in the chain: while one operator yields, only it and those behind it go on."""
+    processing_time_service: ProcessingTimeService
+    """Callbacks run as mail of the operator's priority, and no more once the operator has ended."""
+    output: ElementOutput
+    output_availability: Callable[[], Future[None] | None] | None
+    """Of what is behind `output`: None, or a future that completes when there is room again. None: always room."""
+    report_error: Callable[[BaseException], None]
+    """Fails the task; for errors that no mail raises. Any thread; does not block."""
+    task_name: str
+    position: int
+    """In the chain; the head is 0."""
+
+
+OperatorFactory: TypeAlias = Callable[[OperatorContext], StreamOperator]
+"""Makes an operator when its task starts, on the mailbox thread."""
+
+
+class OperatorChain:
+    """Operators made by `factories`, the first of which is fed by the task, and the last of which feeds `output`."""
+
+    def __init__(
+        self,
+        factories: Sequence[OperatorFactory],
+        output: ElementOutput,
+        output_availability: AvailabilityProvider | None,
+        *,
+        processor: MailboxProcessor,
+        time_service: ProcessingTimeService,
+        report_error: Callable[[BaseException], None],
+        task_name: str,
+    ) -> None:
+        self._operators: list[StreamOperator] = []  # the head first; what a failed build has made is closed, too
+        self._executors: list[MailboxExecutor] = []  # of the operators, as _timers
+        self._timers: list[MailboxTimeService] = []
+        self.feed = output
+        """Give an element to the head; to the output if there is no operator."""
+        self.availability = output_availability
+        """Of the head: the task feeds only while it is available. None: always."""
+        self._build = (factories, processor, time_service, report_error, task_name)
+
+    def build(self) -> None:
+        """Make the operators. What a factory raises is raised; then `close` closes those that were made."""
+        factories, processor, time_service, report_error, task_name = self._build
+        for position in reversed(range(len(factories))):
+            executor = processor.mailbox_executor(position)
+            timers = MailboxTimeService(time_service, executor)
+            behind = self.availability.available_future if self.availability is not None else None
+            context = OperatorContext(executor, timers, self.feed, behind, report_error, task_name, position)
+            operator = factories[position](context)
+            self._operators.insert(0, operator)
+            self._executors.insert(0, executor)
+            self._timers.insert(0, timers)
+            self.feed = _feed_into(operator)
+            # One that does not say passes everything on: it has the room of what is behind it.
+            if isinstance(operator, AvailabilityProvider):
+                self.availability = operator
+
+    def initialize_state(self, states: list[list[StreamElement[Any]]]) -> None:
+        """Give each operator its part of a checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is of a chain of another length.
+        """
+        if len(states) != len(self._operators):
+            raise CheckpointError(
+                f"the checkpoint is of a chain of {len(states)} operators, and the task has {len(self._operators)}. "
+                "Restore it with the chain it was taken with, or give the task an empty folder."
+            )
+        for operator, state in zip(self._operators, states, strict=True):
+            operator.initialize_state(state)
+
+    def open(self) -> None:
+        for operator in reversed(self._operators):
+            operator.open()
+
+    def snapshot_state(self) -> list[list[StreamElement[Any]]]:
+        return [operator.snapshot_state() for operator in self._operators]
+
+    def end_input(self) -> None:
+        """End one operator after the other, each with its timers, and with the mail of its priority or higher."""
+        for operator, executor, timers in zip(self._operators, self._executors, self._timers, strict=True):
+            operator.end_input()
+            timers.quiesce().result()  # waits for a callback that sends its mail, which never blocks
+            while executor.try_yield():
+                pass
+
+    def quiesce_timers(self) -> None:
+        """Let no timer of an operator fire any more."""
+        for timers in self._timers:
+            timers.quiesce()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        for operator in self._operators:
+            notify = getattr(operator, "notify_checkpoint_complete", None)
+            if notify is not None:
+                notify(checkpoint_id)
+
+    def closers(self) -> list[Callable[[], None]]:
+        """What closes the operators, in order; each is to be called, whatever the others raise."""
+        return [operator.close for operator in self._operators]
+
+
+def _feed_into(operator: StreamOperator) -> ElementOutput:
+    process_element, process_watermark = operator.process_element, operator.process_watermark
+
+    def feed(element: StreamElement[Any]) -> None:
+        if type(element) is Watermark:
+            process_watermark(element)
+        else:
+            process_element(element)  # type: ignore[arg-type]  # the only other kind; a check costs at each record
+
+    return feed

@@ -1,0 +1,216 @@
+"""When a running task takes checkpoints, after Flink's SubtaskCheckpointCoordinator.
+
+Threads: the state is collected and serialized on the mailbox thread, between two mails, so it is consistent; a thread
+of its own writes it to the disk, while the task goes on; a mail of the highest priority brings the outcome back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+
+from dispatcher.errors import RejectedExecutionError
+from dispatcher.mailbox import MAX_PRIORITY, MailboxExecutor, MailboxProcessor, MailboxTimeService, TimerService
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointError, CheckpointStorage
+
+log = logging.getLogger(__name__)
+
+TakeCheckpoint = Callable[[int, bool, bool], Checkpoint]
+"""Collects a task's state: called with the checkpoint's id, whether it is a savepoint, whether the task has ended."""
+
+
+class CheckpointRequest:
+    """A mail's runnable that takes a checkpoint; its future has the id, or why there is none.
+
+    If its task ends first, the mailbox cancels it.
+    """
+
+    def __init__(self, task: str, perform: Callable[[Future[int]], None]) -> None:
+        self._task = task
+        self._perform = perform
+        self.future: Future[int] = Future()
+        self.future.set_running_or_notify_cancel()  # the work is not to be taken back: it may have begun
+
+    def __call__(self) -> None:
+        self._perform(self.future)
+
+    def cancel(self) -> bool:
+        return self.refuse("the task ended before it was taken")
+
+    def refuse(self, why: str) -> bool:
+        """Fail the future; False if it was done already."""
+        try:
+            self.future.set_exception(CheckpointError(f"{self._task}: no checkpoint: {why}"))
+        except InvalidStateError:
+            return False
+        return True
+
+
+class _Notice:
+    """A mail's runnable: a checkpoint has been written, or could not be.
+
+    If the task ends first, only the one who asked for the checkpoint is told.
+    """
+
+    def __init__(
+        self,
+        checkpoint_id: int,
+        failure: Exception | None,
+        future: Future[int],
+        on_written: Callable[[int, Exception | None, Future[int]], None],
+        as_error: Callable[[int, Exception], CheckpointError],
+    ) -> None:
+        self._outcome = checkpoint_id, failure, future
+        self._on_written = on_written
+        self._as_error = as_error
+
+    def __call__(self) -> None:
+        self._on_written(*self._outcome)
+
+    def cancel(self) -> bool:
+        checkpoint_id, failure, future = self._outcome
+        if failure is None:
+            future.set_result(checkpoint_id)
+        else:
+            future.set_exception(self._as_error(checkpoint_id, failure))
+        return True
+
+
+class TaskCheckpoints:
+    """The checkpoints of one run of a task. Mailbox thread only, but for what says otherwise.
+
+    More than `tolerable_failures` checkpoints that fail in a row fail the task.
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage | None,
+        take: TakeCheckpoint,
+        notify: Callable[[int], None],
+        *,
+        processor: MailboxProcessor,
+        time_service: TimerService,
+        interval_ms: int | None,
+        tolerable_failures: int,
+        task_name: str,
+    ) -> None:
+        self._storage = storage
+        self._take = take
+        self._notify = notify
+        self._interval_ms = interval_ms
+        self._tolerable_failures = tolerable_failures
+        self._task_name = task_name
+        self._notices: MailboxExecutor = processor.mailbox_executor(MAX_PRIORITY)  # any thread
+        self._timers = MailboxTimeService(time_service, processor.main_mailbox_executor)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{task_name}-checkpoints")  # any thread
+        self._next_id = storage.next_id() if storage is not None else 1
+        self._under_way = 0  # taken, and their outcome has not come back
+        self._failures = 0  # in a row
+
+    def start_periodic(self) -> None:
+        """Take a checkpoint each `interval_ms` of processing time, unless the one before is still being written."""
+        if self._interval_ms is not None:
+            self._register_timer(self._interval_ms)
+
+    def perform(self, future: Future[int], *, is_savepoint: bool = False) -> None:
+        """Take a checkpoint now and have it written; `future` completes on the mailbox thread if it still runs then."""
+        storage = self._storage
+        if storage is None:
+            future.set_exception(_no_storage(self._task_name))
+            return
+        checkpoint_id = self._claim_id()
+        try:
+            data = storage.encode(self._take(checkpoint_id, is_savepoint, False))
+        except Exception as error:
+            self._fail(checkpoint_id, error, future)
+            return
+        except BaseException as error:  # KeyboardInterrupt ends the task; nobody is to wait for this checkpoint
+            future.set_exception(error)
+            raise
+        self._under_way += 1
+        self._writer.submit(self._write, storage, checkpoint_id, data, is_savepoint, future)
+
+    def perform_last(self, *, is_savepoint: bool, is_finished: bool) -> int | None:
+        """Take and write a checkpoint after all others, and notify of it; None without a storage.
+
+        Raises:
+            CheckpointError: it failed. The future of a request may have it as well.
+        """
+        self._writer.shutdown(wait=True)
+        if self._storage is None:
+            return None
+        checkpoint_id = self._claim_id()
+        try:
+            data = self._storage.encode(self._take(checkpoint_id, is_savepoint, is_finished))
+            self._storage.write(checkpoint_id, data, is_savepoint=is_savepoint)
+        except Exception as error:
+            raise self._error(checkpoint_id, error) from error
+        self._notify(checkpoint_id)
+        return checkpoint_id
+
+    def quiesce(self) -> None:
+        """Take no more periodic checkpoints."""
+        self._timers.quiesce()
+
+    def close(self) -> None:
+        """Wait for what is being written, so that whoever restores the task next is alone in the folder."""
+        self._writer.shutdown(wait=True)
+
+    def _claim_id(self) -> int:
+        checkpoint_id = self._next_id
+        self._next_id += 1
+        return checkpoint_id
+
+    def _register_timer(self, interval_ms: int) -> None:
+        # One timer at a time: a task that was held up does not make up for checkpoints it has missed.
+        due_ms = self._timers.current_processing_time() + interval_ms
+        self._timers.register_timer(due_ms, lambda _: self._on_timer(interval_ms))
+
+    def _on_timer(self, interval_ms: int) -> None:
+        self._register_timer(interval_ms)
+        if self._under_way == 0:
+            self.perform(Future())
+
+    def _write(
+        self, storage: CheckpointStorage, checkpoint_id: int, data: bytes, is_savepoint: bool, future: Future[int]
+    ) -> None:
+        # On the writer's thread.
+        failure: Exception | None = None
+        try:
+            storage.write(checkpoint_id, data, is_savepoint=is_savepoint)
+        except Exception as error:
+            failure = error
+        notice = _Notice(checkpoint_id, failure, future, self._on_written, self._error)
+        try:
+            self._notices.execute(notice, "checkpoint %s is written", checkpoint_id)
+        except RejectedExecutionError:
+            notice.cancel()
+
+    def _on_written(self, checkpoint_id: int, failure: Exception | None, future: Future[int]) -> None:
+        self._under_way -= 1
+        if failure is not None:
+            self._fail(checkpoint_id, failure, future)
+            return
+        self._failures = 0
+        log.debug("%s: checkpoint %s is complete", self._task_name, checkpoint_id)
+        future.set_result(checkpoint_id)
+        self._notify(checkpoint_id)
+
+    def _fail(self, checkpoint_id: int, cause: Exception, future: Future[int]) -> None:
+        """The future gets the error; the task too, if it is one too many."""
+        self._failures += 1
+        error = self._error(checkpoint_id, cause)
+        future.set_exception(error)
+        if self._failures > self._tolerable_failures:
+            raise error from cause
+        log.warning("%s (%s failures in a row)", error, self._failures, exc_info=cause)
+
+    def _error(self, checkpoint_id: int, cause: Exception) -> CheckpointError:
+        error = CheckpointError(f"{self._task_name}: checkpoint {checkpoint_id} failed: {cause}")
+        error.__cause__ = cause
+        return error
+
+
+def _no_storage(task: str) -> CheckpointError:
+    return CheckpointError(f"{task}: no checkpoint: the task has no checkpoint_storage. Give it one when it is made.")

@@ -1,0 +1,173 @@
+"""Asynchronous I/O: on Spark against the limit of its capacity, without latency, and beside its peers.
+
+The rows of all tables chosen run in rounds, one after the other, on the same Spark session. A rate on Spark is that of
+the stage with the calls, from its submission to its completion, after a warm-up that starts the Python workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from async_io.memory import memory
+from async_io.service import CAPACITY, LATENCY_S, TASKS, limit, mean_tail_latency_s
+from async_io.workers import (
+    SparkWorker,
+    cores_of,
+    neutral_took_s,
+    pyflink_python,
+    pyflink_took_s,
+    spark_worker,
+)
+from measure import Figures, RatePart, RateTable, Row, Settings
+
+PARTS = ("latency", "tail", "none", "blocking", "peers", "memory")
+SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
+
+
+class JobRow(Row):
+    """Something that starts anew for each run, so there is nothing to warm up."""
+
+    def warm_up(self) -> None: ...
+
+
+@dataclass
+class SparkRow(Row):
+    """Warms up on fewer rows, of which it looks whether all have come out."""
+
+    check: Callable[[int], None] = lambda count: None
+
+    def warm_up(self) -> None:
+        self.check(max(20, self.count // 20))
+
+
+@dataclass
+class Tables:
+    """Makes the tables of the parts chosen."""
+
+    spark: SparkWorker
+    settings: Settings
+    pyflink: Path | None
+
+    def calls(self, with_peers: bool) -> RateTable:
+        """Calls of 10 ms, with and without the operator."""
+        rows = [
+            self._on_spark("unordered", "unordered_wait", "unordered-wait", 200_000),
+            self._on_spark("ordered", "ordered_wait", "ordered-wait", 200_000),
+        ]
+        if with_peers:
+            rows += [
+                self._on_spark("gather", "mapInArrow, gather of 100 at a time", "gather_chunks", 100_000),
+                self._on_spark("semaphore", "mapInArrow, gather of a batch, semaphore", "gather_semaphore", 100_000),
+                self._on_spark("level", "Spark's arrow.concurrency.level 100", "concurrency_level", 60_000),
+                self._on_spark("blocking", "mapInArrow, blocking calls", "blocking", 600),
+                *(self._on_pyflink(self.pyflink) if self.pyflink is not None else ()),
+            ]
+        return RateTable("async", f"Rows/s, {SETTING}; the limit is {limit():,.0f}/s", rows)
+
+    def tail(self) -> RateTable:
+        """1 call in 100 takes 500 ms."""
+        count = self.settings.count(200_000)
+        rows = [
+            self._on_spark("unordered", "unordered_wait", "unordered-wait_with_tail", 200_000),
+            self._on_spark("ordered", "ordered_wait", "ordered-wait_with_tail", 10_000),
+            self._on_spark("semaphore", "mapInArrow, gather of a batch, semaphore", "gather_semaphore_tail", 50_000),
+        ]
+        most = limit(mean_tail_latency_s(count))
+        return RateTable("async-tail", f"Rows/s where 1 call in 100 takes 500 ms; the limit is {most:,.0f}/s", rows)
+
+    def none(self) -> list[RateTable]:
+        """The operator's own cost."""
+        neutral = [
+            self._alone("task-ordered", "StreamTask, AsyncWaitOperator, ordered"),
+            self._alone("task-unordered", "StreamTask, AsyncWaitOperator, unordered"),
+            self._alone("wait-ordered", "ordered_wait"),
+            self._alone("wait-unordered", "unordered_wait"),
+            self._alone("gather", "asyncio.gather of 100 at a time"),
+        ]
+        on_spark = [
+            self._on_spark("unordered", "unordered_wait", "unordered-echo", 1_000_000),
+            self._on_spark("ordered", "ordered_wait", "ordered-echo", 1_000_000),
+            self._on_spark("gather", "mapInArrow, gather of 100 at a time", "gather_chunks_none", 1_000_000),
+        ]
+        cores = f"{cores_of(TASKS)} cores"
+        return [
+            RateTable("async-core", "Records/s without latency, no engine, one core", neutral),
+            RateTable("async-spark", f"Rows/s without latency on Spark, {TASKS} tasks on {cores}", on_spark),
+        ]
+
+    def blocking(self) -> RateTable:
+        """Functions that block."""
+        pool = {"pool_size": CAPACITY}
+        rows = [
+            self._on_spark("unordered", "unordered_wait", "unordered-wait_blocking", 100_000, **pool),
+            self._on_spark("ordered", "ordered_wait", "ordered-wait_blocking", 100_000, **pool),
+            self._on_spark("threads", "mapInArrow, ThreadPoolExecutor(100)", "threads", 60_000),
+            self._on_spark("level", "Spark's arrow.concurrency.level 100", "concurrency_level", 60_000),
+        ]
+        return RateTable("async-blocking", f"Rows/s of functions that block, on 100 threads; {SETTING}", rows)
+
+    def _on_spark(self, key: str, name: str, what: str, count: int, **options: int) -> Row:
+        run: Callable[[int], float] = partial(self.spark.took_s, what, **options)
+        return SparkRow(key, name, self.settings.count(count), run, check=partial(self.spark.check, what, **options))
+
+    def _alone(self, key: str, name: str) -> Row:
+        """Without an engine."""
+        return JobRow(key, name, self.settings.count(400_000), partial(neutral_took_s, key))
+
+    def _on_pyflink(self, python: Path) -> list[Row]:
+        """As a script gets it; with a Python process for each task; and that with all that slows it down left out."""
+        count, took_s = self.settings.count(20_000), partial(pyflink_took_s, python)
+        fast = {"worker_processes": True, "timeout_s": 0, "bundle_size": 100_000}
+        kinds: dict[str, tuple[str, dict[str, Any]]] = {
+            "pyflink": ("PyFlink", {"worker_processes": False}),
+            "pyflink-processes": ("PyFlink, a process for each task", {"worker_processes": True}),
+            "pyflink-fast": ("  and large bundles, no timeout", fast),
+        }
+        return [
+            JobRow(f"{key}-{mode}", f"{name}, {mode}", count, partial(took_s, mode=mode, **options))
+            for key, (name, options) in kinds.items()
+            for mode in ("unordered", "ordered")
+        ]
+
+
+def async_io(chosen: list[str], settings: Settings) -> Figures:
+    figures: Figures = {}
+    with ExitStack() as stack:
+        if set(chosen) - {"memory"}:
+            spark = stack.enter_context(spark_worker())
+            pyflink = pyflink_python() if "peers" in chosen else None
+            tables = _tables(chosen, Tables(spark, settings, pyflink))
+            figures |= _measure(RatePart(*tables), settings)
+    if "memory" in chosen:
+        figures |= memory(settings)
+    return figures
+
+
+def _tables(chosen: list[str], tables: Tables) -> list[RateTable]:
+    made = []
+    if {"latency", "peers"} & set(chosen):
+        made.append(tables.calls(with_peers="peers" in chosen))
+    if "tail" in chosen:
+        made.append(tables.tail())
+    if "none" in chosen:
+        made += tables.none()
+    if "blocking" in chosen:
+        made.append(tables.blocking())
+    return made
+
+
+def _measure(part: RatePart, settings: Settings) -> Figures:
+    part.warm_up()
+    for _ in range(settings.repeats):
+        part.round()
+    figures = part.report()
+    figures |= {"async.limit": limit(), "async.tail-limit": limit(mean_tail_latency_s(settings.count(200_000)))}
+    figures |= {
+        f"{key}-per-core": rate / cores_of(TASKS) for key, rate in figures.items() if key.startswith("async-spark.")
+    }
+    return figures

@@ -1,0 +1,177 @@
+"""Measurements of asynchronous I/O in processes of their own, told by lines of JSON.
+
+async_io_worker.py neutral OPTIONS    one measurement without an engine, then the process ends
+async_io_worker.py spark              a Spark session that measures what each line of its input asks for
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from async_io.service import CAPACITY, TASKS, TIMEOUT_S, echo
+
+Answer = dict[str, float]
+
+_WAKING_ROWS = 20
+
+
+def neutral(what: str, rows: int) -> Answer:
+    """Seconds for `rows` values through a function that answers at once."""
+    measured: dict[str, Callable[[int], float]] = {
+        "task-ordered": lambda count: _stream_task("ordered", count),
+        "task-unordered": lambda count: _stream_task("unordered", count),
+        "wait-ordered": lambda count: _wait("ordered", count),
+        "wait-unordered": lambda count: _wait("unordered", count),
+        "gather": lambda count: asyncio.run(_gather(count)),
+    }
+    measured[what](rows // 20)
+    return {"rows": rows, "took_s": measured[what](rows)}
+
+
+def _stream_task(mode: str, count: int) -> float:
+    """A StreamTask on this thread, from its start to its end."""
+    from pipeline.streaming.calls.async_wait import AsyncWaitOperator
+    from pipeline.streaming.task.inputs import IterableInput
+    from pipeline.streaming.task.stream_task import StreamTask
+
+    latest: deque[Any] = deque(maxlen=1)
+
+    def operator(context: Any) -> AsyncWaitOperator:
+        return AsyncWaitOperator(
+            echo,
+            timeout_ms=TIMEOUT_S * 1000,
+            capacity=CAPACITY,
+            output_mode=mode,  # type: ignore[arg-type]
+            mailbox_executor=context.mailbox_executor,
+            processing_time_service=context.processing_time_service,
+            output=context.output,
+        )
+
+    task = StreamTask(IterableInput(range(count)), [operator], latest.append)
+    started = time.perf_counter()
+    task.run()
+    took = time.perf_counter() - started
+    assert task.records_out == count
+    return took
+
+
+def _wait(mode: str, count: int) -> float:
+    from pipeline.streaming.wait import ordered_wait, unordered_wait
+
+    wait = ordered_wait if mode == "ordered" else unordered_wait
+    started = time.perf_counter()
+    outputs = sum(1 for _ in wait(range(count), echo, timeout=TIMEOUT_S, capacity=CAPACITY))
+    took = time.perf_counter() - started
+    assert outputs == count
+    return took
+
+
+async def _gather(count: int) -> float:
+    """By hand, on one thread, without a timeout."""
+    started = time.perf_counter()
+    outputs = 0
+    for start in range(0, count, CAPACITY):
+        outputs += len(await asyncio.gather(*map(echo, range(start, min(count, start + CAPACITY)))))
+    took = time.perf_counter() - started
+    assert outputs == count
+    return took
+
+
+class SparkMeasurements:
+    """A session of local[TASKS]; times are those of the stage with the calls, which is all that its job consists of."""
+
+    def __init__(self) -> None:
+        from pipeline.spark.session import spark_session
+
+        self._spark = spark_session(f"local[{TASKS}]", "bench")
+        self._context = self._spark.sparkContext
+        self._inputs: dict[int, Any] = {}
+        self._jobs = 0
+
+    def measure(self, what: str, rows: int, **options: Any) -> Answer:
+        """`what` is one of the peers, or MODE-FUNCTION of the operator with its `options`."""
+        # A few rows first: Spark ends Python workers that were idle for a minute, and none is to start meanwhile.
+        self._run(self._frame(what, _WAKING_ROWS, options))
+        frame = self._frame(what, rows, options)
+        self._jobs += 1
+        group = f"job {self._jobs}"
+        self._context.setJobGroup(group, what)
+        self._run(frame)
+        return {"rows": rows, "took_s": self._stage_s(group)}
+
+    def check(self, what: str, rows: int, **options: Any) -> Answer:
+        """That the keys that come out are those that went in."""
+        keys = sorted(row.id for row in self._frame(what, rows, options).collect())
+        assert keys == list(range(rows)), f"{what}: {len(keys)} keys of {rows}, the first ones are {keys[:10]}"
+        return {"rows": rows, "took_s": 0.0}
+
+    def prepare(self, what: str, rows: int) -> Answer:
+        self._input(rows)
+        return {"rows": rows, "took_s": 0.0}
+
+    def close(self) -> None:
+        self._spark.stop()
+
+    def _run(self, frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    def _frame(self, what: str, rows: int, options: dict[str, Any]) -> Any:
+        from async_io.peers import PEERS
+
+        frame = self._input(rows)
+        return PEERS[what](frame) if what in PEERS else _waiting(frame, what, options)
+
+    def _input(self, rows: int) -> Any:
+        """The keys from 0, in one partition for each task, made before the stage that is measured."""
+        if rows not in self._inputs:
+            self._inputs[rows] = self._spark.range(rows).repartition(TASKS).localCheckpoint()
+        return self._inputs[rows]
+
+    def _stage_s(self, group: str) -> float:
+        """From the status store, which knows when a stage was submitted and completed also where there is no UI."""
+        scala_context = self._context._jsc.sc()
+        scala_context.listenerBus().waitUntilEmpty()  # what the store knows comes over this bus
+        tracker: Any = self._context.statusTracker()
+        stages = [stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds]
+        assert len(stages) == 1, f"{len(stages)} stages; only the one with the calls is to be measured"
+        stage = scala_context.statusStore().lastStageAttempt(stages[0])
+        assert stage.numTasks() == TASKS
+        return float(stage.completionTime().get().getTime() - stage.submissionTime().get().getTime()) / 1000
+
+
+def _waiting(frame: Any, what: str, options: dict[str, Any]) -> Any:
+    """The operator on Spark with a function of `async_io.service`."""
+    from async_io import service
+
+    from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+
+    mode, _, function = what.partition("-")
+    wait = ordered_wait if mode == "ordered" else unordered_wait
+    called = getattr(service, function)
+    return wait(frame, called, frame.schema, timeout=TIMEOUT_S, capacity=CAPACITY, **options)
+
+
+def _requests() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def spark() -> None:
+    measurements = SparkMeasurements()
+    methods = {"measure": measurements.measure, "check": measurements.check, "prepare": measurements.prepare}
+    for request in _requests():
+        print(json.dumps(methods[request.pop("do")](**request)), flush=True)
+    measurements.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "spark":
+        spark()
+    else:
+        print(json.dumps(neutral(**json.loads(sys.argv[2]))))

@@ -1,0 +1,123 @@
+"""Journals of millions of events: one replay of the sample workload, again and again, each time later and renamed.
+
+What the resource manager wrote once is written again under other ids, as months of its life would be: the kinds, the
+order and the durations are real, and nothing but ids and times is made up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dispatcher.journal.format.columns import encode_rows
+from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
+from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary
+from dispatcher.journal.reader import read_rows
+from statemachines.resourcemanager import Replay, ResourceManagerConfig
+from statemachines.simulation.workload import read_workload
+
+ROOT = Path(__file__).resolve().parents[3]
+SEGMENT_BYTES = 64 * 1024 * 1024
+FRAME_ROWS = 4096
+OF_THE_CLUSTER = "_0_"  # in the ids of applications, attempts and containers: when the cluster started
+LIFE_NS = 3 * 3600 * 1_000_000_000  # from one copy's beginning to the next one's; the sample lasts less
+
+
+class _Frame(NamedTuple):
+    """A stretch of the replay that is one frame in each copy; names are positions among `_Replayed.names`."""
+
+    kinds: list[int]
+    names: list[int]
+    payloads: list[int]
+    ats: list[int]
+    queue_ns: list[int]
+    handling_ns: list[int]
+    move_kinds: list[int]
+    move_seqs: list[int]  # from the frame's first seq on
+    move_names: list[int]
+    move_ats: list[int]
+
+
+class _Replayed(NamedTuple):
+    events: int
+    frames: list[_Frame]
+    names: list[str | None]
+    kinds: list[tuple[str, str, str, str]]
+    move_kinds: list[tuple[str, str, str, str, bool]]
+
+
+def replay_sample(folder: Path) -> Path:
+    """The journal of one replay, about 205,000 events."""
+    workload = read_workload(ROOT / "config" / "workloads" / "sample")
+    config = ResourceManagerConfig.model_validate({"metrics": {"enabled": False}})
+    Replay(workload, config, journal_path=folder).run()
+    return folder
+
+
+def write_big_journal(sample: Path, folder: Path, events: int) -> int:
+    """Write a journal of about `events` events, of whole copies of `sample`; returns how many there are."""
+    replayed = _read(sample)
+    copies = max(1, round(events / replayed.events))
+    folder.mkdir(parents=True)
+    segment = SegmentFile(folder, 1, Summary(1))
+    for copy in range(copies):
+        names = [name if name is None else name.replace(OF_THE_CLUSTER, f"_{copy}_") for name in replayed.names]
+        for frame in replayed.frames:
+            _append(segment, replayed, frame, names, copy * LIFE_NS)
+            if segment.size >= SEGMENT_BYTES:
+                segment.close(sync=False, recover_from=segment.number + 1)
+                segment = SegmentFile(folder, segment.number + 1, segment.summary)
+    segment.close(sync=False, recover_from=segment.number + 1)
+    Manifest(1, segment.number, closed=True).write(folder, sync=False)
+    return copies * replayed.events
+
+
+def _append(segment: SegmentFile, replayed: _Replayed, frame: _Frame, names: list[str | None], shift_ns: int) -> None:
+    """A frame of a copy, later by `shift_ns`."""
+    count, first_seq, name_of = len(frame.kinds), segment.summary.next_seq, names.__getitem__
+    ats = [at + shift_ns for at in frame.ats]
+    nothing = repeat(None, count)
+    told = (map(name_of, frame.names), map(name_of, frame.payloads), ats, frame.queue_ns, frame.handling_ns)
+    events = list(zip(frame.kinds, *told, nothing, repeat(0, count), repeat(False, count), strict=True))
+    seqs = [first_seq + seq for seq in frame.move_seqs]
+    move_ats = [at + shift_ns for at in frame.move_ats]
+    moves = list(zip(frame.move_kinds, seqs, map(name_of, frame.move_names), move_ats, strict=True))
+    payload = encode_rows(events, moves, first_seq, replayed.kinds, replayed.move_kinds, virtual=True)
+    segment.append_rows(payload, count, len(moves), ats[0], ats[-1])
+
+
+def _read(sample: Path) -> _Replayed:
+    kinds: dict[Any, int] = {}
+    move_kinds: dict[Any, int] = {}
+    names: dict[str | None, int] = {}
+
+    def place(among: dict[Any, int], key: Any) -> int:
+        return among.setdefault(key, len(among))
+
+    moves: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in read_rows(sample, TRANSITIONS):
+        moves[(row["seq"] - 1) // FRAME_ROWS].append(row)
+    events = list(read_rows(sample, EVENTS))
+    frames = []
+    for number, first in enumerate(range(0, len(events), FRAME_ROWS)):
+        rows, made = events[first : first + FRAME_ROWS], moves[number]
+        frames.append(
+            _Frame(
+                [place(kinds, (r["dispatcher"], r["event_class"], r["event_type"], r["outcome"])) for r in rows],
+                [place(names, r.get("entity")) for r in rows],
+                [place(names, r.get("payload")) for r in rows],
+                [r["started_at"] for r in rows],
+                [r["queue_ns"] for r in rows],
+                [r["handling_ns"] for r in rows],
+                [
+                    place(move_kinds, (r["machine"], r["from_state"], r["event_type"], r["to_state"], r["valid"]))
+                    for r in made
+                ],
+                [r["seq"] - first - 1 for r in made],
+                [place(names, r["entity"]) for r in made],
+                [r["at"] for r in made],
+            )
+        )
+    return _Replayed(len(events), frames, list(names), list(kinds), list(move_kinds))

@@ -1,0 +1,20 @@
+"""The journal and what reads it: rates of writing, the report on Spark, and sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from journal.rates import rates
+from journal.report import report
+from journal.sweep import sweep_speedup
+from measure import Figures, Settings
+
+PARTS: dict[str, Callable[[Settings], Figures]] = {"rates": rates, "report": report, "sweep": sweep_speedup}
+
+
+def journal(chosen: list[str], settings: Settings) -> Figures:
+    """Measure the chosen parts, one after the other: each wants the machine for itself."""
+    figures: Figures = {}
+    for part in chosen:
+        figures |= PARTS[part](settings)
+    return figures

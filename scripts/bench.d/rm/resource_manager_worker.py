@@ -1,0 +1,195 @@
+"""One measurement of the resource manager, in a process of its own: resource_manager_worker.py WHAT OPTIONS-AS-JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from rm.clusters import CAPACITY_QUEUES, SLOTS_PER_NODE, busy_cluster
+
+from dispatcher.mailbox import ManualClock
+from dispatcher.util.garbage import tune_garbage_collection
+from statemachines import TransitionRecorder
+from statemachines.resourcemanager import ApplicationSubmission, Replay, Resource, ResourceManager
+from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.events.events import (
+    AppAddedSchedulerEvent,
+    AppAttemptAddedSchedulerEvent,
+    ContainerRequest,
+    NodeAddedSchedulerEvent,
+    RMContainerEventType,
+)
+from statemachines.resourcemanager.machines.rmapp import RMApp
+from statemachines.resourcemanager.machines.rmnode import RMNode
+from statemachines.resourcemanager.scheduler import make_scheduler
+from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
+
+SLOT = Resource(4096, 1000)
+
+
+def config(scheduler: str, **more: Any) -> ResourceManagerConfig:
+    settings: dict[str, Any] = {"metrics": {"enabled": False}, "max_completed_applications": 100, **more}
+    if scheduler == "capacity":
+        settings["scheduler"] = {"kind": "capacity", "queues": CAPACITY_QUEUES}
+    return ResourceManagerConfig.model_validate(settings)
+
+
+def life_cycles(
+    nodes: int, containers: int, scheduler: str, journaled: bool, heartbeat_interval_ms: int
+) -> dict[str, float]:
+    """Seconds from the first submission to the last end, and the resident size after a tenth of it and at the end."""
+    workload = busy_cluster(nodes, containers)
+    settings = config(scheduler, simulation={"heartbeat_interval_ms": heartbeat_interval_ms})
+    with tempfile.TemporaryDirectory() as folder:
+        replay = Replay(workload, settings, journal_path=Path(folder) / "journal" if journaled else None)
+        # Behind the mail that registers the nodes, whose events have been handled when the first application comes.
+        started_s: list[float] = []
+        replay.manager.dispatcher.mailbox_executor.execute(lambda: started_s.append(time.perf_counter()), "start")
+        replay.start()
+        early_bytes = 0
+        while not replay.wait(0.05):
+            if not early_bytes and replay.progress().containers >= workload.container_count // 10:
+                early_bytes = _resident_bytes()
+        took_s = time.perf_counter() - started_s[0]
+        late_bytes = _resident_bytes()
+        replay.stop()
+        replay.raise_failure()
+    progress = replay.progress()
+    assert progress.containers == progress.applications_by_state["FINISHED"] * (len(SPEC_OF_ONE.containers) + 1)
+    return {
+        "containers": progress.containers,
+        "took_s": took_s,
+        "early_bytes": early_bytes or late_bytes,
+        "late_bytes": late_bytes,
+    }
+
+
+SPEC_OF_ONE = next(iter(busy_cluster(1, 1).applications))
+
+
+def decisions(nodes: int, count: int, scheduler: str) -> dict[str, float]:
+    """Seconds for `count` times: a container of a full cluster ends, and its room goes to an ask that waits."""
+    posted = _Nowhere()
+    context = RMContext(config(scheduler), posted, ManualClock(), TransitionRecorder(), 0)  # type: ignore[arg-type]
+    context.scheduler = engine = make_scheduler(context, on_heartbeat=False)
+    for number in range(nodes):
+        spec = NodeSpec(f"node{number}", Resource(SLOTS_PER_NODE * 4096, SLOTS_PER_NODE * 1000), f"/rack{number // 40}")
+        node = RMNode(context, spec)
+        context.nodes[node.entity] = node
+        engine.handle(NodeAddedSchedulerEvent(node.entity))
+    attempts = []
+    for number in range(30):
+        submission = ApplicationSubmission("app", SLOT, user=f"user{number % 7}", queue=_queue(scheduler, number))
+        app = RMApp(context, f"application_0_{number:04d}", submission)
+        context.apps[app.entity] = app
+        engine.handle(AppAddedSchedulerEvent(app.entity))
+        app.start_attempt()
+        attempts.append(app.attempts[0].entity)
+        engine.handle(AppAttemptAddedSchedulerEvent(attempts[-1]))
+        engine.allocate(attempts[-1], [ContainerRequest(SLOT)])
+    request, slots = ContainerRequest(SLOT, priority=20, kind="map"), nodes * SLOTS_PER_NODE
+    # A few more asks than there are slots: the cluster is full, and whatever ends is replaced.
+    for _ in range(slots // 30 + 2):
+        for attempt in attempts:
+            engine.allocate(attempt, [request])
+    live = [(attempt, container.entity) for attempt in attempts for container in engine.pull_newly_allocated(attempt)]
+    step, place = 7919, 0  # a prime: containers end all over the cluster
+    started = time.perf_counter()
+    for _ in range(count):
+        place = (place + step) % len(live)
+        attempt, container_id = live[place]
+        engine.allocate(attempt, [request], (container_id,))
+        del context.containers[container_id]  # as its end does, which nobody handles here
+        attempt = context.containers[posted.started].attempt
+        (new,) = engine.pull_newly_allocated(attempt)
+        live[place] = (attempt, new.entity)
+    return {"took_s": time.perf_counter() - started}
+
+
+def _queue(scheduler: str, number: int) -> str:
+    return str(CAPACITY_QUEUES[number % len(CAPACITY_QUEUES)]["name"]) if scheduler == "capacity" else "default"
+
+
+class _Nowhere:
+    """Stands in for a dispatcher: takes all events, handles none, and knows the container that was allocated last."""
+
+    def __init__(self) -> None:
+        self.event_handler = self
+        self.started = ""
+
+    def handle(self, event: Any) -> bool:
+        if event.type is RMContainerEventType.START:
+            self.started = event.entity
+        return True
+
+
+def memory(count: int) -> dict[str, float]:
+    """Bytes of an application that waits for room, and of a container that runs."""
+    return {"application_bytes": _waiting_applications(count), "container_bytes": _running_containers(count)}
+
+
+def _waiting_applications(count: int) -> float:
+    manager, idle = _manager(Workload("none", (), ()))
+    before = _resident_bytes()
+    submission = ApplicationSubmission("app", SLOT)
+
+    def submit() -> None:
+        for _ in range(count):
+            manager.clients.submit_application(submission)
+
+    idle.clear()
+    manager.dispatcher.mailbox_executor.execute(submit, "submit")
+    idle.wait()
+    grown = _resident_bytes() - before
+    assert len(manager.context.scheduler.waiting()) == count
+    manager.stop()
+    return grown / count
+
+
+def _running_containers(count: int) -> float:
+    node = NodeSpec("node", Resource(SLOT.memory_mb * (count + 1), SLOT.vcores_milli * (count + 1)))
+    tasks = (ContainerSpec(SLOT, 10**12),) * count
+    manager, _ = _manager(Workload("none", (node,), ()))
+    before = _resident_bytes()
+    all_run, hold = threading.Event(), threading.Event()
+
+    def look(_: int) -> None:
+        all_run.set()
+        hold.wait()
+
+    manager.bring(Workload("tasks", (), (ApplicationSpec("app", 0, SLOT, tasks),)))
+    # Long after the tasks have begun, and long before they end.
+    manager.context.timers.register_timer(10**9, look)
+    all_run.wait()
+    grown = _resident_bytes() - before
+    assert len(manager.context.containers) == count + 1
+    hold.set()
+    manager.stop()
+    return grown / count
+
+
+def _manager(workload: Workload) -> tuple[ResourceManager, threading.Event]:
+    """A resource manager in virtual time that has nothing to do."""
+    idle = threading.Event()
+    manager = ResourceManager(config("fifo"), clock=ManualClock(), on_idle=idle.set)
+    manager.bring(workload)
+    manager.init()
+    manager.start()
+    idle.wait()
+    return manager, idle
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    tune_garbage_collection()
+    print(json.dumps(globals()[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -1,0 +1,1 @@
+"""The events of a resource manager, under YARN's names."""

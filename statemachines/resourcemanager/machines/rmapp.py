@@ -1,0 +1,349 @@
+"""One application, after YARN's RMAppImpl: what it knows and does, and the table that says when.
+
+A final state is stored before it is taken: `FINAL_SAVING` keeps what is to come after. Handler thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from statemachines.factory import StateMachineFactory
+from statemachines.resourcemanager.context import Entity, Pending, RMContext
+from statemachines.resourcemanager.events.events import (
+    EXIT_ABORTED,
+    EXIT_DISKS_FAILED,
+    EXIT_KILLED_BY_RESOURCEMANAGER,
+    EXIT_PREEMPTED,
+    AppAddedSchedulerEvent,
+    FinalApplicationStatus,
+    NodesListManagerEventType,
+    RMAppAttemptEvent,
+    RMAppAttemptEventType,
+    RMAppAttemptRecoverEvent,
+    RMAppEvent,
+    RMAppManagerEvent,
+    RMAppManagerEventType,
+    RMAppStartAttemptEvent,
+    RMNodeEvent,
+    RMNodeEventType,
+    RMStateStoreEvent,
+    RMStateStoreEventType,
+    SchedulerEvent,
+    SchedulerEventType,
+)
+from statemachines.resourcemanager.events.events import RMAppEventType as E
+from statemachines.resourcemanager.machines import rmapp_hooks as hooks
+from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
+from statemachines.resourcemanager.machines.states import RMAppState
+from statemachines.resourcemanager.statestore.records import ApplicationStateData, RecoveredApplication
+from statemachines.resourcemanager.submission import ApplicationSubmission
+
+__all__ = ["FACTORY", "FINAL_STATES", "RMApp", "RMAppState"]
+
+S = RMAppState
+FINAL_STATES = frozenset({S.FINISHED, S.FAILED, S.KILLED})
+_NOT_ITS_OWN_FAULT = frozenset({EXIT_PREEMPTED, EXIT_ABORTED, EXIT_DISKS_FAILED, EXIT_KILLED_BY_RESOURCEMANAGER})
+_FINAL_STATUS = {
+    S.FINISHING: FinalApplicationStatus.SUCCEEDED,
+    S.FINISHED: FinalApplicationStatus.SUCCEEDED,
+    S.FAILED: FinalApplicationStatus.FAILED,
+    S.KILLED: FinalApplicationStatus.KILLED,
+}
+
+
+class RMApp(Entity):
+    """An application; `entity` is its id."""
+
+    machine = "RMApp"
+
+    __slots__ = (
+        "_first_stored_attempt",
+        "_state_before_end",
+        "acknowledge",
+        "attempts",
+        "diagnostics",
+        "finish_ms",
+        "launch_ms",
+        "max_attempts",
+        "node_updates",
+        "nodes",
+        "number",
+        "pending",
+        "recovered_state",
+        "start_ms",
+        "submission",
+        "submit_ms",
+    )
+
+    def __init__(
+        self,
+        context: RMContext,
+        application_id: str,
+        submission: ApplicationSubmission,
+        *,
+        submit_ms: int | None = None,
+    ) -> None:
+        """`submit_ms`: None: now."""
+        super().__init__(context, application_id, FACTORY.make(self, listener=context.recorder))
+        self.number = int(application_id.rpartition("_")[2])
+        self.submission = submission  # with the queue, the priority and the lifetime that it has now
+        most = context.config.max_attempts
+        wanted = submission.max_attempts
+        self.max_attempts = most if wanted is None or wanted < 1 else min(wanted, most)
+        self.attempts: list[RMAppAttempt] = []  # in the order of their numbers, which follow one another
+        self.nodes: set[str] = set()  # those that it ran on
+        self.node_updates: list[tuple[str, NodesListManagerEventType]] = []  # until the master's next heartbeat
+        self.diagnostics: list[str] = []
+        self.start_ms = context.now_ms()
+        self.submit_ms = self.start_ms if submit_ms is None else submit_ms
+        self.launch_ms: int | None = None
+        self.finish_ms: int | None = None
+        self.acknowledge: Callable[[RMApp], None] | None = None  # called once it is stored, or has ended before that
+        self.pending: Pending | None = None  # while FINAL_SAVING
+        self.recovered_state: RMAppState | None = None  # the final one that the store held
+        self._state_before_end: RMAppState = S.NEW  # while KILLING or FINAL_SAVING, the one to report
+        self._first_stored_attempt = 1  # number of the first attempt that the store still has
+
+    # -- for reports --------------------------------------------------------------------------------------------------
+
+    @property
+    def current_attempt(self) -> RMAppAttempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def reported_state(self) -> RMAppState:
+        """The state for those outside: an end that is not stored yet may still be lost, so it is not told."""
+        state: RMAppState = self.state
+        return self._state_before_end if state is S.KILLING or state is S.FINAL_SAVING else state
+
+    @property
+    def final_status(self) -> FinalApplicationStatus:
+        """What its master said when it unregistered; without that, what its end says. Told with its end, not before."""
+        undefined = FinalApplicationStatus.UNDEFINED
+        by_its_end = _FINAL_STATUS.get(self.reported_state, undefined)
+        attempt = self.current_attempt
+        if by_its_end is undefined or attempt is None or attempt.final_status is undefined:
+            return by_its_end
+        return attempt.final_status
+
+    def record(self) -> ApplicationStateData:
+        """What is to be stored now. FINISHING is FINISHED there: what is waited for is the attempt's end only."""
+        state: RMAppState = self.state if self.pending is None else self.pending.target
+        if state is S.FINISHING:
+            state = S.FINISHED
+        return ApplicationStateData(
+            self.entity,
+            self.submission,
+            self.submit_ms,
+            self.start_ms,
+            state.name if state in FINAL_STATES else None,
+            "; ".join(self.diagnostics),
+            self.finish_ms,
+            self.launch_ms,
+        )
+
+    # -- what the hooks do --------------------------------------------------------------------------------------------
+
+    def store(self, type: RMStateStoreEventType, *, notify: bool = True) -> None:
+        self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify))
+
+    def note(self, diagnostics: str) -> None:
+        """Keep what is said of its end, once: of a master that unregistered it is heard again when the attempt ends."""
+        if diagnostics and diagnostics not in self.diagnostics:
+            self.diagnostics.append(diagnostics)
+
+    def register_lifetime(self) -> None:
+        """The lifetime monitor kills it at its deadline, if it has one."""
+        lifetime_s = self.submission.lifetime_s
+        if lifetime_s is not None:
+            self.context.app_lifetime_monitor.register(self.entity, self.submit_ms + lifetime_s * 1000)
+
+    def tell_client(self) -> None:
+        """Answer the client that waits for its submission, if one still does."""
+        acknowledge, self.acknowledge = self.acknowledge, None
+        if acknowledge is not None:
+            acknowledge(self)
+
+    def start_attempt(self, transfer_state: bool = False) -> None:
+        """The next attempt; with `transfer_state` it takes over the live containers of the one before."""
+        previous = self.current_attempt
+        attempt = self._make_attempt(1 if previous is None else previous.number + 1)
+        if previous is not None:
+            attempt.take_over(previous)
+        self.context.post(RMAppStartAttemptEvent(attempt.entity, transfer_state))
+
+    def _make_attempt(self, number: int) -> RMAppAttempt:
+        attempt = RMAppAttempt(self.context, self, number)
+        self.attempts.append(attempt)
+        self.context.attempts[attempt.entity] = attempt
+        return attempt
+
+    def kill_attempt(self, diagnostics: str) -> None:
+        attempt = self.current_attempt
+        assert attempt is not None  # the states from which this is called have one
+        self._state_before_end = self.state
+        self.context.post(RMAppAttemptEvent(RMAppAttemptEventType.KILL, attempt.entity, diagnostics))
+
+    def save_final(self, target: RMAppState, then: hooks.Hook | None, event: RMAppEvent) -> None:
+        """Store `target`; once it is stored, run `then` with this event, if it is given, and go there.
+
+        What the event says of the end is part of what is stored, so it is kept now.
+        """
+        self.pending = Pending(target, then, event)
+        self.note(event.diagnostics)
+        if self.state is not S.KILLING:  # then it is what was reported before the kill
+            self._state_before_end = self.state
+        if self.finish_ms is None:
+            self.finish_ms = self.context.now_ms()
+        self.store(RMStateStoreEventType.UPDATE_APP)
+
+    def finish(self) -> None:
+        """It has ended: everybody who had to do with it hears of that."""
+        context = self.context
+        if self.finish_ms is None:
+            self.finish_ms = context.now_ms()
+        context.app_lifetime_monitor.unregister(self.entity)  # not every end comes by FINAL_SAVING
+        for node in sorted(self.nodes):
+            context.post(RMNodeEvent(RMNodeEventType.CLEANUP_APP, node, self.entity))
+        if self.recovered_state is None:  # otherwise the scheduler has never heard of it
+            context.post(SchedulerEvent(SchedulerEventType.APP_REMOVED, self.entity))
+        context.post(RMAppManagerEvent(RMAppManagerEventType.APP_COMPLETED, self.entity))
+        self.tell_client()
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+
+    def failures(self) -> int:
+        """Failed attempts that count: its own fault, and not too long ago. Where one is allowed, any counts."""
+        if self.max_attempts == 1:
+            return 1
+        oldest_ms = self._oldest_that_counts_ms()
+        return sum(
+            attempt.exit_status not in _NOT_ITS_OWN_FAULT and not _is_before(attempt, oldest_ms)
+            for attempt in self.attempts
+        )
+
+    def can_retry(self) -> bool:
+        """Whether a failed attempt is followed by another one."""
+        return not self.submission.unmanaged_am and self.failures() < self.max_attempts
+
+    def drop_old_attempts(self) -> None:
+        """Take attempts out of the store that no longer count, where it would hold more than are allowed."""
+        oldest_ms = self._oldest_that_counts_ms()
+        if oldest_ms is None or self.max_attempts == 1:
+            return
+        for attempt in self.attempts:
+            if attempt.number < self._first_stored_attempt:
+                continue
+            stored = self.attempts[-1].number - attempt.number + 1
+            if stored <= self.max_attempts or not _is_before(attempt, oldest_ms):
+                return
+            self.context.post(RMStateStoreEvent(RMStateStoreEventType.REMOVE_APP_ATTEMPT, attempt.entity, notify=False))
+            self._first_stored_attempt = attempt.number + 1
+
+    def _oldest_that_counts_ms(self) -> int | None:
+        interval_ms = self.submission.attempt_failures_validity_interval_ms
+        return None if interval_ms is None else self.context.now_ms() - interval_ms
+
+    # -- recovery -----------------------------------------------------------------------------------------------------
+
+    def recover(self, recovered: RecoveredApplication) -> RMAppState:
+        """Be again what the store says; returns the state to go on in."""
+        data = recovered.data
+        self.start_ms, self.finish_ms, self.launch_ms = data.start_ms, data.finish_ms, data.launch_ms
+        self.note(data.diagnostics)
+        for id in recovered.attempts:
+            self._make_attempt(int(id.rpartition("_")[2]))
+        if data.state is not None:
+            self.recovered_state = RMAppState[data.state]
+            self._recover_attempts(recovered)
+            self.finish()
+            return self.recovered_state
+        self.register_lifetime()
+        # By direct call: the scheduler knows the application before nodes and masters register again. Without an
+        # attempt it is as one that is new, and its answer starts the first one.
+        scheduler = self.context.scheduler
+        scheduler.handle(AppAddedSchedulerEvent(self.entity, is_recovering=bool(self.attempts)))
+        if not self.attempts:
+            return S.SUBMITTED
+        self._recover_attempts(recovered)
+        return S.ACCEPTED
+
+    def _recover_attempts(self, recovered: RecoveredApplication) -> None:
+        for attempt in self.attempts:
+            record = recovered.attempts[attempt.entity]
+            if record.state is None and attempt is not self.current_attempt:
+                record = record._replace(state=S.FAILED.name)  # it was followed by another
+            attempt.handle(RMAppAttemptRecoverEvent(attempt.entity, record))
+
+
+def _is_before(attempt: RMAppAttempt, oldest_ms: int | None) -> bool:
+    return oldest_ms is not None and attempt.finish_ms is not None and attempt.finish_ms <= oldest_ms
+
+
+def _build() -> StateMachineFactory[RMAppState, RMApp]:
+    factory: StateMachineFactory[RMAppState, RMApp] = StateMachineFactory(S.NEW, "RMApp")
+    return (
+        factory.add_transition(S.NEW, S.NEW, E.NODE_UPDATE, hooks.note_node_update)
+        .add_transition(S.NEW, S.NEW_SAVING, E.START, hooks.store_new)
+        .add_transition(
+            S.NEW,
+            # YARN declares FINAL_SAVING, too, and never goes there.
+            {S.SUBMITTED, S.ACCEPTED, S.FINISHED, S.FAILED, S.KILLED, S.FINAL_SAVING},
+            E.RECOVER,
+            hooks.recover,
+        )
+        .add_transition(S.NEW, S.KILLED, E.KILL, hooks.end)
+        .add_transition(S.NEW, S.FINAL_SAVING, E.APP_REJECTED, hooks.save_failed)
+        .add_transition(S.NEW_SAVING, S.NEW_SAVING, E.NODE_UPDATE, hooks.note_node_update)
+        .add_transition(S.NEW_SAVING, S.SUBMITTED, E.APP_NEW_SAVED, hooks.add_to_scheduler)
+        .add_transition(S.NEW_SAVING, S.FINAL_SAVING, E.KILL, hooks.save_killed)
+        .add_transition(S.NEW_SAVING, S.FINAL_SAVING, E.APP_REJECTED, hooks.save_failed)
+        .add_transition(S.NEW_SAVING, S.FAILED, E.APP_SAVE_FAILED, hooks.end)
+        .add_transition(S.SUBMITTED, S.SUBMITTED, E.NODE_UPDATE, hooks.note_node_update)
+        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.APP_REJECTED, hooks.save_failed)
+        .add_transition(S.SUBMITTED, S.ACCEPTED, E.APP_ACCEPTED, hooks.start_first_attempt)
+        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.KILL, hooks.save_killed)
+        .add_transition(S.ACCEPTED, S.ACCEPTED, E.NODE_UPDATE, hooks.note_node_update)
+        .add_transition(S.ACCEPTED, S.RUNNING, E.ATTEMPT_REGISTERED)
+        .add_transition(S.ACCEPTED, {S.ACCEPTED, S.FINAL_SAVING}, E.ATTEMPT_FAILED, hooks.retry_or_fail)
+        .add_transition(S.ACCEPTED, S.FINAL_SAVING, E.ATTEMPT_FINISHED, hooks.save_finished)
+        .add_transition(S.ACCEPTED, S.KILLING, E.KILL, hooks.kill_attempt)
+        .add_transition(S.ACCEPTED, S.FINAL_SAVING, E.ATTEMPT_KILLED, hooks.save_killed)
+        .add_transition(S.ACCEPTED, S.ACCEPTED, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
+        .add_transition(S.ACCEPTED, S.ACCEPTED, E.ATTEMPT_LAUNCHED, hooks.note_launch)
+        .add_transition(S.RUNNING, S.RUNNING, E.NODE_UPDATE, hooks.note_node_update)
+        .add_transition(S.RUNNING, S.FINAL_SAVING, E.ATTEMPT_UNREGISTERED, hooks.save_unregistered)
+        .add_transition(S.RUNNING, S.FINISHED, E.ATTEMPT_FINISHED, hooks.end)
+        .add_transition(S.RUNNING, S.RUNNING, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
+        .add_transition(S.RUNNING, {S.ACCEPTED, S.FINAL_SAVING}, E.ATTEMPT_FAILED, hooks.retry_or_fail)
+        .add_transition(S.RUNNING, S.KILLING, E.KILL, hooks.kill_attempt)
+        .add_transition(
+            S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.APP_UPDATE_SAVED, hooks.final_state_saved
+        )
+        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.ATTEMPT_FINISHED, hooks.finished_before_stored)
+        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
+        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, (E.NODE_UPDATE, E.KILL, E.APP_NEW_SAVED))
+        .add_transition(S.FINISHING, S.FINISHED, E.ATTEMPT_FINISHED, hooks.end)
+        .add_transition(S.FINISHING, S.FINISHING, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
+        .add_transition(S.FINISHING, S.FINISHING, (E.NODE_UPDATE, E.KILL))
+        .add_transition(S.KILLING, S.KILLING, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
+        .add_transition(S.KILLING, S.FINAL_SAVING, E.ATTEMPT_KILLED, hooks.save_killed)
+        .add_transition(S.KILLING, S.FINAL_SAVING, E.ATTEMPT_UNREGISTERED, hooks.save_unregistered)
+        .add_transition(S.KILLING, S.FINISHED, E.ATTEMPT_FINISHED, hooks.end)
+        .add_transition(S.KILLING, {S.FINAL_SAVING}, E.ATTEMPT_FAILED, hooks.kill_or_fail)
+        .add_transition(S.KILLING, S.KILLING, (E.NODE_UPDATE, E.ATTEMPT_REGISTERED, E.APP_UPDATE_SAVED, E.KILL))
+        .add_transition(S.FINISHED, S.FINISHED, E.APP_RUNNING_ON_NODE, hooks.clean_up_node)
+        .add_transition(S.FINISHED, S.FINISHED, (E.NODE_UPDATE, E.ATTEMPT_UNREGISTERED, E.ATTEMPT_FINISHED, E.KILL))
+        .add_transition(S.FAILED, S.FAILED, E.APP_RUNNING_ON_NODE, hooks.clean_up_node)
+        .add_transition(S.FAILED, S.FAILED, (E.KILL, E.NODE_UPDATE))
+        .add_transition(S.KILLED, S.KILLED, E.APP_RUNNING_ON_NODE, hooks.clean_up_node)
+        .add_transition(
+            S.KILLED,
+            S.KILLED,
+            (E.APP_ACCEPTED, E.APP_REJECTED, E.KILL, E.ATTEMPT_FINISHED, E.ATTEMPT_FAILED, E.NODE_UPDATE, E.START),
+        )
+        .install_topology()
+    )
+
+
+FACTORY = _build()

@@ -1,0 +1,121 @@
+"""What the capacity scheduler says of its queues, and why it does not do something. Under the scheduler's lock."""
+
+from __future__ import annotations
+
+from statemachines.resourcemanager.scheduler.capacity.limits import is_user_full
+from statemachines.resourcemanager.scheduler.capacity.queue_apps import Activation, QueueApplication
+from statemachines.resourcemanager.scheduler.capacity.queues import (
+    DEFAULT_PARTITION,
+    LeafQueue,
+    ParentQueue,
+    Queue,
+    QueueTree,
+)
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
+from statemachines.resourcemanager.scheduler.core.shapes import Shape
+from statemachines.resourcemanager.scheduler.interface import QueueInfo
+from statemachines.resourcemanager.submission import ApplicationSubmission
+
+
+def why_refused(tree: QueueTree, submission: ApplicationSubmission) -> str | None:
+    """Why an application cannot be taken; None if it can."""
+    return _why_closed(tree, submission.queue, submission.node_label, set())
+
+
+def why_not_movable(tree: QueueTree, app: QueueApplication, queue: str, held: list[tuple[str, Amounts]]) -> str | None:
+    """Why an application that holds this cannot be moved to `queue`; None if it can.
+
+    No queue gets beyond its maximum by a move.
+    """
+    if tree.leaf(queue) is app.leaf:
+        return None
+    refusal = _why_closed(tree, queue, app.submission.node_label, set(app.leaf.line))
+    if refusal is not None:
+        return refusal
+    leaf = tree.leaf(queue)
+    assert leaf is not None  # it is open
+    by_partition: dict[str, dict[str, int]] = {}
+    for partition, amounts in held:
+        add(by_partition.setdefault(partition, {}), amounts)
+    for partition, amounts_held in by_partition.items():
+        for above in leaf.line:
+            if above not in app.leaf.line and not above.share(partition).has_room(tuple(amounts_held.items())):
+                return (
+                    f"the containers of {app.id} have {resource_of(amounts_held)}{_in(partition)}, and that would "
+                    f"bring queue {above.path} beyond its maximum capacity, {resource_of(above.share(partition).limit)}"
+                )
+    return None
+
+
+def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: set[Queue]) -> str | None:
+    """Why the queue takes no new application; one that is in the queues `is_in` is not new to these."""
+    queue = tree.find(name)
+    if queue is None:
+        return f"there is no queue {name}; queues that take applications: {', '.join(sorted(tree.leaves))}"
+    if not isinstance(queue, LeafQueue):
+        return f"queue {queue.path} has queues, and takes no applications itself"
+    for above in queue.line:
+        if above.config.state != "RUNNING":
+            return f"queue {above.path} is stopped, and takes no new applications"
+        if above not in is_in and above.parent is not None and above.applications >= above.config.maximum_applications:
+            return f"queue {above.path} already has {above.applications} applications, the most that it takes"
+    if label and not queue.may_use(label):
+        return f"queue {queue.path} may not use partition {label}"
+    return None
+
+
+def hold_up(app: QueueApplication, shape: Shape, activation: Activation) -> str | None:
+    """Why the limits do not let an ask of the application pass; None: they do."""
+    leaf, partition = app.leaf, shape.partition
+    if not app.is_active:
+        percent = f"{float(leaf.am_share):.4g}"
+        if app in activation and activation.is_first(app):
+            return f"masters already have their share of queue {leaf.path}, {percent} of its maximum"
+        return f"its application is pending: others come first for the share of masters in queue {leaf.path}, {percent}"
+    if not leaf.may_use(partition):
+        return f"queue {leaf.path} may not use partition {partition}"
+    amounts = amounts_of(shape.resource)
+    for queue in leaf.line:
+        share = queue.share(partition)
+        if share.maximum == 1 and share.has_room(()):
+            continue  # it may have all that there is: what is missing is room
+        if not share.has_room(amounts):
+            return (
+                f"queue {queue.path} has {resource_of(share.used)}{_in(partition)}, and may not have more than "
+                f"{resource_of(share.limit)}"
+            )
+    if is_user_full(leaf, app.user, partition, amounts):
+        used = leaf.users[app.user].used.get(partition, {})
+        return f"user {app.user} has {resource_of(used)}{_in(partition)}, its limit in queue {leaf.path}"
+    return None
+
+
+def _in(partition: str) -> str:
+    return f" of partition {partition}" if partition else ""
+
+
+def queue_infos(tree: QueueTree) -> list[QueueInfo]:
+    """All queues, parents before children. Shares are of the default partition, resources of all partitions."""
+    return [_info(queue) for queue in tree.queues()]
+
+
+def _info(queue: Queue) -> QueueInfo:
+    share = queue.share(DEFAULT_PARTITION)
+    used: dict[str, int] = {}
+    for of_partition in queue.shares.values():
+        add(used, of_partition.used.items())
+    return QueueInfo(
+        path=queue.path,
+        state="RUNNING" if queue.is_running else "STOPPED",
+        capacity=share.guarantee,
+        maximum_capacity=float(share.maximum),
+        used_capacity=share.used_share / share.guarantee if share.guarantee else 0.0,
+        used=resource_of(used),
+        applications=queue.applications,
+        pending_applications=queue.pending,
+        containers=queue.containers,
+        children=tuple(child.path for child in queue.children) if isinstance(queue, ParentQueue) else (),
+        priority=queue.config.priority,
+        accessible_node_labels=tuple(queue.config.accessible_node_labels),
+        default_node_label=queue.config.default_node_label,
+    )

@@ -1,0 +1,327 @@
+"""The tree of queues of the capacity scheduler: what each may use of each partition, and what it uses.
+
+Pure books: no dispatcher, no nodes, no containers. Shares are absolute, of the whole partition: those of the
+configuration, which are of the parent's, multiplied down the path. A queue may use what its siblings leave, up to its
+maximum; no allocation that the limits let pass brings any resource type beyond that.
+
+Threading: under the scheduler's lock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
+from statemachines.resourcemanager.scheduler.capacity.queue_checks import ROOT, check_queues
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, dominant_share
+
+DEFAULT_PARTITION = ""
+_NOTHING = PartitionCapacityConfig(capacity=0, maximum_capacity=0)
+_ALL = Fraction(1)
+
+
+_Order = tuple[bool, int, float, float, int]
+
+
+class Share:
+    """What one queue has, and uses, of one partition."""
+
+    __slots__ = (
+        "_used_share",
+        "capacity",
+        "guarantee",
+        "index",
+        "limit",
+        "maximum",
+        "order",
+        "priority",
+        "total",
+        "used",
+    )
+
+    def __init__(self, capacity: Fraction, maximum: Fraction, priority: int = 0, index: int = 0) -> None:
+        self.priority = priority  # of the queue
+        self.index = index  # of the queue, among its siblings
+        self.capacity = capacity  # guaranteed; of the partition
+        self.guarantee = float(capacity)
+        self.maximum = maximum
+        self.total: Mapping[str, int] = {}  # of the partition
+        self.limit: dict[str, int] = {}  # the maximum, by type; rounded down
+        self.used: dict[str, int] = {}
+        self._used_share: float | None = 0.0  # None: not known now
+        self.order: _Order | None = None  # as of `find_order`; None: not known now
+
+    @property
+    def used_share(self) -> float:
+        """Dominant, of the partition."""
+        share = self._used_share
+        if share is None:
+            share = self._used_share = dominant_share(self.used.items(), self.total)
+        return share
+
+    @property
+    def utilisation(self) -> float:
+        """What is used of what is guaranteed; a queue without a guarantee is always beyond it."""
+        return self.used_share / self.guarantee if self.guarantee else math.inf
+
+    def find_order(self) -> _Order:
+        """Among its siblings the least comes first: those within their guarantee, by priority, by what they use of it.
+
+        YARN's policy of priority and utilisation.
+        """
+        utilisation = self.utilisation
+        order = self.order = (utilisation >= 1, -self.priority, utilisation, -self.guarantee, self.index)
+        return order
+
+    def set_total(self, total: Mapping[str, int]) -> None:
+        self.total = total
+        maximum = self.maximum
+        self.limit = {
+            type_: amount * maximum.numerator // maximum.denominator for type_, amount in total.items() if amount
+        }
+        self._used_share = self.order = None
+
+    def charge(self, amounts: Amounts, sign: int = 1) -> None:
+        add(self.used, amounts, sign)
+        self._used_share = self.order = None
+
+    def has_room(self, amounts: Amounts) -> bool:
+        """Whether no type is beyond its limit once `amounts` are added."""
+        used, limit = self.used, self.limit
+        for type_, amount in amounts:
+            if used.get(type_, 0) + amount > limit.get(type_, 0):
+                return False
+        # A partition that shrank may have left it beyond its limit in a type that is not asked for.
+        for type_, amount in used.items():  # noqa: SIM110 - this is asked very often, and `all` costs more
+            if amount > limit.get(type_, 0):
+                return False
+        return True
+
+
+class User:
+    """One user of a leaf queue, as long as it has applications there."""
+
+    __slots__ = ("applications", "asks", "name", "used")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.applications = 0
+        self.asks = 0  # waiting, of active applications; a user that has some is active
+        self.used: dict[str, dict[str, int]] = {}  # by partition
+
+
+class Queue:
+    """What parents and leaves have in common."""
+
+    def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int = 0) -> None:
+        self.config = config
+        self.name = config.name
+        self.parent = parent
+        self.index = index  # among its siblings
+        self.path: str = f"{parent.path}.{config.name}" if parent is not None else config.name
+        self.line: tuple[Queue, ...] = (*parent.line, self) if parent is not None else (self,)  # from the root to it
+        self.applications = 0  # those that have not ended
+        self.pending = 0  # those of them whose attempt may not start its master yet
+        self.containers = 0
+        self.shares: dict[str, Share] = {}  # by partition
+        for partition in (DEFAULT_PARTITION, *config.accessible_node_labels):
+            self.share(partition)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it takes new applications, as far as its state and those above it go."""
+        return all(queue.config.state == "RUNNING" for queue in self.line)
+
+    def may_use(self, partition: str) -> bool:
+        return not partition or partition in self.config.accessible_node_labels
+
+    def share(self, partition: str) -> Share:
+        """Of a partition that it may not use: nothing."""
+        share = self.shares.get(partition)
+        if share is None:
+            share = self.shares[partition] = self._make_share(partition)
+        return share
+
+    def _make_share(self, partition: str) -> Share:
+        if self.parent is None:
+            return Share(_ALL, _ALL, self.config.priority)
+        config: QueueConfig | PartitionCapacityConfig = self.config
+        if partition:
+            config = self.config.accessible_node_labels.get(partition, _NOTHING)
+        above = self.parent.share(partition)
+        share = Share(
+            above.capacity * _fraction(config.capacity),
+            above.maximum * _fraction(config.maximum_capacity),
+            self.config.priority,
+            self.index,
+        )
+        share.set_total(above.total)
+        return share
+
+    def order_key(self, partition: str) -> _Order:
+        """Among its siblings the least comes first."""
+        share = self.share(partition)
+        return share.order or share.find_order()
+
+
+class ParentQueue(Queue):
+    """A queue that has queues."""
+
+    def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, am_percent: float) -> None:
+        super().__init__(config, parent, index)
+        self.children: tuple[Queue, ...] = tuple(
+            ParentQueue(child, self, number, am_percent) if child.queues else LeafQueue(child, self, number, am_percent)
+            for number, child in enumerate(config.queues)
+        )
+
+
+class LeafQueue(Queue):
+    """A queue that has applications."""
+
+    def __init__(self, config: QueueConfig, parent: ParentQueue, index: int, am_percent: float) -> None:
+        super().__init__(config, parent, index)
+        own = config.maximum_am_resource_percent
+        self.am_share = _fraction(am_percent if own is None else own)  # of its maximum
+        self.is_fair = config.ordering_policy == "fair"
+        self._lines: dict[str, tuple[Share, ...]] = {}  # by partition
+        self.masters_used: dict[str, dict[str, int]] = {}  # what masters of active applications have, by partition
+        self.active = 0  # applications whose attempt may have its master
+        self.users: dict[str, User] = {}
+        self.active_users = 0
+        self.default_label = config.default_node_label or DEFAULT_PARTITION
+        self.maximum_lifetime_s = _nearest("maximum_lifetime_s", self)
+        self.default_lifetime_s = _nearest("default_lifetime_s", self)
+
+    def place(self, partition: str) -> tuple[Any, ...]:
+        """Among all leaves the least is served first: queues are compared level by level."""
+        shares = self._lines.get(partition) or self.shares_of_line(partition)
+        if len(shares) == 2:
+            return (shares[1].order or shares[1].find_order(),)
+        return tuple([share.order or share.find_order() for share in shares[1:]])
+
+    def shares_of_line(self, partition: str) -> tuple[Share, ...]:
+        """The shares of the queues from the root to this one."""
+        shares = self._lines.get(partition)
+        if shares is None:
+            shares = self._lines[partition] = tuple([queue.share(partition) for queue in self.line])
+        return shares
+
+    def charge(self, user: str, partition: str, amounts: Amounts, sign: int = 1) -> None:
+        """A container more, or with `sign` -1 one less, here and all the way up."""
+        for share in self._lines.get(partition) or self.shares_of_line(partition):
+            share.charge(amounts, sign)
+        for queue in self.line:
+            queue.containers += sign
+        by_partition = self.users[user].used
+        used = by_partition.get(partition)
+        if used is None:
+            used = by_partition[partition] = {}
+        add(used, amounts, sign)
+
+    def resize(self, user: str, partition: str, amounts: Amounts, sign: int) -> None:
+        """As `charge`, of a container that is there, and stays."""
+        self.charge(user, partition, amounts, sign)
+        for queue in self.line:
+            queue.containers -= sign
+
+    def user_share(self, user: str, partition: str) -> float:
+        """What a user has here, dominant, of the partition."""
+        used = self.users[user].used.get(partition)
+        return dominant_share(used.items(), self.share(partition).total) if used else 0.0
+
+    def enter(self, user: str) -> None:
+        """An application of `user` more."""
+        self.users.setdefault(user, User(user)).applications += 1
+        for queue in self.line:
+            queue.applications += 1
+
+    def leave(self, user: str) -> None:
+        """An application of `user` less; its containers and asks have gone before."""
+        entry = self.users[user]
+        entry.applications -= 1
+        if not entry.applications:
+            assert not entry.asks  # it would stay active for ever
+            del self.users[user]
+        for queue in self.line:
+            queue.applications -= 1
+
+    def note_asks(self, user: str, count: int) -> bool:
+        """So many waiting asks of active applications more (or less); True: an active user less than before."""
+        entry = self.users[user]
+        was_active = entry.asks > 0
+        entry.asks += count
+        is_active = entry.asks > 0
+        self.active_users += is_active - was_active
+        return was_active and not is_active
+
+    def note_pending(self, count: int) -> None:
+        for queue in self.line:
+            queue.pending += count
+
+    def lifetime_s(self, asked_s: int | None) -> int | None:
+        """What an application gets that asks for `asked_s` (None: for nothing)."""
+        maximum_s = self.maximum_lifetime_s
+        wanted_s = self.default_lifetime_s if asked_s is None else asked_s
+        if wanted_s is None or maximum_s is None:
+            return maximum_s if wanted_s is None else wanted_s
+        return min(wanted_s, maximum_s)
+
+
+class QueueTree:
+    """All queues, and the size of each partition."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        """
+        Raises:
+            ConfigError: the queues make no tree; names the key.
+        """
+        check_queues(config.queues)
+        root = QueueConfig(name=ROOT, queues=config.queues)
+        self.root = ParentQueue(root, None, 0, config.maximum_am_resource_percent)
+        self._by_path = {queue.path: queue for queue in _walk(self.root)}
+        self.leaves = {queue.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}
+        self.totals: dict[str, dict[str, int]] = {}  # by partition
+
+    def queues(self) -> Iterator[Queue]:
+        """Parents before children."""
+        return iter(self._by_path.values())
+
+    def find(self, name: str) -> Queue | None:
+        """A queue by its path, or a leaf by its name."""
+        return self._by_path.get(name) or self.leaves.get(name)
+
+    def leaf(self, name: str) -> LeafQueue | None:
+        """A leaf by its path or its name."""
+        queue = self.find(name)
+        return queue if isinstance(queue, LeafQueue) else None
+
+    def grow(self, partition: str, amounts: Amounts, sign: int = 1) -> None:
+        """The partition has more, or with `sign` -1 less, than before."""
+        total = self.totals.setdefault(partition, {})
+        add(total, amounts, sign)
+        for queue in self._by_path.values():
+            queue.share(partition).set_total(total)
+
+
+def _walk(queue: Queue) -> Iterator[Queue]:
+    yield queue
+    if isinstance(queue, ParentQueue):
+        for child in queue.children:
+            yield from _walk(child)
+
+
+def _fraction(percent: float) -> Fraction:
+    """Exactly what the configuration says: 33.3 is not the float that is nearest to it."""
+    return Fraction(str(percent)) / 100
+
+
+def _nearest(key: str, leaf: LeafQueue) -> int | None:
+    """The value of the leaf, or of the nearest queue above it that has one."""
+    for queue in reversed(leaf.line):
+        value: int | None = getattr(queue.config, key)
+        if value is not None:
+            return value
+    return None

@@ -1,0 +1,1 @@
+"""What every scheduler is made of."""

@@ -1,0 +1,1 @@
+"""The services of a resource manager, after YARN's."""

@@ -1,0 +1,108 @@
+"""Has the containers of application masters started and stopped on their nodes.
+
+Threading: `handle` is called on the handler thread, and does the work there, or has a pool do it where nodes may be
+slow to answer. The work for one attempt is done in the order of its events, by one thread at a time: no container is
+stopped before it is started, and then left running. Answers are posted, from whichever thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.events.events import (
+    AMLauncherEvent,
+    AMLauncherEventType,
+    RMAppAttemptEvent,
+    RMAppAttemptEventType,
+)
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+
+log = logging.getLogger(__name__)
+
+
+class NodeManagers(Protocol):
+    """What the resource manager needs of the nodes' daemons. Called from several threads where there is a pool."""
+
+    def start_container(self, container: RMContainer) -> None:
+        """Start an acquired container on its node. Raises an Exception if the node cannot."""
+
+    def stop_container(self, container_id: str) -> None:
+        """Stop a container wherever it runs; nothing if it does not."""
+
+
+class ApplicationMasterLauncher:
+    """Has the masters' containers started and stopped on their nodes."""
+
+    def __init__(self, context: RMContext, node_managers: NodeManagers, pool: Executor | None = None) -> None:
+        """`pool`: where to wait for the nodes; its owner shuts it down. None: on the handler thread."""
+        self._context = context
+        self._node_managers = node_managers
+        self._pool = pool
+        self._lock = threading.Lock()  # leaf lock: nothing foreign is called while it is held
+        # By attempt, what the pool is still to do after what it does now. Guarded by _lock.
+        self._work: dict[str, deque[Callable[[], None]]] = {}
+
+    def handle(self, event: AMLauncherEvent) -> None:
+        """Launch or clean up an attempt's master, if the cluster runs it."""
+        attempt_id = event.entity
+        attempt = self._context.attempts.get(attempt_id)
+        master = attempt.master_container if attempt is not None else None
+        if master is None:
+            return
+        if event.type is AMLauncherEventType.CLEANUP:
+            self._do(attempt_id, lambda: self._clean_up(attempt_id, master))
+            return
+        container = self._context.containers.get(master)
+        if container is not None:  # otherwise it has ended meanwhile, and the attempt hears of that by its own event
+            self._do(attempt_id, lambda: self._launch(attempt_id, container))
+
+    def _launch(self, attempt_id: str, container: RMContainer) -> None:
+        try:
+            self._node_managers.start_container(container)
+        except Exception as error:
+            log.warning("%s: launch failed: %r", attempt_id, error)
+            failed = RMAppAttemptEvent(RMAppAttemptEventType.LAUNCH_FAILED, attempt_id, f"launch failed: {error}")
+            self._context.post(failed)
+        else:
+            self._context.post(RMAppAttemptEvent(RMAppAttemptEventType.LAUNCHED, attempt_id))
+
+    def _clean_up(self, attempt_id: str, container_id: str) -> None:
+        try:
+            self._node_managers.stop_container(container_id)
+        except Exception as error:
+            # Its node stops it, too, with its next heartbeat: the application has ended, or the node is gone.
+            log.warning("%s: clean-up of %s failed: %r", attempt_id, container_id, error)
+
+    def _do(self, attempt_id: str, work: Callable[[], None]) -> None:
+        if self._pool is None:
+            work()
+            return
+        with self._lock:
+            waiting = self._work.get(attempt_id)
+            if waiting is not None:
+                waiting.append(work)
+                return
+            self._work[attempt_id] = deque([work])
+        try:
+            self._pool.submit(self._work_off, attempt_id)
+        except RuntimeError:  # it is shut down; the dispatcher counts and logs that
+            with self._lock:
+                del self._work[attempt_id]
+            raise
+
+    def _work_off(self, attempt_id: str) -> None:
+        """In the pool: do what there is for an attempt, until there is nothing left."""
+        while True:
+            with self._lock:
+                waiting = self._work[attempt_id]
+                if not waiting:
+                    del self._work[attempt_id]
+                    return
+                work = waiting.popleft()
+            work()

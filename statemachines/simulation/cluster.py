@@ -1,0 +1,379 @@
+"""Simulated node managers and application masters: a container's end is an entry in an agenda.
+
+They talk to the resource manager as real ones do (register, heartbeat, allocate, finish). In virtual time they do so
+when there is news: all the news of a node, or of a master, that comes at one moment goes with one heartbeat, and with
+`heartbeat_interval_ms` all that comes between two of them. So a replay costs nothing while nothing happens. In real
+time they report regularly, too, with all that they have, as daemons do that might be lost.
+
+Threading: handler thread only (invariant 1).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import zlib
+from typing import Any
+
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.errors import (
+    ApplicationMasterNotRegisteredError,
+    InvalidApplicationMasterRequestError,
+    UnknownAttemptError,
+)
+from statemachines.resourcemanager.events.events import (
+    EXIT_KILLED_BY_RESOURCEMANAGER,
+    EXIT_SUCCESS,
+    ContainerRequest,
+    ContainerStatus,
+    NMContainerStatus,
+    RMAppAttemptEventType,
+    RMNodeEventType,
+)
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.machines.rmnode import RMNodeState
+from statemachines.resourcemanager.node_spec import NodeSpec
+from statemachines.resourcemanager.services.resource_tracker_service import (
+    HeartbeatResponse,
+    NodeAction,
+    ResourceTrackerService,
+)
+from statemachines.simulation.agenda import Agenda, Errand
+from statemachines.simulation.workload.model import ApplicationSpec, Outcome
+
+EXIT_FAILURE = 1
+_PHASES = 10
+"""Heartbeats come at so many times of an interval."""
+_EMPTYING = frozenset({"GRACEFUL_DECOMMISSION", "CLEANUP_APP"})
+_MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FINISHED"})
+"""Names: the hash of a string is at hand, that of an Enum member is computed in Python each time."""
+
+
+class SimulatedTask:
+    """A container that runs."""
+
+    __slots__ = ("container", "node", "stopped")
+
+    def __init__(self, container: RMContainer, node: SimulatedNode) -> None:
+        self.container = container
+        self.node = node
+        self.stopped = False
+
+
+class SimulatedNode:
+    """One node manager: the containers that run on it, and what it has not reported yet.
+
+    That a task has ended, it notices when it reports: before that, it makes no difference.
+    """
+
+    __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spec", "stopped")
+
+    def __init__(self, node_id: str, spec: NodeSpec, interval_ms: int) -> None:
+        self.id = node_id
+        self.spec = spec
+        self.running: dict[str, SimulatedTask] = {}
+        self.ends: list[tuple[int, int, SimulatedTask]] = []  # a heap by time; some of them have been stopped
+        self.launched: list[str] = []
+        self.finished: list[ContainerStatus] = []
+        self.report: Errand | None = None  # the next one, in the agenda
+        self.report_ms = 0  # its time
+        self.stopped = False
+        # So that not all report at once, and those that do can be handled in one go.
+        self.phase = zlib.crc32(node_id.encode()) % _PHASES * interval_ms // _PHASES
+
+    def next_end_ms(self) -> int | None:
+        """When the next task ends."""
+        ends = self.ends
+        while ends:
+            if not ends[0][2].stopped:
+                return ends[0][0]
+            heapq.heappop(ends)
+        return None
+
+
+class SimulatedCluster:
+    """The node managers of all nodes, and the masters that run on them."""
+
+    def __init__(self, context: RMContext, tracker: ResourceTrackerService, *, regular: bool) -> None:
+        self._context = context
+        self._tracker = tracker
+        self.is_regular = regular  # heartbeats come also when there is no news
+        self._interval_ms = (
+            context.config.nm_heartbeat_interval_ms if regular else context.config.simulation.heartbeat_interval_ms
+        )
+        self.agenda = Agenda(context.now_ms)
+        self._order = itertools.count()  # of tasks that end at the same time
+        self.specs: dict[str, ApplicationSpec] = {}  # by id, of the applications that have not ended: what masters do
+        self.start_ms = 0  # when the workload's time began
+        self._nodes: dict[str, SimulatedNode] = {}
+        self._running: dict[str, SimulatedTask] = {}  # by container
+        self._masters: dict[str, SimulatedMaster] = {}  # by attempt
+
+    # -- node managers ----------------------------------------------------------------------------------------------
+
+    def add_node(self, spec: NodeSpec) -> None:
+        """Start a node's manager, which registers it; one that is there registers again."""
+        node_id = self._tracker.register_node(spec)
+        if node_id in self._nodes:
+            return
+        node = self._nodes[node_id] = SimulatedNode(node_id, spec, self._interval_ms)
+        if self.is_regular:
+            self._report_at(node, self.next_heartbeat_ms(node.phase))
+
+    def start_container(self, container: RMContainer) -> None:
+        """A master's container: it registers after a while."""
+        self._run(container)
+        master = SimulatedMaster(self, self._context, container, self.specs.get(container.application))
+        self._masters[container.attempt] = master
+        master.register_later()
+
+    def start_task(self, container: RMContainer, duration_ms: int) -> None:
+        """A container that a master started: it ends by itself."""
+        task, end_ms = self._run(container), self._context.now_ms() + duration_ms
+        node = task.node
+        heapq.heappush(node.ends, (end_ms, next(self._order), task))
+        if not self.is_regular:
+            self._report_at(node, self._heartbeat_from(end_ms, node.phase))
+
+    def end_container(self, container_id: str, exit_status: int, diagnostics: str = "") -> None:
+        """A container ends, and its node says so; nothing if it does not run."""
+        task = self._running.get(container_id)
+        if task is not None:
+            self._end(task, exit_status, diagnostics)
+            self._report_at(task.node, self.next_heartbeat_ms(task.node.phase))
+
+    def stop_container(self, container_id: str) -> None:
+        """The resource manager wants it stopped; nothing if it does not run."""
+        self.end_container(container_id, EXIT_KILLED_BY_RESOURCEMANAGER, "stopped by the resource manager")
+
+    def _run(self, container: RMContainer) -> SimulatedTask:
+        container_id = container.entity
+        node = self._nodes.get(container.node)
+        if node is None:
+            raise ConnectionError(f"no node manager at {container.node}")
+        task = self._running[container_id] = node.running[container_id] = SimulatedTask(container, node)
+        node.launched.append(container_id)
+        self._report_at(node, self.next_heartbeat_ms(node.phase))
+        return task
+
+    def _end(self, task: SimulatedTask, exit_status: int, diagnostics: str = "") -> None:
+        container_id, node = task.container.entity, task.node
+        task.stopped = True
+        del self._running[container_id]
+        del node.running[container_id]
+        node.finished.append(ContainerStatus(container_id, exit_status, diagnostics))
+
+    def _report_at(self, node: SimulatedNode, time_ms: int) -> None:
+        """Have the node report at that time, if it does not before."""
+        if node.report is not None:
+            if node.report_ms <= time_ms:
+                return
+            node.report.stopped = True
+        node.report, node.report_ms = Errand(node), time_ms
+        self.agenda.at(time_ms, self._report, node.report)
+
+    def next_heartbeat_ms(self, phase: int) -> int:
+        """When one whose heartbeats come at `phase` of each interval may report what is new now."""
+        now_ms = self._context.now_ms()
+        # A daemon that reports regularly has just done so; one that does not may report at once.
+        return self._heartbeat_from(now_ms + 1 if self.is_regular else now_ms, phase)
+
+    def _heartbeat_from(self, time_ms: int, phase: int) -> int:
+        return time_ms + (phase - time_ms) % self._interval_ms if self._interval_ms else time_ms
+
+    def phase_of(self, time_ms: int) -> int:
+        """The phase of who begins to report at that time."""
+        return time_ms * _PHASES // self._interval_ms * self._interval_ms // _PHASES if self._interval_ms else 0
+
+    def _report(self, errand: Errand) -> None:
+        """A heartbeat."""
+        node: SimulatedNode = errand.about
+        node.report = None
+        now_ms = self._context.now_ms()
+        end_ms = node.next_end_ms()
+        while end_ms is not None and end_ms <= now_ms:
+            self._end(heapq.heappop(node.ends)[2], EXIT_SUCCESS)
+            end_ms = node.next_end_ms()
+        launched, finished = tuple(node.launched), tuple(node.finished)
+        node.launched.clear()
+        node.finished.clear()
+        running = frozenset(node.running) if self.is_regular else None
+        answer = self._tracker.heartbeat(node.id, launched, finished, running=running)
+        if self.is_regular:
+            self._obey(node, answer)
+        elif end_ms is not None:
+            self._report_at(node, self._heartbeat_from(end_ms, node.phase))
+
+    def _obey(self, node: SimulatedNode, answer: HeartbeatResponse) -> None:
+        """What a daemon does with the answer; then it waits for its next heartbeat."""
+        if answer.action is NodeAction.SHUTDOWN:
+            node.stopped = True
+            del self._nodes[node.id]
+            for task in list(node.running.values()):
+                self._end(task, EXIT_KILLED_BY_RESOURCEMANAGER)
+            return
+        if answer.action is NodeAction.RESYNC:
+            containers = [task.container for task in node.running.values()]
+            apps = dict.fromkeys(container.application for container in containers)
+            self._tracker.register_node(node.spec, map(_as_reported, containers), apps)
+        for container_id in answer.containers_to_clean:
+            self.stop_container(container_id)
+        self._report_at(node, self.next_heartbeat_ms(node.phase))
+
+    # -- what the resource manager's answers would tell them -----------------------------------------------------------
+
+    def on_node_event(self, event: Any) -> None:
+        if self.is_regular:
+            return
+        if event.type is RMNodeEventType.CLEANUP_CONTAINER:
+            self.stop_container(event.about)
+        elif event.type._name_ in _EMPTYING:
+            # A node that is being emptied is waited for: its next report says that it has been.
+            node, rmnode = self._nodes.get(event.entity), self._context.nodes.get(event.entity)
+            if node is not None and rmnode is not None and rmnode.state is RMNodeState.DECOMMISSIONING:
+                self._report_at(node, self.next_heartbeat_ms(node.phase))
+
+    def on_attempt_event(self, event: Any) -> None:
+        if event.type._name_ not in _MASTERS_EVENTS:
+            return
+        master = self._masters.get(event.entity)
+        if master is None:
+            return
+        if event.type is RMAppAttemptEventType.REGISTERED:
+            master.start()
+        elif event.status is not None and event.status.container == master.container:
+            del self._masters[event.entity]
+            master.stopped = True
+        else:
+            master.report_later()
+
+    def on_app_completed(self, event: Any) -> None:
+        self.specs.pop(event.entity, None)
+
+
+def _as_reported(container: RMContainer) -> NMContainerStatus:
+    request = container.request
+    return NMContainerStatus(
+        container.entity,
+        request.resource,
+        request.priority,
+        kind=request.kind,
+        gpu_devices=container.gpu_devices,
+        node_label=request.node_label or "",
+    )
+
+
+class SimulatedMaster:
+    """One application master: asks for its containers when their time comes, and ends when they have ended."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, context: RMContext, container: RMContainer, spec: ApplicationSpec | None
+    ) -> None:
+        self._cluster = cluster
+        self._agenda = cluster.agenda
+        self._context = context
+        self.container = container.entity
+        self._attempt = container.attempt
+        self._spec = spec
+        # In the order in which they are asked for; `tag` says which one came.
+        self._containers = sorted(spec.containers, key=lambda c: (c.start_ms, c.priority)) if spec is not None else []
+        self._asked = 0
+        self._asks: list[ContainerRequest] = []  # for the next heartbeat
+        self._left = len(self._containers)
+        self._registered = False
+        self.stopped = False  # its container has ended; read by the agenda
+        self._reports = False  # a heartbeat is in the agenda
+        self._phase = cluster.phase_of(context.now_ms())
+
+    def register_later(self) -> None:
+        delay_ms = self._context.config.simulation.am_register_delay_ms
+        self._agenda.at(self._context.now_ms() + delay_ms, self._register, self)
+
+    def start(self) -> None:
+        """The resource manager has taken note of the master."""
+        if self._registered:  # again: it has begun anew, and knows nothing of what the master wants
+            self.report_later()
+            return
+        self._registered = True
+        if self._left:
+            self._ask(self)
+        else:
+            self._end_later()
+        if self._cluster.is_regular and not self._reports:
+            self._schedule_heartbeat()
+
+    def report_later(self) -> None:
+        """There is news to fetch."""
+        if self._registered and not self._reports:
+            self._schedule_heartbeat()
+
+    def _schedule_heartbeat(self) -> None:
+        self._reports = True
+        self._agenda.at(self._cluster.next_heartbeat_ms(self._phase), self._heartbeat, self)
+
+    def _heartbeat(self, _: SimulatedMaster) -> None:
+        """Ask; fetch what was allocated, and start it; and what has ended, and count it."""
+        self._reports = False
+        asks, self._asks = self._asks, []
+        progress = 1.0 - self._left / len(self._containers) if self._containers else 0.0
+        try:
+            response = self._context.master_service.allocate(self._attempt, asks, progress=progress)
+        except UnknownAttemptError:
+            return  # it has been ended from outside; its container is about to be stopped
+        except ApplicationMasterNotRegisteredError:
+            self._asks = [*asks, *self._asks]
+            self._register(self)
+            return
+        for container in response.allocated:
+            try:
+                self._cluster.start_task(container, self._containers[container.request.tag].duration_ms)
+            except ConnectionError:  # its node was told to leave a moment ago: the container's end is on its way
+                continue
+        if response.finished:
+            self._left -= len(response.finished)
+            if not self._left:
+                self._end_later()
+        if self._cluster.is_regular:
+            self._schedule_heartbeat()
+
+    def _register(self, _: SimulatedMaster) -> None:
+        try:
+            self._context.master_service.register_application_master(self._attempt)
+        except (UnknownAttemptError, InvalidApplicationMasterRequestError):
+            return  # as above, or somebody else has registered in its name
+
+    def _ask(self, _: SimulatedMaster) -> None:
+        """Ask for all containers whose time has come, and come back when the next one's does."""
+        assert self._spec is not None
+        start_ms = self._cluster.start_ms
+        now_ms = self._context.now_ms() - start_ms
+        while self._asked < len(self._containers) and self._containers[self._asked].start_ms <= now_ms:
+            wanted = self._containers[self._asked]
+            self._asks.append(
+                ContainerRequest(
+                    wanted.resource, wanted.priority, wanted.host, self._spec.gpu_models, wanted.kind, self._asked
+                )
+            )
+            self._asked += 1
+        if self._asked < len(self._containers):
+            self._agenda.at(start_ms + self._containers[self._asked].start_ms, self._ask, self)
+        self.report_later()
+
+    def _end_later(self) -> None:
+        duration_ms = self._spec.am_duration_ms if self._spec is not None else 0
+        if duration_ms is not None:
+            self._agenda.at(self._context.now_ms() + duration_ms, self._end, self)
+
+    def _end(self, _: SimulatedMaster) -> None:
+        if self._spec is not None and self._spec.outcome is Outcome.FAILED:
+            self._cluster.end_container(self.container, EXIT_FAILURE, "the application failed")
+            return
+        try:
+            self._context.master_service.finish_application_master(self._attempt)
+        except UnknownAttemptError:
+            return
+        except ApplicationMasterNotRegisteredError:
+            self._register(self)
+            self._end_later()
+            return
+        self._cluster.end_container(self.container, EXIT_SUCCESS)

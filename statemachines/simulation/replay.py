@@ -1,0 +1,137 @@
+"""A workload through a resource manager in virtual time: months of trace in seconds, and the same journal each time."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dispatcher import JournalWriter
+from dispatcher.mailbox import ManualClock
+from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
+from statemachines.resourcemanager.resource_manager import ResourceManager
+from statemachines.simulation.workload import Workload
+
+_FINAL = frozenset(state.name for state in FINAL_STATES)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProgress:
+    """A moment of a replay."""
+
+    virtual_ms: int
+    wall_s: float
+    events: int
+    applications_by_state: dict[str, int]
+    containers: int
+
+    @property
+    def ended(self) -> int:
+        """Applications in a final state."""
+        return sum(count for state, count in self.applications_by_state.items() if state in _FINAL)
+
+    @property
+    def events_per_s(self) -> float:
+        return self.events / self.wall_s if self.wall_s > 0 else 0.0
+
+
+class Replay:
+    """One run of a workload. `start` it, wait until `is_done`, `stop` it; or use `run`, which does all that.
+
+    Any thread may look at `progress`. `on_done` is called on the handler thread when nothing is left to happen.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        config: ResourceManagerConfig | None = None,
+        *,
+        journal_path: Path | None = None,
+        on_done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.workload = workload
+        self._config = config or ResourceManagerConfig()
+        self._clock = ManualClock()
+        self._done = threading.Event()
+        self._on_done = on_done
+        journal = JournalWriter(journal_path, self._config.journal) if journal_path is not None else None
+        self.manager = ResourceManager(self._config, clock=self._clock, journal=journal, on_idle=self._idle)
+        # Before the thread starts, so that the first idle moment comes after it.
+        self.waits = self.manager.bring(workload)
+        self._started_s = 0.0
+        self._stopped_s: float | None = None
+
+    def start(self) -> None:
+        """Start the resource manager, and with it the replay."""
+        self.manager.init()
+        self._started_s = time.perf_counter()
+        self.manager.start()
+
+    def is_done(self) -> bool:
+        """Nothing is left to happen."""
+        return self._done.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait up to `timeout` seconds until done; True as well if the handler thread has ended."""
+        deadline_s = math.inf if timeout is None else time.monotonic() + timeout
+        # In slices, in case the handler thread fails: then nobody sets the event.
+        while not self._done.wait(max(0.0, min(0.2, deadline_s - time.monotonic()))):
+            if self.manager.dispatcher.is_stopped():
+                return True
+            if time.monotonic() >= deadline_s:
+                return False
+        return True
+
+    def stop(self) -> None:
+        """Stop the resource manager: drain, close the journal. At any time; virtual time stands still from then on."""
+        self.manager.stop()
+        self._stopped_s = self._stopped_s or time.perf_counter()
+
+    def run(self) -> ReplayProgress:
+        """Start, wait until done, stop.
+
+        Raises:
+            BaseException: what made the handler thread fail.
+        """
+        self.start()
+        try:
+            self.wait()
+        finally:
+            self.stop()
+        self.raise_failure()
+        return self.progress()
+
+    def raise_failure(self) -> None:
+        """Raise what made the handler thread fail, if it did."""
+        failure = self.manager.dispatcher.failure_cause
+        if failure is not None:
+            raise failure
+
+    def progress(self) -> ReplayProgress:
+        """Where the replay is. Any thread; a moment's truth while it runs."""
+        machines = self.manager.recorder.machines
+        apps, containers = machines.get("RMApp"), machines.get("RMContainer")
+        end_s = self._stopped_s if self._stopped_s is not None else time.perf_counter()
+        return ReplayProgress(
+            virtual_ms=self._clock.current_processing_time(),
+            wall_s=end_s - self._started_s,
+            events=self.manager.dispatcher.handled,
+            applications_by_state={s: n for s, n in apps.entities().items() if n} if apps is not None else {},
+            containers=containers.created if containers is not None else 0,
+        )
+
+    def waiting(self) -> list[str]:
+        """After the end: applications that wait for room, and what they wait for, in the order of service."""
+        scheduler = self.manager.context.scheduler
+        return [
+            f"{attempt_id} waits for {request.resource}: {scheduler.why_waiting(attempt_id, request)}"
+            for attempt_id, request in scheduler.waiting()
+        ]
+
+    def _idle(self) -> None:
+        self._done.set()
+        self._on_done()

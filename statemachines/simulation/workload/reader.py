@@ -1,0 +1,155 @@
+"""Reads a workload file or folder in whatever format it has: Hadoop SLS (JSON) or openb (CSV)."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from pathlib import Path
+
+from statemachines.resourcemanager.workload_defaults import WorkloadDefaults
+from statemachines.simulation.workload.model import Workload, WorkloadError
+from statemachines.simulation.workload.openb import NODE_COLUMNS, POD_COLUMNS, header_cells, read_openb
+from statemachines.simulation.workload.sls import read_sls
+from statemachines.simulation.workload.values import shown
+
+_SUFFIXES = (".csv", ".json")
+_SLS_DEFAULTS = WorkloadDefaults()
+_HEADER_BYTES = 64 * 1024
+_FIRST_LINE = re.compile(rf"\S[^\r\n]{{0,{_HEADER_BYTES}}}")
+_NODE_LIST = f"a CSV with the header {','.join(NODE_COLUMNS)}"
+_EXPECTED = f"expected Hadoop SLS (JSON objects), {_NODE_LIST}, or one with {','.join(POD_COLUMNS)}"
+
+
+class _Format(Enum):
+    SLS = "SLS JSON"
+    NODES = "an openb node list"
+    PODS = "an openb pod list"
+
+
+def read_workload(
+    path: Path | str, defaults: WorkloadDefaults = _SLS_DEFAULTS, *, skip_bad_rows: bool = False
+) -> Workload:
+    """The workload in a file, or in the *.csv and *.json files of a folder (not of folders in it).
+
+    The format is told by the content. For a pod list that is given alone, the node list is sought beside it.
+    With `skip_bad_rows`, rows (CSV) and objects (JSON) with a bad value are left out and listed in
+    `Workload.bad_rows`; bad JSON is read up to the error. What concerns a whole file remains an error.
+
+    Raises:
+        WorkloadError: what is wrong, where, and what would have been right; nothing else for any content.
+    """
+    path = Path(path)
+    try:
+        files = _files_in(path) if path.is_dir() else [path]
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    texts = {file: _text(file) for file in files}
+    formats = {file: _format(file, text) for file, text in texts.items()}
+    found = set(formats.values())
+    if _Format.SLS in found:
+        if len(found) > 1:
+            raise _mixed(path, formats)
+        return read_sls(path, texts.items(), defaults, skip_bad_rows=skip_bad_rows)
+    pod_lists = [file for file in files if formats[file] is _Format.PODS]
+    node_lists = [file for file in files if formats[file] is _Format.NODES]
+    if not pod_lists:
+        raise WorkloadError(path, "a node list without pods; give the folder with the pod list, or the pod list")
+    if not node_lists:
+        node_list = _node_list_for(path)
+        node_lists, texts[node_list] = [node_list], _text(node_list)
+    return read_openb(
+        path,
+        [(file, texts[file]) for file in node_lists],
+        [(file, texts[file]) for file in pod_lists],
+        defaults,
+        skip_bad_rows=skip_bad_rows,
+    )
+
+
+def _files_in(folder: Path) -> list[Path]:
+    files = [file for file in sorted(folder.iterdir()) if _is_candidate(file)]
+    if not files:
+        raise WorkloadError(folder, "no *.csv or *.json files in this folder")
+    return files
+
+
+def _is_candidate(file: Path) -> bool:
+    return file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file()
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    if b"\0" in data:
+        row = data.count(b"\n", 0, data.index(b"\0")) + 1
+        raise WorkloadError(path, "binary (found a zero byte), expected text in UTF-8", row=row)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # Its places count from behind the byte order mark.
+        row = error.object.count(b"\n", 0, error.start) + 1
+        found = f"found byte 0x{error.object[error.start]:02x}"
+        raise WorkloadError(path, f"{found}, expected text in UTF-8", row=row) from None
+    if not text or text.isspace():
+        raise WorkloadError(path, f"empty; {_EXPECTED}")
+    return text
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> WorkloadError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return WorkloadError(path, f"cannot be read: {reason}")
+
+
+def _format(path: Path, text: str) -> _Format:
+    first_line = _FIRST_LINE.search(text)
+    assert first_line is not None  # blank texts were refused before
+    if first_line[0][0] in "{[":
+        return _Format.SLS
+    csv_format = _csv_format(first_line[0])
+    if csv_format is None:
+        raise WorkloadError(path, f"no known format, it starts with {shown(first_line[0])}; {_EXPECTED}")
+    return csv_format
+
+
+def _csv_format(first_line: str) -> _Format | None:
+    """The format of a CSV with this header. Half of the columns will do: the others are reported by name."""
+    cells = set(header_cells(first_line))
+    for csv_format, columns in ((_Format.NODES, NODE_COLUMNS), (_Format.PODS, POD_COLUMNS)):
+        if 2 * len(cells.intersection(columns)) >= len(columns):
+            return csv_format
+    return None
+
+
+def _mixed(path: Path, formats: dict[Path, _Format]) -> WorkloadError:
+    examples = {found: file.name for file, found in formats.items()}
+    found = ", ".join(f"{name} is {found.value}" for found, name in examples.items())
+    return WorkloadError(path, f"mixed formats: {found}; expected one workload in a folder")
+
+
+def _node_list_for(path: Path) -> Path:
+    """The node list beside a pod list."""
+    if path.is_dir():
+        raise WorkloadError(path, f"pods, but no node list; put it in the folder, {_NODE_LIST}")
+    node_lists = [file for file in sorted(path.parent.glob("*.csv")) if _is_node_list(file)]
+    if not node_lists:
+        advice = f"give the folder that has both, or put the node list beside it, {_NODE_LIST}"
+        raise WorkloadError(path, f"a pod list, but no node list; {advice}")
+    if len(node_lists) > 1:
+        names = ", ".join(file.name for file in node_lists)
+        raise WorkloadError(path, f"several node lists beside this pod list: {names}; leave one")
+    return node_lists[0]
+
+
+def _is_node_list(file: Path) -> bool:
+    try:
+        if not _is_candidate(file):
+            return False
+        with file.open("rb") as stream:
+            start = stream.read(_HEADER_BYTES)
+    except OSError:
+        # Not the file that was asked for: it may well be unreadable, and is then no node list.
+        return False
+    first_line = _FIRST_LINE.search(start.decode("utf-8-sig", errors="replace"))
+    return first_line is not None and _csv_format(first_line[0]) is _Format.NODES

@@ -1,0 +1,509 @@
+"""Partitions: order per key, side by side, and one life."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    Event,
+    EventDispatcher,
+    MultiDispatcher,
+    ServiceState,
+    register_metrics,
+)
+from dispatcher.queue.event_queue import event_of
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
+from ..waiting import in_threads, until
+
+
+class Keyed(Numbered):
+    __slots__ = ("lock_key",)
+
+    def __init__(self, key: Any, number: int = 0, type: Work = Work.DO) -> None:
+        super().__init__(number, type=type)
+        self.lock_key = key
+
+
+Start = Callable[..., MultiDispatcher]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Makes started MultiDispatchers; integer keys name the partition."""
+    made: list[MultiDispatcher] = []
+
+    def start(handler: Any = None, *, partitions: int = 3, **config: Any) -> MultiDispatcher:
+        dispatcher = MultiDispatcher(DispatcherConfig(**config), name="multi", partitions=partitions)
+        if handler is not None:
+            dispatcher.register(Work, handler)
+        made.append(dispatcher)
+        dispatcher.init()
+        dispatcher.start()
+        return dispatcher
+
+    yield start
+    for dispatcher in made:
+        dispatcher.stop()
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def fail() -> None:
+    raise LookupError("lost")
+
+
+def test_events_of_many_producers_keep_their_order_per_key(start: Start) -> None:
+    got: dict[Any, list[tuple[int, int]]] = {key: [] for key in range(7)}
+    dispatcher = start(lambda event: got[event.lock_key[0]].append(event.lock_key[1:]))
+
+    class Of(Keyed):
+        __slots__ = ()
+
+    def produce(producer: int) -> None:
+        for number in range(300):
+            event = Of(None, number)
+            event.lock_key = Key(number % 7, producer, number)
+            assert dispatcher.event_handler.handle(event)
+
+    in_threads(*(lambda producer=producer: produce(producer) for producer in range(4)))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    for key, seen in got.items():
+        for producer in range(4):
+            assert [number for by, number in seen if by == producer] == list(range(key, 300, 7))
+
+
+class Key(tuple[int, ...]):
+    """Hashes as its first part only, and carries the rest to the handler."""
+
+    def __new__(cls, *parts: int) -> Key:
+        return super().__new__(cls, parts)
+
+    def __hash__(self) -> int:
+        return self[0]
+
+
+def test_different_partitions_work_side_by_side(start: Start) -> None:
+    together = threading.Barrier(3)
+    dispatcher = start(lambda _: together.wait(TIMEOUT_S))
+
+    for key in range(3):
+        assert dispatcher.event_handler.handle(Keyed(key))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [(partition.handled, partition.failed) for partition in dispatcher.partitions] == [(1, 0)] * 3
+
+
+@pytest.mark.parametrize("partitions", [0, -1])
+def test_too_few_partitions_are_refused(partitions: int) -> None:
+    with pytest.raises(ValueError, match=f"at least 1, not {partitions}"):
+        MultiDispatcher(partitions=partitions)
+
+
+def test_a_key_that_has_no_hash_is_the_posters_error(start: Start) -> None:
+    dispatcher = start(lambda _: None)
+
+    with pytest.raises(TypeError, match="unhashable"):
+        dispatcher.event_handler.handle(Keyed([]))
+
+    assert dispatcher.queue_size() == 0
+
+
+def test_while_draining_a_handler_of_one_partition_may_post_to_the_others(start: Start, gate: Gate) -> None:
+    """The other partitions have nothing to do by then, and would have ended."""
+    answers: list[bool] = []
+    got: Counter[Any] = Counter()
+
+    def handle(event: Keyed) -> None:
+        got[event.lock_key] += 1
+        if event.number == 0:
+            gate.handle(event)
+        if event.number < 5:
+            answers.append(dispatcher.event_handler.handle(Keyed((event.lock_key + 1) % 3, event.number + 1)))
+
+    dispatcher = start(handle)
+    dispatcher.event_handler.handle(Keyed(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    stopper = threading.Thread(target=dispatcher.stop)
+    stopper.start()
+    until(lambda: all(partition._queue.phase for partition in dispatcher.partitions))
+    refused = dispatcher.event_handler.handle(Keyed(1))
+
+    gate.opened.set()
+    stopper.join(TIMEOUT_S)
+
+    assert not refused
+    assert answers == [True] * 5
+    assert got == {0: 2, 1: 2, 2: 2}
+    assert dispatcher.is_stopped()
+    assert sum(partition.discarded for partition in dispatcher.partitions) == 0
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_handler_may_stop_it(start: Start, drain: bool) -> None:
+    dispatcher = start(lambda _: dispatcher.stop(), drain_events_on_stop=drain)
+    accepted = [dispatcher.event_handler.handle(Keyed(key)) for key in (0, 1, 2, 0, 1, 2)]
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert dispatcher.is_stopped()
+    until(lambda: all(partition.in_state(ServiceState.STOPPED) for partition in dispatcher.partitions))
+    assert sum(partition.accepted for partition in dispatcher.partitions) == sum(accepted)
+    if drain:
+        assert sum(partition.handled for partition in dispatcher.partitions) == sum(accepted)
+
+
+def test_a_stop_returns_in_time_although_the_handlers_of_all_partitions_hang(
+    start: Start, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered = threading.Semaphore(0)
+
+    def hang(event: Keyed) -> None:
+        entered.release()
+        gate.handle(event)
+
+    dispatcher = start(hang, drain_timeout_s=0.1)
+    for key in (0, 1, 2, 0):
+        dispatcher.event_handler.handle(Keyed(key))
+    assert all(entered.acquire(timeout=TIMEOUT_S) for _ in range(3))
+
+    with caplog.at_level(logging.ERROR):
+        started = time.monotonic()
+        dispatcher.stop()
+        took = time.monotonic() - started
+    gate.opened.set()
+
+    assert took < 1.1
+    assert caplog.text.count("a handler is still at work on") == 3
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    for partition, accepted in zip(dispatcher.partitions, (2, 1, 1), strict=True):
+        assert_accounts_balance(partition, accepted)
+
+
+def test_a_handler_error_does_not_strand_its_partition(start: Start) -> None:
+    """Hadoop's MultiDispatcher loses the partition's thread, and with it all its keys."""
+    got: list[int] = []
+
+    def handle(event: Keyed) -> None:
+        if event.number == 0:
+            raise RuntimeError("broken")
+        got.append(event.number)
+
+    dispatcher = start(handle)
+    for number in range(3):
+        dispatcher.event_handler.handle(Keyed(1, number))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == [1, 2]
+    assert dispatcher.partitions[1].failed == 1
+    assert dispatcher.state is ServiceState.STARTED
+
+
+def test_one_partition_that_fails_fails_them_all(start: Start) -> None:
+    dispatcher = start(lambda _: None)
+    for key in range(3):
+        dispatcher.event_handler.handle(Keyed(key))
+
+    dispatcher.partitions[1].mailbox_executor.execute(fail)
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert isinstance(dispatcher.failure_cause, LookupError)
+    assert dispatcher.state is ServiceState.STOPPED
+    until(dispatcher.is_stopped)
+    assert not dispatcher.event_handler.handle(Keyed(0))
+
+
+def test_on_error_stop_in_one_partition_stops_them_all(start: Start) -> None:
+    dispatcher = start()
+    dispatcher.register(Work, lambda _: fail(), on_error="stop")
+
+    dispatcher.event_handler.handle(Keyed(2))
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert isinstance(dispatcher.failure_cause, LookupError)
+    until(dispatcher.is_stopped)
+
+
+def test_it_is_drained_only_when_all_partitions_are(start: Start, gate: Gate) -> None:
+    def handle(event: Keyed) -> None:
+        if event.lock_key == 2:
+            gate.handle(event)
+
+    dispatcher = start(handle)
+    for key in range(3):
+        dispatcher.event_handler.handle(Keyed(key))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    held = (dispatcher.is_drained(), dispatcher.await_drained(0.001))
+    gate.opened.set()
+
+    assert held == (False, False)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.is_drained()
+
+
+def test_await_drained_waits_for_what_partitions_post_to_each_other(start: Start) -> None:
+    def handle(event: Keyed) -> None:
+        if event.number:
+            dispatcher.event_handler.handle(Keyed(event.lock_key + 1, event.number - 1))
+
+    dispatcher = start(handle)
+    for _ in range(20):
+        dispatcher.event_handler.handle(Keyed(0, 50))
+        assert dispatcher.await_drained(TIMEOUT_S)
+        assert dispatcher.is_drained()
+
+    assert sum(partition.handled for partition in dispatcher.partitions) == 20 * 51
+
+
+def test_await_drained_in_a_handler_is_refused_whichever_partition_it_is_of(start: Start) -> None:
+    errors: list[str] = []
+
+    def handle(_: Any) -> None:
+        try:
+            dispatcher.await_drained(0.01)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    dispatcher = start(handle)
+    for key in range(3):
+        dispatcher.event_handler.handle(Keyed(key))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert errors == ["multi: a handler cannot wait until its own dispatcher is drained"] * 3
+
+
+@pytest.mark.parametrize("policy", ["block", "reject", "drop_oldest"])
+def test_full_partitions_whose_handlers_post_to_each_other_never_deadlock(start: Start, policy: str) -> None:
+    rounds = 50
+
+    def handle(event: Keyed) -> None:
+        if event.number:
+            for step in (1, 2):
+                assert dispatcher.event_handler.handle(Keyed(event.lock_key + step, event.number - 1))
+
+    dispatcher = start(handle, queue_capacity=1, queue_full_policy=policy)
+    for _ in range(rounds):
+        for key in range(3):
+            dispatcher.event_handler.handle(Keyed(key, 3))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert all(partition._queue.remaining() == 1 for partition in dispatcher.partitions)
+    assert all(not partition.failed for partition in dispatcher.partitions)
+    if policy == "block":
+        assert sum(partition.handled for partition in dispatcher.partitions) == rounds * 3 * 15
+
+
+def test_each_partition_has_its_metrics(start: Start) -> None:
+    registry = CollectorRegistry()
+    dispatcher = start(lambda _: None)
+    register_metrics(dispatcher, registry)
+    for key in (0, 1, 1):
+        dispatcher.event_handler.handle(Keyed(key))
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    accepted = [
+        registry.get_sample_value("dispatcher_events_accepted_total", {"dispatcher": f"multi-{index}"})
+        for index in range(4)
+    ]
+
+    assert accepted == [1, 2, 0, None]
+
+
+def test_queues_are_shown_as_one(start: Start, gate: Gate) -> None:
+    dispatcher = start(gate, partitions=2)
+    for key in (0, 1):
+        dispatcher.event_handler.handle(Keyed(key))
+    until(lambda: dispatcher.queue_size() == 0)
+    for key, kind in ((0, Work.DO), (1, Work.DO), (1, Work.MORE)):
+        dispatcher.event_handler.handle(Keyed(key, type=kind))
+
+    assert dispatcher.queue_size() == 3
+    assert dispatcher.queue_contents() == {Work.DO: 2, Work.MORE: 1}
+    gate.opened.set()
+
+
+def test_a_handler_can_be_taken_back_from_all_partitions(start: Start) -> None:
+    def handle(_: Any) -> None: ...
+
+    dispatcher = start(handle)
+
+    assert dispatcher.unregister(Work, handle)
+    assert not dispatcher.unregister(Work, handle)
+    for key in range(3):
+        dispatcher.event_handler.handle(Keyed(key))
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [partition.failed for partition in dispatcher.partitions] == [1, 1, 1]
+
+
+def test_events_coalesce_in_each_partition(start: Start, gate: Gate) -> None:
+    dispatcher = start(partitions=2)
+    dispatcher.register(Work, gate, coalesce_by=lambda event: event.type)
+    for key in (0, 1):
+        dispatcher.event_handler.handle(Keyed(key, 0))
+    until(lambda: dispatcher.queue_size() == 0)
+    for number in range(1, 4):
+        for key in (0, 1):
+            dispatcher.event_handler.handle(Keyed(key, number))
+
+    assert dispatcher.queue_size() == 2
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert sorted(event.number for event in gate.events) == [0, 0, 3, 3]
+
+
+def test_an_interrupted_stop_stops_all_partitions_all_the_same(
+    start: Start, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = start(gate, drain_timeout_s=600)
+    dispatcher.event_handler.handle(Keyed(1))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    def interrupted(timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dispatcher, "await_drained", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.stop()
+    gate.opened.set()
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert dispatcher.is_stopped()
+
+
+def test_a_multi_dispatcher_that_never_started_stops_and_discards() -> None:
+    dispatcher = MultiDispatcher(partitions=2)
+    dispatcher.event_handler.handle(Keyed(1))
+
+    dispatcher.stop()
+
+    assert dispatcher.is_stopped()
+    assert [partition.discarded for partition in dispatcher.partitions] == [0, 1]
+
+
+def test_producers_and_a_stop_at_the_same_time_lose_no_event(start: Start) -> None:
+    dispatcher = start(lambda _: None, queue_capacity=5)
+    accepted: list[int] = []
+
+    def produce() -> None:
+        accepted.append(sum(dispatcher.event_handler.handle(Keyed(number)) for number in range(1_000)))
+
+    in_threads(produce, produce, dispatcher.stop)
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert sum(partition.handled for partition in dispatcher.partitions) == sum(accepted)
+    assert sum(partition.discarded for partition in dispatcher.partitions) == 0
+
+
+class _PausingDeque(deque[Any]):
+    """A queue that holds the producer of event -1 right before its append."""
+
+    reached: threading.Event
+    go_on: threading.Event
+
+    def append(self, entry: Any) -> None:
+        if event_of(entry).number == -1:
+            self.reached.set()
+            assert self.go_on.wait(TIMEOUT_S)
+        super().append(entry)
+
+
+def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_other_partitions(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was accepted by a partition that had not ended yet; the one that its handler posted to had."""
+    monkeypatch.setattr(_PausingDeque, "reached", threading.Event(), raising=False)
+    monkeypatch.setattr(_PausingDeque, "go_on", threading.Event(), raising=False)
+    monkeypatch.setattr("dispatcher.queue.event_queue.deque", _PausingDeque)
+    accepted: list[bool] = []
+    answers: list[bool] = []
+
+    def handle(event: Keyed) -> None:
+        if event.number == -1:
+            answers.append(dispatcher.event_handler.handle(Keyed(1)))
+
+    dispatcher = start(handle, partitions=2)
+    first, second = dispatcher.partitions
+    producer = threading.Thread(target=lambda: accepted.append(dispatcher.event_handler.handle(Keyed(0, -1))))
+    producer.start()
+    assert _PausingDeque.reached.wait(TIMEOUT_S)
+    stop_first = first.stop
+
+    def stop_late() -> None:
+        if first._mailbox.is_mailbox_thread():  # the last act of its handler thread
+            return stop_first()
+        second._finished.wait(1.0)
+        _PausingDeque.go_on.set()
+        producer.join(TIMEOUT_S)
+        return stop_first()
+
+    monkeypatch.setattr(first, "stop", stop_late)
+    dispatcher.stop()
+
+    assert (accepted, answers) in (([True], [True]), ([False], []))
+
+
+# -- EventDispatcher ---------------------------------------------------------------------------------------------------
+
+
+def test_an_event_dispatcher_counts_events_of_every_class_in_its_metrics() -> None:
+    registry = CollectorRegistry()
+    with EventDispatcher(lambda _: None, "scheduler") as dispatcher:
+        register_metrics(dispatcher, registry)
+        for event in (Event(Work.DO), Event(Other.DO), Event(Work.DO)):
+            dispatcher.handle(event)
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+        handled = [
+            registry.get_sample_value(
+                "dispatcher_events_handled_total",
+                {"dispatcher": "scheduler", "event_class": kind, "event_type": "DO"},
+            )
+            for kind in ("Work", "Other")
+        ]
+
+    assert handled == [2, 1]
+
+
+def test_a_registration_on_an_event_dispatcher_replaces_its_handler_for_that_class() -> None:
+    every: list[Any] = []
+    work: list[Any] = []
+    with EventDispatcher(every.append) as dispatcher:
+        dispatcher.register(Work, work.append)
+        for event in (Event(Work.DO), Event(Other.DO)):
+            dispatcher.handle(event)
+
+    assert ([event.type for event in every], [event.type for event in work]) == ([Other.DO], [Work.DO])
+
+
+def test_an_event_dispatcher_takes_the_options_of_a_dispatcher(gate: Gate) -> None:
+    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
+    with EventDispatcher(gate, config=config) as dispatcher:
+        dispatcher.handle(Numbered(0))
+        assert gate.entered.wait(TIMEOUT_S)
+        answers = [dispatcher.handle(Numbered(number)) for number in (1, 2)]
+        gate.opened.set()
+
+    assert answers == [True, False]
+    assert isinstance(dispatcher, AsyncDispatcher)
+
+
+def test_an_event_dispatcher_says_what_is_wrong_with_an_event_whose_type_is_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Odd:
+        type = None
+
+    with EventDispatcher(lambda _: None) as dispatcher:
+        dispatcher.handle(Odd())
+
+    assert "UnboundLocalError" not in caplog.text

@@ -1,0 +1,316 @@
+"""Metrics across scrapes: restarts, floods, and names that dashboards rely on."""
+
+from __future__ import annotations
+
+import gc
+import re
+import shutil
+import subprocess
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metrics
+from dispatcher.metrics import DispatcherCollector
+from dispatcher.testing import ManualClock
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+
+Make = Callable[..., AsyncDispatcher]
+
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+NAMES = {
+    "dispatcher_event_queue_size",
+    "dispatcher_event_queue_contents",
+    "dispatcher_event_queue_capacity",
+    "dispatcher_events_accepted",
+    "dispatcher_events_handled",
+    "dispatcher_events_failed",
+    "dispatcher_events_rejected",
+    "dispatcher_events_discarded",
+    "dispatcher_events_dropped",
+    "dispatcher_event_queue_seconds",
+    "dispatcher_event_handling_seconds",
+    "dispatcher_handler_running_seconds",
+    "dispatcher_idle_seconds",
+    "dispatcher_failed",
+    "dispatcher_mailbox_mails",
+    "dispatcher_mailbox_latency_seconds",
+    "dispatcher_journal_bytes",
+    "dispatcher_journal_frames",
+    "dispatcher_journal_syncs",
+    "dispatcher_journal_segments",
+    "dispatcher_journal_outstanding",
+    "dispatcher_journal_failed",
+}
+
+
+def scrape(registry: CollectorRegistry) -> dict[Sample, float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    }
+
+
+def of(registry: CollectorRegistry, name: str, dispatcher: str = "central", **labels: str) -> float | None:
+    return registry.get_sample_value(name, {"dispatcher": dispatcher, **labels})
+
+
+def handle_events(dispatcher: AsyncDispatcher, events: int) -> None:
+    for number in range(events):
+        dispatcher.event_handler.handle(Numbered(number))
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+
+def test_all_promised_names_are_there(make: Make) -> None:
+    registry = CollectorRegistry()
+    register_metrics(make(), registry)
+
+    assert {family.name for family in registry.collect()} == NAMES
+
+
+def test_the_readme_tells_of_each_metric() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"dispatcher_[a-z_]+", readme))
+
+    assert {name for name in NAMES if not {name, f"{name}_total"} & told} == set()
+
+
+def test_each_reason_of_a_discard_is_a_sample_and_they_add_up(make: Make, gate: Gate) -> None:
+    registry = CollectorRegistry()
+    config = DispatcherConfig(queue_capacity=2, queue_full_policy="drop_oldest", drain_events_on_stop=False)
+    dispatcher = make(config, name="central", handler=gate)
+    dispatcher.register(Work, lambda _: None, coalesce_by=lambda event: event.number or None)
+    register_metrics(dispatcher, registry)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    for number in (1, 1, 2, 3):
+        dispatcher.event_handler.handle(Numbered(number))
+    stopper = threading.Thread(target=dispatcher.stop)
+    stopper.start()
+    gate.opened.set()
+    stopper.join(TIMEOUT_S)
+
+    dropped = {
+        reason: of(registry, "dispatcher_events_dropped_total", reason=reason)
+        for reason in ("superseded", "drop_oldest", "stop")
+    }
+
+    assert dropped["superseded"] == dropped["drop_oldest"] == 1
+    assert sum(filter(None, dropped.values())) == of(registry, "dispatcher_events_discarded_total")
+
+
+def test_two_registries_show_the_same_dispatcher(make: Make) -> None:
+    one, two = CollectorRegistry(), CollectorRegistry()
+    dispatcher = make(name="central", handler=lambda _: None)
+    register_metrics(dispatcher, one)
+    register_metrics(dispatcher, two)
+    handle_events(dispatcher, 3)
+
+    assert of(one, "dispatcher_events_accepted_total") == of(two, "dispatcher_events_accepted_total") == 3
+
+
+def test_two_dispatchers_in_one_registry_count_apart(make: Make) -> None:
+    registry = CollectorRegistry()
+    for name, events in (("one", 1), ("two", 2)):
+        dispatcher = make(name=name, handler=lambda _: None)
+        register_metrics(dispatcher, registry)
+        handle_events(dispatcher, events)
+
+    accepted = [of(registry, "dispatcher_events_accepted_total", dispatcher=name) for name in ("one", "two")]
+
+    assert accepted == [1, 2]
+
+
+def test_after_a_restart_there_is_each_sample_once_and_from_the_new_one(make: Make) -> None:
+    registry = CollectorRegistry()
+    for events in (5, 2):
+        dispatcher = make(name="central", handler=lambda _: None)
+        register_metrics(dispatcher, registry)
+        handle_events(dispatcher, events)
+        dispatcher.stop()
+
+    samples = [
+        (sample.name, tuple(sorted(sample.labels.items())))
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    ]
+
+    assert len(samples) == len(set(samples))
+    assert of(registry, "dispatcher_events_handled_total", event_class="Work", event_type="DO") == 2
+
+
+def test_a_stopped_dispatcher_that_nobody_refers_to_is_freed() -> None:
+    registry = CollectorRegistry()
+    dispatcher = AsyncDispatcher(name="central")
+    dispatcher.register(Work, lambda _: None)
+    register_metrics(dispatcher, registry)
+    with dispatcher:
+        handle_events(dispatcher, 10)
+        scrape(registry)
+    gone = weakref.ref(dispatcher)
+
+    del dispatcher
+    gc.collect()
+
+    assert gone() is None
+    assert scrape(registry) == {}
+
+
+def test_a_stopped_dispatcher_with_long_lived_timers_is_freed() -> None:
+    clock = ManualClock()
+    dispatcher = AsyncDispatcher(time_service=clock)
+    with dispatcher:
+        clock.advance(5000)
+        assert dispatcher.await_drained(TIMEOUT_S)
+    gone = weakref.ref(dispatcher)
+
+    del dispatcher
+    gc.collect()
+
+    assert gone() is None
+
+
+def test_in_scrapes_during_a_flood_no_counter_goes_back(make: Make) -> None:
+    registry = CollectorRegistry()
+    dispatcher = make(name="central", handler=lambda _: None)
+    register_metrics(dispatcher, registry)
+    over = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not over.is_set() and number < 200_000:
+            dispatcher.event_handler.handle(Numbered(number, type=(Work.DO, Work.MORE)[number % 2]))
+            number += 1
+
+    producers = [threading.Thread(target=produce) for _ in range(2)]
+    for producer in producers:
+        producer.start()
+    try:
+        scrapes = [scrape(registry) for _ in range(15)]
+    finally:
+        over.set()
+        for producer in producers:
+            producer.join(TIMEOUT_S)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    scrapes.append(scrape(registry))
+
+    counters = {key for seen in scrapes for key in seen if key[0].endswith(("_total", "_bucket", "_count", "_sum"))}
+    assert len(counters) > 10
+    for counter in counters:
+        values = [seen[counter] for seen in scrapes if counter in seen]
+        assert values == sorted(values), counter
+
+
+def test_the_mailbox_latency_is_measured_once_a_second(make: Make) -> None:
+    clock = ManualClock()
+    registry = CollectorRegistry()
+    dispatcher = make(name="central", time_service=clock)
+    register_metrics(dispatcher, registry)
+
+    for _ in range(3):
+        dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)  # the mail before this one has been run
+        clock.advance(1000)
+    dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)
+
+    assert of(registry, "dispatcher_mailbox_latency_seconds_count") == 3
+
+
+@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+def test_histograms_are_there_if_times_are_measured(make: Make, measure_times: str) -> None:
+    registry = CollectorRegistry()
+    dispatcher = make(DispatcherConfig(measure_times=measure_times), name="central", handler=lambda _: None)
+    register_metrics(dispatcher, registry)
+    handle_events(dispatcher, 3)
+
+    count = of(registry, "dispatcher_event_queue_seconds_count")
+
+    assert (count is None) == (measure_times == "none")
+
+
+class HeldInItsEnd(Event[Any]):
+    """An event whose release holds the handler thread: between the count of it and the end of its batch."""
+
+    __slots__ = ()
+    released = threading.Event()
+    go_on = threading.Event()
+
+    def __del__(self) -> None:
+        self.released.set()
+        self.go_on.wait(TIMEOUT_S)
+
+
+def test_after_a_scrape_at_a_bad_moment_the_metrics_balance_again(make: Make) -> None:
+    """Invariant 4: accepted stayed one higher than the sum of what had become of the events."""
+    registry = CollectorRegistry()
+    dispatcher = make(DispatcherConfig(measure_times="none"), name="central", handler=lambda _: None)
+    register_metrics(dispatcher, registry)
+    dispatcher.event_handler.handle(HeldInItsEnd(Work.DO))
+    assert HeldInItsEnd.released.wait(TIMEOUT_S)
+
+    scrape(registry)
+    HeldInItsEnd.go_on.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert of(registry, "dispatcher_events_accepted_total") == dispatcher.accepted == 1
+
+
+def test_a_dispatcher_that_comes_back_during_a_scrape_counts_from_0(make: Make) -> None:
+    registry = CollectorRegistry()
+    first = make(name="central", handler=lambda _: None)
+    collector = DispatcherCollector()
+    registry.register(collector)
+    collector.add(first)
+    handle_events(first, 5)
+    half_way = collector.collect()
+    next(iter(half_way))
+
+    collector.add(make(name="central"))
+    list(half_way)
+
+    assert of(registry, "dispatcher_events_accepted_total") == 0
+
+
+def test_a_dispatcher_that_is_freed_during_a_scrape_does_not_fail_it() -> None:
+    registry = CollectorRegistry()
+    collector = DispatcherCollector()
+    registry.register(collector)
+    last = [AsyncDispatcher(name="central")]
+
+    class Dying(weakref.WeakValueDictionary[str, AsyncDispatcher]):
+        """Its dispatcher is freed between two steps, as the garbage collector may do at any time."""
+
+        def keys(self) -> Any:
+            for name in list(super().keys()):
+                last.clear()
+                gc.collect()
+                yield name
+
+    collector._dispatchers = Dying({"central": last[0]})
+
+    scrape(registry)  # with it or without it, but not KeyError
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_finds_nothing_wrong_with_all_kinds_of_samples(make: Make, gate: Gate) -> None:
+    registry = CollectorRegistry()
+    for name, policy in (("one", "reject"), ("two", "drop_oldest")):
+        dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy=policy), name=name, handler=gate)
+        register_metrics(dispatcher, registry)
+        for odd in (Numbered(0), "no event", Numbered(1), Numbered(2)):
+            dispatcher.event_handler.handle(odd)
+    gate.opened.set()
+
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=generate_latest(registry), capture_output=True, timeout=60, check=False
+    )
+
+    assert checked.returncode == 0, checked.stderr.decode()

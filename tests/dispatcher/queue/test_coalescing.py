@@ -1,0 +1,414 @@
+"""`coalesce_by`: a queued event is superseded by a newer one of its key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, Event
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
+from ..waiting import in_threads, until
+
+Make = Callable[..., AsyncDispatcher]
+
+
+class Update(Enum):
+    SET = 1
+    CLEAR = 2
+
+
+class Twin(Enum):
+    SET = 1
+
+
+class Keyed(Event[Enum]):
+    __slots__ = ("key", "number")
+
+    def __init__(self, key: Any, number: int, type: Enum = Update.SET) -> None:
+        super().__init__(type, 0.0)
+        self.key = key
+        self.number = number
+
+
+def key_of(event: Keyed) -> Any:
+    return event.key
+
+
+@pytest.fixture
+def got() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def held(make: Make, gate: Gate, got: list[Any]) -> Callable[..., AsyncDispatcher]:
+    """Makes dispatchers whose handler thread stays in a first event of class Work until the gate opens."""
+
+    def held(config: DispatcherConfig | None = None) -> AsyncDispatcher:
+        dispatcher = make(config, handler=gate)
+        dispatcher.register(Update, got.append, coalesce_by=key_of)
+        dispatcher.event_handler.handle(Numbered())
+        assert gate.entered.wait(TIMEOUT_S)
+        return dispatcher
+
+    return held
+
+
+def post(dispatcher: AsyncDispatcher, *events: Any) -> list[bool]:
+    return [dispatcher.event_handler.handle(event) for event in events]
+
+
+def seen(got: list[Any]) -> list[tuple[Any, int]]:
+    return [(event.key, event.number) for event in got]
+
+
+def test_of_each_key_the_newest_event_is_handled_in_the_order_of_first_arrival(
+    held: Make, gate: Gate, got: list[Any]
+) -> None:
+    dispatcher = held()
+
+    accepted = post(
+        dispatcher, Keyed("a", 1), Keyed("b", 2), Keyed("a", 3), Keyed("c", 4), Keyed("b", 5), Keyed("a", 6)
+    )
+
+    assert accepted == [True] * 6
+    assert dispatcher.queue_size() == 3
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(got) == [("a", 6), ("b", 5), ("c", 4)]
+
+
+def test_superseded_events_are_counted_as_discarded_for_that_reason(held: Make, gate: Gate) -> None:
+    dispatcher = held()
+
+    post(dispatcher, *(Keyed("a", number) for number in range(10)))
+
+    assert dispatcher.discarded_by_reason == {"superseded": 9}
+    assert dispatcher.accepted == 11
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (dispatcher.handled, dispatcher.discarded) == (2, 9)
+    assert_accounts_balance(dispatcher, accepted=11)
+
+
+def test_types_of_one_class_share_their_keys(held: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = held()
+
+    post(dispatcher, Keyed("a", 1, Update.SET), Keyed("a", 2, Update.CLEAR))
+    assert dispatcher.queue_contents() == {Update.CLEAR: 1}
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [event.type for event in got] == [Update.CLEAR]
+
+
+def test_an_event_without_a_key_stands_for_itself(held: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = held()
+
+    post(dispatcher, Keyed(None, 1), Keyed(None, 2), Keyed("a", 3), Keyed(None, 4))
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(got) == [(None, 1), (None, 2), ("a", 3), (None, 4)]
+    assert dispatcher.discarded == 0
+
+
+def test_a_false_key_is_a_key(held: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = held()
+
+    post(dispatcher, Keyed(0, 1), Keyed("", 2), Keyed(0, 3), Keyed("", 4))
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(got) == [(0, 3), ("", 4)]
+
+
+def test_other_classes_are_not_touched(held: Make, gate: Gate) -> None:
+    dispatcher = held()
+    others: list[Any] = []
+    dispatcher.register(Other, others.append)
+    events = [Event(Other.DO) for _ in range(3)]
+
+    post(dispatcher, *events)
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert others == events
+
+
+def test_the_same_key_of_two_classes_is_two_keys(held: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = held()
+    twins: list[Any] = []
+    dispatcher.register(Twin, twins.append, coalesce_by=key_of)
+
+    post(dispatcher, Keyed("a", 1), Keyed("a", 2, Twin.SET), Keyed("a", 3), Keyed("a", 4, Twin.SET))
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (seen(got), seen(twins)) == ([("a", 3)], [("a", 4)])
+
+
+def test_an_error_of_the_key_goes_to_the_poster_and_nothing_is_accepted(held: Make) -> None:
+    dispatcher = held()
+
+    with pytest.raises(AttributeError, match="key"):
+        dispatcher.event_handler.handle(Event(Update.SET))
+    with pytest.raises(TypeError, match="unhashable"):
+        dispatcher.event_handler.handle(Keyed([], 1))
+
+    assert dispatcher.queue_size() == 0
+    assert dispatcher.accepted == 1
+    assert dispatcher.rejected == {}
+
+
+def test_once_taken_an_event_is_not_superseded_any_more(make: Make, gate: Gate) -> None:
+    dispatcher = make()
+    dispatcher.register(Update, gate, coalesce_by=key_of)
+    post(dispatcher, Keyed("a", 1))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    post(dispatcher, Keyed("a", 2), Keyed("a", 3))
+    assert dispatcher.queue_size() == 1
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(gate.events) == [("a", 1), ("a", 3)]
+    assert dispatcher._queue._superseding == {}
+
+
+def test_a_handler_supersedes_what_it_has_posted_itself(make: Make) -> None:
+    got: list[int] = []
+
+    def handle(event: Keyed) -> None:
+        got.append(event.number)
+        if event.number == 0:
+            post(dispatcher, *(Keyed("a", number) for number in range(1, 6)))
+
+    dispatcher = make()
+    dispatcher.register(Update, handle, coalesce_by=key_of)
+    post(dispatcher, Keyed("a", 0))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == [0, 5]
+
+
+@pytest.mark.parametrize("policy", ["block", "reject", "drop_oldest"])
+def test_in_a_full_queue_an_event_supersedes_without_room(held: Make, gate: Gate, got: list[Any], policy: str) -> None:
+    dispatcher = held(DispatcherConfig(queue_capacity=1, queue_full_policy=policy))
+
+    accepted = post(dispatcher, Keyed("a", 1), Keyed("a", 2))
+    gate.opened.set()
+
+    assert accepted == [True, True]
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(got) == [("a", 2)]
+    assert dispatcher.discarded_by_reason == {"superseded": 1}
+    until(lambda: dispatcher._queue.remaining() == 1)
+
+
+def test_in_a_full_queue_the_first_event_of_a_key_is_refused(held: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = held(DispatcherConfig(queue_capacity=1, queue_full_policy="reject"))
+
+    accepted = post(dispatcher, Keyed("a", 1), Keyed("b", 2))
+    gate.opened.set()
+
+    assert accepted == [True, False]
+    assert dispatcher.rejected == {"full": 1}
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(got) == [("a", 1)]
+
+
+def test_in_a_full_queue_the_first_event_of_a_key_waits_for_room(held: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = held(DispatcherConfig(queue_capacity=1))
+    post(dispatcher, Keyed("a", 1))
+    accepted: list[bool] = []
+    producer = threading.Thread(target=lambda: accepted.extend(post(dispatcher, Keyed("b", 2))))
+
+    producer.start()
+    until(lambda: dispatcher._queue.room.waiting_producers)
+    gate.opened.set()
+    producer.join(TIMEOUT_S)
+
+    assert accepted == [True]
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(got) == [("a", 1), ("b", 2)]
+
+
+def test_a_dropped_event_is_not_superseded_any_more(held: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = held(DispatcherConfig(queue_capacity=2, queue_full_policy="drop_oldest"))
+
+    accepted = post(dispatcher, Keyed("a", 1), Keyed("b", 2), Keyed("c", 3), Keyed("a", 4))
+    gate.opened.set()
+
+    assert accepted == [True] * 4
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(got) == [("c", 3), ("a", 4)]
+    assert dispatcher.discarded_by_reason == {"drop_oldest": 2}
+    assert_accounts_balance(dispatcher, accepted=5)
+
+
+def test_a_stop_without_drain_discards_one_event_per_key(held: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = held()
+    dispatcher.set_drain_events_on_stop(False)
+    post(dispatcher, Keyed("a", 1), Keyed("a", 2), Keyed("b", 3))
+    stopper = threading.Thread(target=dispatcher.stop)
+
+    stopper.start()
+    until(lambda: dispatcher.discarded == 3)
+    gate.opened.set()
+    stopper.join(TIMEOUT_S)
+
+    assert got == []
+    assert dispatcher.discarded_by_reason == {"superseded": 1, "stop": 2}
+    assert_accounts_balance(dispatcher, accepted=4)
+
+
+def test_a_stop_that_drains_handles_the_newest_of_each_key(held: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = held()
+    post(dispatcher, Keyed("a", 1), Keyed("a", 2), Keyed("b", 3))
+    gate.opened.set()
+
+    dispatcher.stop()
+
+    assert seen(got) == [("a", 2), ("b", 3)]
+    assert_accounts_balance(dispatcher, accepted=4)
+
+
+class _PausingLock:
+    """A lock that holds the thread `name` before it acquires for the n-th time."""
+
+    def __init__(self, name: str, nth: int) -> None:
+        self._lock = threading.Lock()
+        self._name = name
+        self._left = nth
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __enter__(self) -> None:
+        if threading.current_thread().name == self._name:
+            self._left -= 1
+            if self._left == 0:
+                self.reached.set()
+                assert self.go_on.wait(TIMEOUT_S)
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("capacity", [None, 2])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_of_two_first_events_of_a_key_one_supersedes_the_other(
+    held: Make, gate: Gate, got: list[Any], nth: int, capacity: int | None
+) -> None:
+    """The window: the first producer has seen that its key is not queued, and has not appended yet."""
+    dispatcher = held(DispatcherConfig(queue_capacity=capacity))
+    lock = _PausingLock("slow producer", nth)
+    dispatcher._queue._lock = lock  # type: ignore[assignment]
+    producer = threading.Thread(target=post, args=(dispatcher, Keyed("a", 1)), name="slow producer")
+    producer.start()
+    assert lock.reached.wait(TIMEOUT_S)
+
+    post(dispatcher, Keyed("a", 2))
+    lock.go_on.set()
+    producer.join(TIMEOUT_S)
+
+    assert dispatcher.queue_size() == 1
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(got) == [("a", 1)]
+    assert_accounts_balance(dispatcher, accepted=3)
+    if capacity is not None:
+        until(lambda: dispatcher._queue.remaining() == capacity)
+
+
+@pytest.mark.parametrize("capacity", [None, 3])
+def test_with_many_producers_the_last_event_of_each_key_is_handled_and_the_accounts_balance(
+    make: Make, got: list[Any], capacity: int | None
+) -> None:
+    dispatcher = make(queue_capacity=capacity)
+    dispatcher.register(Update, got.append, coalesce_by=key_of)
+
+    def produce(producer: int) -> None:
+        for number in range(300):
+            assert dispatcher.event_handler.handle(Keyed((producer, number % 3), number))
+
+    in_threads(*(lambda producer=producer: produce(producer) for producer in range(3)))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    last = {event.key: event.number for event in got}
+    assert last == {(producer, rest): 297 + rest for producer in range(3) for rest in range(3)}
+    assert_accounts_balance(dispatcher, accepted=900)
+    assert dispatcher._queue._superseding == {}
+    if capacity is not None:
+        assert dispatcher._queue.remaining() == capacity
+
+
+@pytest.mark.parametrize("key", ["a name", 0, ()])
+def test_a_coalesce_by_that_cannot_be_called_is_refused_and_nothing_is_registered(make: Make, key: Any) -> None:
+    dispatcher = make()
+
+    with pytest.raises(TypeError, match="not callable"):
+        dispatcher.register(Work, lambda _: None, coalesce_by=key)
+
+    dispatcher.event_handler.handle(Numbered())
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.failed == 1
+
+
+def test_coalescing_registered_while_running_holds_from_the_next_post(make: Make, gate: Gate) -> None:
+    dispatcher = make(handler=gate)
+    for number in range(3):
+        dispatcher.event_handler.handle(Numbered(number))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    dispatcher.register(Work, lambda _: None, coalesce_by=lambda event: event.type)
+    for number in range(3, 6):
+        dispatcher.event_handler.handle(Numbered(number))
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [event.number for event in gate.events] == [0, 1, 2, 5]
+
+
+def test_of_two_posts_of_a_key_that_a_stop_overtakes_both_are_accepted_and_discarded(make: Make) -> None:
+    """The first takes its entry back although a second one, which was accepted, has superseded it."""
+    keyed = threading.Semaphore(0)
+    stopped, superseded = threading.Event(), threading.Event()
+    answers: dict[int, bool] = {}
+
+    def slow_key(event: Keyed) -> Any:
+        keyed.release()
+        assert (stopped if event.number == 1 else appended).wait(TIMEOUT_S)
+        return event.key
+
+    dispatcher = make(DispatcherConfig(drain_events_on_stop=False))
+    dispatcher.register(Update, lambda _: None, coalesce_by=slow_key)
+    appended = threading.Event()
+    after_append = dispatcher._queue._after_append
+
+    def pause(entry: Any) -> bool:
+        appended.set()
+        assert superseded.wait(TIMEOUT_S)
+        return after_append(entry)
+
+    dispatcher._queue._after_append = pause
+    producers = [
+        threading.Thread(target=lambda n=number: answers.update({n: post(dispatcher, Keyed("a", n))[0]}))
+        for number in (1, 2)
+    ]
+    for producer in producers:
+        producer.start()
+    assert all(keyed.acquire(timeout=TIMEOUT_S) for _ in producers)
+    dispatcher.stop()
+    stopped.set()
+    producers[1].join(TIMEOUT_S)
+    superseded.set()
+    producers[0].join(TIMEOUT_S)
+
+    assert_accounts_balance(dispatcher, accepted=sum(answers.values()))
+    assert answers == {1: True, 2: True}
+    assert dispatcher.discarded_by_reason == {"superseded": 1, "stop": 1}

@@ -1,0 +1,200 @@
+"""Which events are timed in the queue and in their handlers, and how long the handler thread was idle."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, DispatcherConfig
+from dispatcher.testing import DrainDispatcher
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ..waiting import until
+
+Make = Callable[..., AsyncDispatcher]
+
+
+def count(histogram: Any) -> int:
+    return sum(histogram.counts)
+
+
+def at_least(histogram: Any, seconds: float) -> int:
+    """How many observations are in buckets that lie above `seconds`."""
+    return sum(histogram.counts[int(seconds * 1e9).bit_length() :])
+
+
+def spin(seconds: float) -> None:
+    until_ns = time.perf_counter_ns() + int(seconds * 1e9)
+    while time.perf_counter_ns() < until_ns:
+        pass
+
+
+def flood(dispatcher: AsyncDispatcher, gate: Gate, events: int) -> None:
+    """Post behind a handler that is held, then let it go."""
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    for number in range(1, events):
+        dispatcher.event_handler.handle(Numbered(number))
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+
+def test_with_all_each_event_is_timed_in_both_places(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(measure_times="all"), handler=gate)
+
+    flood(dispatcher, gate, 5_000)
+
+    assert (count(dispatcher.queue_time), count(dispatcher.handling_time)) == (5_000, 5_000)
+
+
+def test_with_none_nothing_is_timed(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(measure_times="none"), handler=gate)
+
+    flood(dispatcher, gate, 5_000)
+
+    assert not dispatcher.measures_times
+    assert (count(dispatcher.queue_time), count(dispatcher.handling_time)) == (0, 0)
+
+
+def test_sampled_times_count_every_event_of_a_flood_in_its_handler_and_some_in_the_queue(
+    make: Make, gate: Gate
+) -> None:
+    dispatcher = make(DispatcherConfig(measure_times="sampled"), handler=gate)
+
+    flood(dispatcher, gate, 20_000)
+
+    assert count(dispatcher.handling_time) == dispatcher.handled == 20_000
+    assert 0 < count(dispatcher.queue_time) < 20_000
+
+
+def test_sampled_times_of_few_events_are_of_each(make: Make) -> None:
+    dispatcher = make(DispatcherConfig(measure_times="sampled"), handler=lambda _: None)
+
+    for number in range(20):
+        dispatcher.event_handler.handle(Numbered(number))
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    until(lambda: count(dispatcher.handling_time) == 20)
+    assert count(dispatcher.queue_time) == 20
+
+
+@pytest.mark.parametrize("measure_times", ["all", "sampled"])
+def test_events_that_fail_are_timed_as_well(make: Make, gate: Gate, measure_times: str) -> None:
+    def handle(event: Numbered) -> None:
+        gate.handle(event)
+        if event.number % 50 == 1:
+            raise RuntimeError("broken")
+
+    dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=handle)
+
+    flood(dispatcher, gate, 2_000)
+
+    assert (dispatcher.handled, dispatcher.failed) == (1_960, 40)
+    assert count(dispatcher.handling_time) == 2_000
+
+
+@pytest.mark.parametrize("measure_times", ["all", "sampled"])
+def test_times_of_batches_that_mail_cuts_short_count_each_event_once(
+    make: Make, gate: Gate, measure_times: str
+) -> None:
+    def handle(event: Numbered) -> None:
+        gate.handle(event)
+        if event.number % 100 == 7:
+            dispatcher.mailbox_executor.execute(lambda: None)
+
+    dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=handle)
+
+    flood(dispatcher, gate, 10_000)
+
+    assert count(dispatcher.handling_time) == dispatcher.handled == 10_000
+
+
+@pytest.mark.parametrize("measure_times", ["all", "sampled"])
+def test_times_with_drop_oldest_count_each_handled_event_once(make: Make, measure_times: str) -> None:
+    """Producers take events away from a batch that the handler thread has begun."""
+    config = DispatcherConfig(queue_capacity=20, queue_full_policy="drop_oldest", measure_times=measure_times)
+    dispatcher = make(config, handler=lambda _: None)
+
+    for number in range(20_000):
+        dispatcher.event_handler.handle(Numbered(number))
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    until(lambda: count(dispatcher.handling_time) == dispatcher.handled)
+    assert dispatcher.handled + dispatcher.discarded == 20_000
+
+
+@pytest.mark.parametrize("measure_times", ["all", "sampled"])
+def test_a_slow_event_in_a_flood_shows_in_the_upper_buckets(make: Make, gate: Gate, measure_times: str) -> None:
+    """Its batch's mean would hide it."""
+    slow = threading.Event()
+
+    def handle(event: Numbered) -> None:
+        gate.entered.set()
+        assert gate.opened.wait(TIMEOUT_S)
+        if event.number == 15_000:
+            spin(0.05)
+            slow.set()
+
+    dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=handle)
+
+    flood(dispatcher, gate, 20_000)
+
+    assert slow.is_set()
+    assert at_least(dispatcher.handling_time, 0.03) >= 1
+    assert count(dispatcher.handling_time) == 20_000
+
+
+def test_the_time_of_an_event_in_the_queue_is_how_long_it_waited(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(measure_times="all"), handler=gate)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.event_handler.handle(Numbered(1))
+    spin(0.01)
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.queue_time.total_ns >= 10_000_000
+    assert at_least(dispatcher.queue_time, 0.008) == 1
+
+
+def test_idle_time_grows_while_idle_and_stands_still_while_a_handler_runs() -> None:
+    gate = Gate()
+    with DrainDispatcher() as dispatcher:
+        dispatcher.register(Work, gate)
+        dispatcher.wait_for_event_thread_to_wait()
+        first = dispatcher.idle_s()
+        spin(0.005)
+        idle = dispatcher.idle_s() - first
+
+        dispatcher.event_handler.handle(Numbered())
+        assert gate.entered.wait(TIMEOUT_S)
+        first = dispatcher.idle_s()
+        spin(0.005)
+        busy = dispatcher.idle_s() - first
+        gate.opened.set()
+
+    assert idle >= 0.005
+    assert busy == 0
+
+
+def test_mail_does_not_count_as_idle_time() -> None:
+    entered, opened = threading.Event(), threading.Event()
+
+    def mail() -> None:
+        entered.set()
+        assert opened.wait(TIMEOUT_S)
+
+    with DrainDispatcher() as dispatcher:
+        dispatcher.wait_for_event_thread_to_wait()
+        dispatcher.mailbox_executor.execute(mail)
+        assert entered.wait(TIMEOUT_S)
+        first = dispatcher.idle_s()
+        spin(0.005)
+        busy = dispatcher.idle_s() - first
+        opened.set()
+
+    assert busy == 0

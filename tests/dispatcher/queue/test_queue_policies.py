@@ -1,0 +1,279 @@
+"""What a post to a full queue does, and that the bound is strict under each policy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, register_metrics
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, assert_accounts_balance
+from ..waiting import in_threads, until
+
+Make = Callable[..., AsyncDispatcher]
+POLICIES = ["block", "reject", "drop_oldest"]
+
+
+def config(capacity: int, policy: str, **others: Any) -> DispatcherConfig:
+    return DispatcherConfig(queue_capacity=capacity, queue_full_policy=policy, **others)
+
+
+@pytest.fixture
+def full(make: Make, gate: Gate) -> Callable[..., AsyncDispatcher]:
+    """Makes dispatchers of capacity 2: event 0 is in the handler's hands, 1 and 2 are queued."""
+
+    def full(policy: str, **others: Any) -> AsyncDispatcher:
+        dispatcher = make(config(2, policy, **others), name="full", handler=gate)
+        dispatcher.event_handler.handle(Numbered(0))
+        assert gate.entered.wait(TIMEOUT_S)
+        assert dispatcher.event_handler.handle(Numbered(1))
+        assert dispatcher.event_handler.handle(Numbered(2))
+        return dispatcher
+
+    return full
+
+
+def numbers(gate: Gate) -> list[int]:
+    return [event.number for event in gate.events]
+
+
+def test_drop_oldest_takes_the_new_event_and_discards_the_oldest(full: Make, gate: Gate) -> None:
+    registry = CollectorRegistry()
+    dispatcher = full("drop_oldest")
+    register_metrics(dispatcher, registry)
+
+    assert dispatcher.event_handler.handle(Numbered(3))
+
+    assert dispatcher.queue_size() == 2
+    assert dispatcher.discarded_by_reason == {"drop_oldest": 1}
+    labels = {"dispatcher": "full", "reason": "drop_oldest"}
+    assert registry.get_sample_value("dispatcher_events_dropped_total", labels) == 1
+    assert dispatcher.rejected == {}
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert numbers(gate) == [0, 2, 3]
+    assert_accounts_balance(dispatcher, accepted=4)
+
+
+def test_drop_oldest_never_drops_what_is_in_the_handlers_hands(make: Make, gate: Gate) -> None:
+    dispatcher = make(config(1, "drop_oldest"), handler=gate)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    for number in range(1, 100):
+        assert dispatcher.event_handler.handle(Numbered(number))
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert numbers(gate) == [0, 99]
+    assert dispatcher.discarded_by_reason == {"drop_oldest": 98}
+
+
+def test_a_queue_that_loses_all_of_a_batch_to_drop_oldest_goes_on(make: Make) -> None:
+    """The handler thread means to take as many events as it saw queued; producers may drop them meanwhile."""
+    got: list[int] = []
+    entered, opened = threading.Event(), threading.Event()
+
+    def handle(event: Numbered) -> None:
+        if event.number == 0:
+            entered.set()
+            assert opened.wait(TIMEOUT_S)
+        got.append(event.number)
+
+    dispatcher = make(config(4, "drop_oldest"), handler=handle)
+    dispatcher.mailbox_executor.submit(
+        lambda: [dispatcher.event_handler.handle(Numbered(number)) for number in range(4)]
+    ).result(TIMEOUT_S)
+    assert entered.wait(TIMEOUT_S)
+    dispatcher._queue.discard()
+    dispatcher.event_handler.handle(Numbered(9))
+    opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == [0, 9]
+
+
+def test_a_post_under_block_is_refused_after_its_timeout_and_leaves_nothing(full: Make, gate: Gate) -> None:
+    dispatcher = full("block", queue_full_timeout_s=0.001)
+
+    refused = [dispatcher.event_handler.handle(Numbered(number)) for number in (3, 4)]
+    gate.opened.set()
+
+    assert refused == [False, False]
+    assert dispatcher.rejected == {"timeout": 2}
+    assert dispatcher._queue.room.waiting_producers == 0
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert numbers(gate) == [0, 1, 2]
+    assert dispatcher._queue.remaining() == 2
+
+
+def test_post_without_waiting_raises_where_a_post_would_wait(full: Make, gate: Gate) -> None:
+    dispatcher = full("block")
+
+    with pytest.raises(QueueFullError, match=r"full.*2 events"):
+        dispatcher.post_without_waiting(Numbered(3))
+
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.post_without_waiting(Numbered(4))
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert numbers(gate) == [0, 1, 2, 4]
+    assert_accounts_balance(dispatcher, accepted=4)
+
+
+@pytest.mark.parametrize(("policy", "answer"), [("reject", False), ("drop_oldest", True)])
+def test_post_without_waiting_is_a_post_where_none_waits(full: Make, policy: str, answer: bool) -> None:
+    assert full(policy).post_without_waiting(Numbered(3)) is answer
+
+
+def test_post_without_waiting_is_refused_after_a_stop(make: Make) -> None:
+    dispatcher = make(queue_capacity=1)
+    dispatcher.stop()
+
+    assert not dispatcher.post_without_waiting(Numbered())
+    assert dispatcher.rejected == {"stopped": 1}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+def test_the_bound_is_strict_and_all_permits_come_back(make: Make, policy: str, measure_times: str) -> None:
+    capacity, events = 3, 400
+    sizes: list[int] = []
+
+    def sample(_: Any = None) -> None:
+        sizes.append(dispatcher.queue_size())
+
+    dispatcher = make(config(capacity, policy, measure_times=measure_times), handler=sample)
+    accepted: list[int] = []
+
+    def produce() -> None:
+        answers = []
+        for number in range(events):
+            answers.append(dispatcher.event_handler.handle(Numbered(number)))
+            sample()
+        accepted.append(sum(answers))
+
+    in_threads(*[produce] * 4)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert max(sizes) <= capacity
+    assert dispatcher._queue.remaining() == capacity
+    assert_accounts_balance(dispatcher, accepted=sum(accepted))
+    assert sum(accepted) + sum(dispatcher.rejected.values()) == 4 * events
+    if policy != "reject":
+        assert sum(accepted) == 4 * events
+    if policy != "drop_oldest":
+        assert dispatcher.discarded == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_handler_overdraws_a_full_queue_and_the_bound_holds_again_afterwards(
+    make: Make, gate: Gate, policy: str
+) -> None:
+    got: list[int] = []
+
+    def handle(event: Numbered) -> None:
+        got.append(event.number)
+        if event.number == 0:
+            assert all(dispatcher.event_handler.handle(Numbered(number)) for number in range(1, 6))
+            sizes.append(dispatcher.queue_size())
+        elif event.number == 5:
+            gate.handle(event)
+
+    sizes: list[int] = []
+    dispatcher = make(config(2, policy), handler=handle)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    repaid = dispatcher._queue.remaining()
+    assert dispatcher.event_handler.handle(Numbered(6))
+    assert dispatcher.event_handler.handle(Numbered(7))
+    left = dispatcher._queue.remaining()
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert sizes == [5]
+    assert (repaid, left) == (2, 0)
+    assert got == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert dispatcher._queue.remaining() == 2
+
+
+def test_while_overdrawn_posts_from_outside_find_no_room(make: Make, gate: Gate) -> None:
+    def handle(event: Numbered) -> None:
+        if event.number == 0:
+            for number in range(1, 6):
+                dispatcher.event_handler.handle(Numbered(number))
+        elif event.number == 2:
+            gate.handle(event)
+
+    dispatcher = make(config(2, "reject"), handler=handle)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)  # 3, 4 and 5 are queued: one more than fit
+
+    answer = dispatcher.event_handler.handle(Numbered(6))
+    gate.opened.set()
+
+    assert not answer
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher._queue.remaining() == 2
+
+
+def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: Make, gate: Gate) -> None:
+    got: list[int] = []
+
+    def handle(event: Numbered) -> None:
+        if event.number == 0:
+            gate.handle(event)
+            for _ in range(5):
+                dispatcher.event_handler.handle(Numbered(100))
+        got.append(event.number)
+
+    dispatcher = make(config(1, "block"), handler=handle)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.event_handler.handle(Numbered(1))
+    producers = [
+        threading.Thread(target=dispatcher.event_handler.handle, args=(Numbered(number),)) for number in (2, 3, 4)
+    ]
+    for producer in producers:
+        producer.start()
+    until(lambda: dispatcher._queue.room.waiting_producers == 3)
+    gate.opened.set()
+    for producer in producers:
+        producer.join(TIMEOUT_S)
+        assert not producer.is_alive()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert sorted(got) == [0, 1, 2, 3, 4, *[100] * 5]
+    assert dispatcher._queue.remaining() == 1
+
+
+def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(full: Make, gate: Gate) -> None:
+    """It went round and round: there was nothing to drop, and nobody gave back the room of what the stop discarded."""
+    dispatcher = full("drop_oldest", drain_events_on_stop=False)
+    looking, stopped = threading.Event(), threading.Event()
+
+    def pause(size: int, remaining: int | None) -> None:
+        looking.set()
+        assert stopped.wait(TIMEOUT_S)
+
+    dispatcher._queue._on_size = pause  # type: ignore[assignment]
+    answers: list[bool] = []
+    producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(3))))
+    producer.start()
+    assert looking.wait(TIMEOUT_S)
+    gate.opened.set()
+    dispatcher.stop()
+
+    stopped.set()
+    producer.join(1.0)
+    ended = not producer.is_alive()
+
+    dispatcher._queue.room.permits.append(None)  # whoever goes round still gets out
+    producer.join(TIMEOUT_S)
+    assert ended
+    assert answers == [False]
+    assert_accounts_balance(dispatcher, accepted=3)

@@ -1,0 +1,523 @@
+"""A dispatcher in write-ahead mode: what it accepts is in the log, and what it did not handle comes again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    Event,
+    EventNotDeclaredError,
+    JournalConfig,
+    JournalError,
+    JournalWriter,
+    QueueFullError,
+    ServiceState,
+)
+from dispatcher.journal import EVENTS, read_rows, recover, verify
+
+from ..conftest import TIMEOUT_S, Gate
+from ..journal.conftest import after_a_crash
+from ..waiting import in_threads, until
+
+
+class Job(Enum):
+    STARTED = 1
+    ENDED = 2
+
+
+@dataclass
+class Plain:
+    type: Job
+    number: int
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Frozen:
+    type: Job
+    number: int
+    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Slotted:
+    type: Job
+    number: int
+
+
+class Model(BaseModel):
+    type: Job
+    number: int
+    name: str | None = None
+
+
+class FrozenModel(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    type: Job
+    number: int
+
+
+CLASSES = (Plain, Frozen, Slotted, Model, FrozenModel)
+
+Start = Callable[..., AsyncDispatcher]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def start(journal: Path) -> Iterator[Start]:
+    """Starts dispatchers on a journal in write-ahead mode, and stops them at the end."""
+    started: list[AsyncDispatcher] = []
+
+    def start(
+        handler: Callable[[Any], Any],
+        path: Path = journal,
+        *,
+        config: DispatcherConfig | None = None,
+        events: Any = CLASSES,
+        coalesce_by: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> AsyncDispatcher:
+        writer = JournalWriter(path, JournalConfig(**{"write_ahead": True, "durability": "sync", **options}))
+        dispatcher = AsyncDispatcher(config, journal=writer)
+        started.append(dispatcher)
+        dispatcher.register(Job, handler, events=events, coalesce_by=coalesce_by)
+        dispatcher.init()
+        dispatcher.start()
+        return dispatcher
+
+    yield start
+    for dispatcher in started:
+        dispatcher.stop()
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def stop_undrained(dispatcher: AsyncDispatcher, gate: Gate) -> None:
+    """Stop while the gate's handler is in an event, without handling what is queued."""
+    dispatcher.set_drain_events_on_stop(False)
+    stopping = threading.Thread(target=dispatcher.stop)
+    stopping.start()
+    until(lambda: dispatcher.queue_size() == 0, "the queue's end")
+    gate.opened.set()
+    stopping.join(TIMEOUT_S)
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def numbers(events: list[Any]) -> list[int]:
+    return [event.number for event in events]
+
+
+def handled_by_the_next(start: Start, count: int, path: Path | None = None, **options: Any) -> list[Any]:
+    """What the next start hands to its handlers; `count` events."""
+    events: list[Any] = []
+    dispatcher = start(events.append, **({"path": path} if path is not None else {}), **options)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    dispatcher.stop()
+    assert len(events) == count
+    return events
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_events_of_each_declared_kind_come_back_as_they_were(start: Start, gate: Gate) -> None:
+    dispatcher = start(gate.handle)
+    given = [
+        Plain(Job.STARTED, 0),
+        Plain(Job.ENDED, 1, "größe ✓"),
+        Frozen(Job.STARTED, 2, {"a": (1, 2)}),
+        Slotted(Job.ENDED, 3),
+        Model(type=Job.STARTED, number=4, name='"quoted"\n'),
+        FrozenModel(type=Job.ENDED, number=5),
+    ]
+    for event in given:
+        assert dispatcher.event_handler.handle(event)
+    assert gate.entered.wait(TIMEOUT_S)
+
+    stop_undrained(dispatcher, gate)
+
+    assert numbers(gate.events) == [0]
+    again = handled_by_the_next(start, 5)
+    assert [type(event) for event in again] == [type(event) for event in given[1:]]
+    assert again[0].key == "größe ✓"
+    assert again[1].sizes == {"a": (1, 2)}
+    assert again[3].name == '"quoted"\n'
+    assert [event.type for event in again] == [event.type for event in given[1:]]
+    assert [hasattr(event, "redelivered") for event in again] == [True, True, False, True, True]
+
+
+def test_a_class_that_was_not_declared_is_refused_with_an_error(start: Start, journal: Path) -> None:
+    dispatcher = start(lambda _: None, events=Plain)
+
+    with pytest.raises(
+        EventNotDeclaredError, match=r"Event is not declared for Job.*register\(Job, handler, events=Ev"
+    ):
+        dispatcher.event_handler.handle(Event(Job.STARTED))
+    with pytest.raises(EventNotDeclaredError, match="object is not declared for NoneType"):
+        dispatcher.event_handler.handle(object())
+    dispatcher.stop()
+
+    assert dispatcher.accepted == 0
+    assert verify(journal)[:3] == (0, 0, ())
+
+
+@pytest.mark.parametrize("wrong", [int, Event, "Plain", [Plain, Job]])
+def test_what_is_neither_a_model_nor_a_dataclass_cannot_be_declared(wrong: Any) -> None:
+    dispatcher = AsyncDispatcher()
+
+    with pytest.raises(TypeError, match=r"events= takes pydantic models and dataclasses; .* is neither"):
+        dispatcher.register(Job, lambda _: None, events=wrong)
+
+
+def test_an_event_whose_values_cannot_be_kept_is_refused_and_leaves_the_queue_its_room(start: Start) -> None:
+    dispatcher = start(lambda _: None, config=DispatcherConfig(queue_capacity=1))
+
+    for _ in range(3):
+        with pytest.raises(JournalError, match="cannot be kept in the journal"):
+            dispatcher.event_handler.handle(Plain(Job.STARTED, object()))  # type: ignore[arg-type]
+
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
+
+
+# -- what comes again ------------------------------------------------------------------------------------------------
+
+
+def test_events_left_by_a_stop_are_handled_first_by_the_next_start_in_order(
+    start: Start, gate: Gate, journal: Path
+) -> None:
+    dispatcher = start(gate.handle)
+    for number in range(5):
+        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+    assert gate.entered.wait(TIMEOUT_S)
+    stop_undrained(dispatcher, gate)
+    assert dispatcher.discarded == 4
+
+    marks: list[tuple[int, bool]] = []
+    held = Gate()
+
+    def handle(event: Plain) -> None:
+        held.handle(event)
+        marks.append((event.number, again.is_redelivering()))
+
+    again = start(handle)
+    held.opened.set()
+    assert again.event_handler.handle(Plain(Job.STARTED, 5))
+    again.stop()
+
+    assert marks == [(1, True), (2, True), (3, True), (4, True), (5, False)]
+    rows = list(read_rows(journal, EVENTS))
+    assert [(row["accepted_seq"], row["redelivered"]) for row in rows] == [
+        (1, False),
+        *[(seq, True) for seq in (2, 3, 4, 5)],
+        (6, False),
+    ]
+    assert verify(journal)[2:] == ((), (), ())
+    assert handled_by_the_next(start, 0) == []
+
+
+def test_what_a_crash_left_comes_again_and_again_until_it_is_handled(
+    start: Start, gate: Gate, journal: Path, tmp_path: Path
+) -> None:
+    """Several generations of crashes: each inherits what the one before did not handle."""
+    dispatcher = start(gate.handle)
+    for number in range(3):
+        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+    assert gate.entered.wait(TIMEOUT_S)
+    path = after_a_crash(journal, tmp_path / "crash 0")
+
+    for generation in range(1, 4):
+        held = Gate()
+        again = start(held.handle, path)
+        assert again.event_handler.handle(Plain(Job.STARTED, 100 * generation))
+        assert held.entered.wait(TIMEOUT_S)
+        path = after_a_crash(path, tmp_path / f"crash {generation}")
+        held.opened.set()
+        again.stop()
+        assert numbers(held.events) == [0, 1, 2, *(100 * n for n in range(1, generation + 1))]
+
+    last = handled_by_the_next(start, 6, path)
+    assert numbers(last) == [0, 1, 2, 100, 200, 300]
+    assert all(event.redelivered for event in last)
+    assert handled_by_the_next(start, 0, path) == []
+    assert verify(path)[2:] == ((), (), ())
+
+
+def test_an_event_that_failed_was_handled(start: Start) -> None:
+    def fail(_: Any) -> None:
+        raise LookupError("lost")
+
+    dispatcher = start(fail)
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
+    dispatcher.stop()
+
+    assert handled_by_the_next(start, 0) == []
+
+
+@pytest.mark.parametrize("durability", ["none", "interval", "sync"])
+def test_what_is_accepted_is_in_the_log_at_once(
+    start: Start, gate: Gate, journal: Path, tmp_path: Path, durability: str
+) -> None:
+    dispatcher = start(gate.handle, durability=durability)
+
+    for number in range(3):
+        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+        left = recover(after_a_crash(journal, tmp_path / f"crash {number}")).accepted
+        assert [accepted.seq for accepted in left] == list(range(1, number + 2))
+
+
+def test_posts_of_handlers_are_in_the_log_too(start: Start, journal: Path, tmp_path: Path) -> None:
+    handled: list[int] = []
+    crashed = []
+
+    def handle(event: Plain) -> None:
+        handled.append(event.number)
+        if event.number == 1:
+            for number in (2, 3):
+                assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+            crashed.append(after_a_crash(journal, tmp_path / "crashed"))
+
+    dispatcher = start(handle)
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
+    dispatcher.stop()
+
+    assert handled == [1, 2, 3]
+    assert numbers(handled_by_the_next(start, 3, crashed[0])) == [1, 2, 3]
+    assert handled_by_the_next(start, 0) == []
+
+
+def test_many_producers_are_handled_in_their_order_after_a_crash(
+    start: Start, gate: Gate, journal: Path, tmp_path: Path
+) -> None:
+    dispatcher = start(gate.handle)
+
+    def produce(producer: int) -> Callable[[], None]:
+        return lambda: (
+            [dispatcher.event_handler.handle(Plain(Job.STARTED, number, str(producer))) for number in range(10)]
+            and None
+        )
+
+    in_threads(*map(produce, range(4)))
+
+    again = handled_by_the_next(start, 40, after_a_crash(journal, tmp_path / "crashed"))
+    for producer in range(4):
+        assert [event.number for event in again if event.key == str(producer)] == list(range(10))
+
+
+# -- what does not come again ----------------------------------------------------------------------------------------
+
+
+def test_what_was_superseded_does_not_come_again(start: Start, gate: Gate) -> None:
+    dispatcher = start(gate.handle, coalesce_by=lambda event: event.key)
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
+    assert gate.entered.wait(TIMEOUT_S)
+    for number, key in enumerate(["a", "b", "a", None, "a", "b"], start=1):
+        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number, key))
+
+    stop_undrained(dispatcher, gate)
+
+    # "a" was superseded twice, "b" once. They come in the order of acceptance.
+    assert numbers(handled_by_the_next(start, 3)) == [4, 5, 6]
+
+
+def test_what_made_room_for_others_does_not_come_again(start: Start, gate: Gate) -> None:
+    config = DispatcherConfig(queue_capacity=2, queue_full_policy="drop_oldest")
+    dispatcher = start(gate.handle, config=config)
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
+    assert gate.entered.wait(TIMEOUT_S)
+    for number in range(1, 6):
+        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+
+    stop_undrained(dispatcher, gate)
+
+    assert numbers(handled_by_the_next(start, 2)) == [4, 5]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_what_a_full_queue_refused_does_not_come_again(start: Start, gate: Gate, keyed: bool) -> None:
+    """The log had one with a key before its post was refused by an error."""
+    config = DispatcherConfig(queue_capacity=1, queue_full_policy="block")
+    dispatcher = start(gate.handle, config=config, coalesce_by=(lambda event: event.key) if keyed else None)
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
+    assert gate.entered.wait(TIMEOUT_S)
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1, "a"))
+    with pytest.raises(QueueFullError):
+        dispatcher.post_without_waiting(Plain(Job.STARTED, 2, "b"))
+
+    stop_undrained(dispatcher, gate)
+
+    assert numbers(handled_by_the_next(start, 1)) == [1]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_what_a_rejecting_queue_refused_does_not_come_again(start: Start, gate: Gate, keyed: bool) -> None:
+    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
+    dispatcher = start(gate.handle, config=config, coalesce_by=(lambda event: event.key) if keyed else None)
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
+    assert gate.entered.wait(TIMEOUT_S)
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1, "a"))
+    assert not dispatcher.event_handler.handle(Plain(Job.STARTED, 2, "b"))
+    assert dispatcher.rejected == {"full": 1}
+
+    stop_undrained(dispatcher, gate)
+
+    assert numbers(handled_by_the_next(start, 1)) == [1]
+
+
+def test_what_is_posted_to_a_dispatcher_that_drains_or_has_stopped_does_not_come_again(
+    start: Start, gate: Gate
+) -> None:
+    dispatcher = start(gate.handle)
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
+    assert gate.entered.wait(TIMEOUT_S)
+    stopping = threading.Thread(target=dispatcher.stop)
+    stopping.start()
+    until(lambda: not dispatcher.event_handler.handle(Plain(Job.STARTED, 9)), "the first refused post")
+    gate.opened.set()
+    stopping.join(TIMEOUT_S)
+    assert not dispatcher.event_handler.handle(Plain(Job.STARTED, 8))
+
+    assert dispatcher.rejected["draining"] == 1
+    assert dispatcher.rejected["stopped"] == 1
+    assert handled_by_the_next(start, 0) == []
+
+
+def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_comes_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused, but the journal had ended and did not learn of it: the next start handled it all the same."""
+    dispatcher = start(lambda _: None)
+    accept = dispatcher._queue._accept
+    assert accept is not None
+
+    def accept_and_stop(event: Any) -> int:
+        accepted_seq = accept(event)
+        dispatcher.stop()
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+        return accepted_seq
+
+    monkeypatch.setattr(dispatcher._queue, "_accept", accept_and_stop)
+
+    assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
+
+    assert (dispatcher.accepted, dispatcher.discarded, dispatcher.rejected) == (1, 1, {})
+    assert numbers(handled_by_the_next(start, 1)) == [1]
+
+
+# -- the start -------------------------------------------------------------------------------------------------------
+
+
+def test_a_bounded_queue_takes_all_that_comes_again(start: Start, gate: Gate) -> None:
+    dispatcher = start(gate.handle)
+    for number in range(6):
+        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+    assert gate.entered.wait(TIMEOUT_S)
+    stop_undrained(dispatcher, gate)
+
+    held = Gate()
+    again = start(held.handle, config=DispatcherConfig(queue_capacity=2, queue_full_policy="reject"))
+    assert held.entered.wait(TIMEOUT_S)
+    assert not again.event_handler.handle(Plain(Job.STARTED, 9))
+    held.opened.set()
+    assert again.await_drained(TIMEOUT_S)
+    assert again.event_handler.handle(Plain(Job.STARTED, 10))
+    again.stop()
+
+    assert numbers(held.events) == [1, 2, 3, 4, 5, 10]
+
+
+class ChangedJob(Enum):
+    """Not the enum that wrote the log."""
+
+    STARTED = 1
+
+
+@dataclass
+class NeedsMore:
+    type: Job
+    number: int
+    added: str
+
+
+NeedsMore.__name__ = "Plain"
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        (Model, "an unhandled event of the class Plain for Job, which is not declared"),
+        (NeedsMore, "an unhandled event of the journal does not fit its class any more"),
+    ],
+    ids=["not declared", "changed"],
+)
+def test_a_class_that_does_not_fit_any_more_fails_the_start_and_nothing_is_lost(
+    start: Start, gate: Gate, journal: Path, events: type, told: str
+) -> None:
+    dispatcher = start(gate.handle)
+    for number in range(3):
+        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+    assert gate.entered.wait(TIMEOUT_S)
+    stop_undrained(dispatcher, gate)
+    handled: list[Any] = []
+
+    with pytest.raises(JournalError, match=told):
+        start(handled.append, events=events)
+
+    assert handled == []
+    assert numbers(handled_by_the_next(start, 2)) == [1, 2]
+    assert verify(journal)[2:] == ((), (), ())
+
+
+def test_a_dispatcher_whose_start_failed_is_stopped_and_has_let_go_of_the_journal(
+    start: Start, gate: Gate, journal: Path
+) -> None:
+    dispatcher = start(gate.handle)
+    for number in range(2):
+        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+    assert gate.entered.wait(TIMEOUT_S)
+    stop_undrained(dispatcher, gate)
+    again = AsyncDispatcher(journal=JournalWriter(journal, JournalConfig(write_ahead=True)))
+    again.init()
+
+    with pytest.raises(JournalError, match="not declared"):
+        again.start()
+
+    assert again.state is ServiceState.STOPPED
+    assert isinstance(again.failure_cause, JournalError)
+    assert [accepted.seq for accepted in recover(journal).accepted] == [2]
+
+
+def test_a_second_dispatcher_on_the_same_journal_is_refused(start: Start) -> None:
+    start(lambda _: None)
+
+    with pytest.raises(JournalError, match="is being written by another process, or another writer of this one"):
+        start(lambda _: None)
+
+
+def test_a_handler_thread_that_ends_by_an_error_leaves_the_rest_to_the_next_start(start: Start, gate: Gate) -> None:
+    def handle(event: Any) -> None:
+        gate.handle(event)
+        raise LookupError("lost")
+
+    dispatcher = start(handle)
+    dispatcher.register(Job, lambda _: None, on_error="stop")
+    for number in range(3):
+        assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+    dispatcher.set_drain_events_on_stop(False)
+    gate.opened.set()
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert numbers(handled_by_the_next(start, 2)) == [1, 2]

@@ -1,0 +1,230 @@
+"""Daemons that run until a signal, a stop or a failure, and their exit codes. pytest runs tests on the main thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dispatcher import (
+    AsyncDispatcher,
+    CompositeService,
+    DispatcherConfig,
+    MultiDispatcher,
+    Service,
+    ServiceState,
+    ServiceStateError,
+    run_until_signal,
+)
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ..recorder import Recorder, fail
+from ..waiting import until
+
+
+@pytest.fixture(autouse=True)
+def handlers_are_restored() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    yield
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def once_started(service: Service, action: Any) -> None:
+    until(lambda: not service.in_state(ServiceState.NOTINITED, ServiceState.INITED), f"{service.name} starts")
+    action()
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_drains_and_stops_and_gives_the_shells_exit_code(
+    pool: ThreadPoolExecutor, number: int, exit_code: int
+) -> None:
+    dispatcher = AsyncDispatcher()
+    dispatcher.register(Work, lambda _: None)
+
+    def post_and_send() -> None:
+        for _ in range(100):
+            assert dispatcher.event_handler.handle(Numbered())
+        send(number)
+
+    helper = pool.submit(once_started, dispatcher, post_and_send)
+
+    assert dispatcher.run_until_signal() == exit_code
+    helper.result(TIMEOUT_S)
+    assert dispatcher.is_stopped()
+    assert dispatcher.handled == 100
+
+
+def test_stopped_by_somebody_else_it_returns_0(pool: ThreadPoolExecutor) -> None:
+    dispatcher = AsyncDispatcher()
+    helper = pool.submit(once_started, dispatcher, dispatcher.stop)
+
+    assert dispatcher.run_until_signal() == 0
+    helper.result(TIMEOUT_S)
+
+
+def test_stopped_by_a_handler_it_returns_0_once_all_is_handled() -> None:
+    dispatcher = AsyncDispatcher()
+    dispatcher.register(Work, lambda _: dispatcher.stop())
+    for _ in range(3):
+        dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.run_until_signal() == 0
+    assert dispatcher.handled == 3
+    assert dispatcher.is_stopped()
+
+
+def test_it_takes_a_service_that_runs_already(pool: ThreadPoolExecutor) -> None:
+    dispatcher = AsyncDispatcher()
+    dispatcher.init()
+    dispatcher.start()
+    helper = pool.submit(dispatcher.stop)
+
+    try:
+        assert run_until_signal(dispatcher) == 0
+    except ServiceStateError:  # the stop came before the start, which is refused then
+        assert dispatcher.is_stopped()
+    helper.result(TIMEOUT_S)
+
+
+def test_a_handler_thread_that_fails_ends_the_wait_with_1(pool: ThreadPoolExecutor) -> None:
+    dispatcher = AsyncDispatcher()
+    helper = pool.submit(once_started, dispatcher, lambda: dispatcher.mailbox_executor.execute(fail))
+
+    assert dispatcher.run_until_signal() == 1
+    helper.result(TIMEOUT_S)
+    assert isinstance(dispatcher.failure_cause, LookupError)
+
+
+def test_an_error_policy_that_stops_ends_the_wait_with_1() -> None:
+    dispatcher = AsyncDispatcher()
+    dispatcher.register(Work, lambda _: fail(), on_error="stop")
+    dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.run_until_signal() == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_part_that_fails_ends_the_whole_with_1(pool: ThreadPoolExecutor, depth: int) -> None:
+    dispatcher, sibling = AsyncDispatcher(), Recorder()
+    daemon: Any = dispatcher
+    for level in range(depth):
+        whole = CompositeService(f"level {level}")
+        whole.add_service(daemon)
+        daemon = whole
+    daemon.add_service(sibling)
+    helper = pool.submit(once_started, dispatcher, lambda: dispatcher.mailbox_executor.execute(fail))
+
+    assert run_until_signal(daemon) == 1
+    helper.result(TIMEOUT_S)
+    assert daemon.state is ServiceState.STOPPED
+    assert sibling.calls == ["init", "start", "stop"]
+
+
+def test_a_partition_that_fails_ends_a_multi_dispatcher_with_1(pool: ThreadPoolExecutor) -> None:
+    dispatcher = MultiDispatcher(partitions=3)
+    broken = dispatcher.partitions[1]
+    helper = pool.submit(once_started, broken, lambda: broken.mailbox_executor.execute(fail))
+
+    assert run_until_signal(dispatcher) == 1
+    helper.result(TIMEOUT_S)
+    assert dispatcher.is_stopped()
+
+
+@pytest.mark.parametrize("hook", ["init", "start"])
+def test_what_fails_to_start_raises_and_is_stopped(hook: str) -> None:
+    service = Recorder(**{hook: fail})
+
+    with pytest.raises(LookupError, match="lost"):
+        run_until_signal(service)
+
+    assert service.state is ServiceState.STOPPED
+
+
+def test_a_signal_while_it_starts_is_not_lost() -> None:
+    service = Recorder(start=lambda: send(signal.SIGTERM))
+
+    assert run_until_signal(service) == 143
+    assert service.calls == ["init", "start", "stop"]
+
+
+def test_a_second_signal_during_the_stop_changes_nothing() -> None:
+    service = Recorder(start=lambda: send(signal.SIGTERM), stop=lambda: send(signal.SIGINT))
+
+    assert run_until_signal(service) == 143
+    assert service.calls == ["init", "start", "stop"]
+
+
+def test_a_hanging_handler_does_not_keep_it_from_returning(gate: Gate, pool: ThreadPoolExecutor) -> None:
+    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.01))
+    dispatcher.register(Work, gate)
+    dispatcher.event_handler.handle(Numbered())
+
+    def terminate() -> None:
+        assert gate.entered.wait(TIMEOUT_S)
+        send(signal.SIGTERM)
+        until(lambda: dispatcher.in_state(ServiceState.STOPPED))
+        # It waits a few seconds more for the end of the thread; that is not this test's subject.
+        dispatcher._finished.wait(1.0)
+        gate.opened.set()
+
+    helper = pool.submit(terminate)
+
+    assert dispatcher.run_until_signal() == 143
+    helper.result(TIMEOUT_S)
+
+
+def test_on_another_thread_it_is_refused_and_starts_nothing(pool: ThreadPoolExecutor) -> None:
+    service = Recorder()
+
+    with pytest.raises(ValueError, match="main thread"):
+        pool.submit(run_until_signal, service).result(TIMEOUT_S)
+
+    assert service.calls == []
+
+
+DAEMON = """
+import sys
+from enum import Enum
+from dispatcher import AsyncDispatcher, Event
+class Work(Enum):
+    DO = 1
+dispatcher = AsyncDispatcher()
+dispatcher.register(Work, lambda event: print("ready", flush=True))
+dispatcher.event_handler.handle(Event(Work.DO))
+sys.exit(dispatcher.run_until_signal())
+"""
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_daemon_ends_with_the_exit_code_and_without_a_traceback(number: int, exit_code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", DAEMON], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as daemon:
+        watchdog = threading.Timer(60, daemon.kill)
+        watchdog.start()
+        try:
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == "ready\n"
+            daemon.send_signal(number)
+            _, errors = daemon.communicate(timeout=60)
+        finally:
+            watchdog.cancel()
+
+    assert (daemon.returncode, errors) == (exit_code, "")

@@ -1,0 +1,153 @@
+"""The life cycle of a service that several threads, or its own hooks, want to change at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dispatcher import Service, ServiceState, ServiceStateError
+
+from ..recorder import Recorder, fail
+
+NOTINITED, INITED, STARTED, STOPPED = ServiceState
+
+TIMEOUT_S = 10.0
+
+
+class Latch:
+    """A hook that stays until the test lets it go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self) -> None:
+        self.entered.set()
+        assert self.let_go.wait(TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("hook", "hooks"), [("init", ["init", "stop"]), ("start", ["init", "start", "stop"]), ("stop", ["stop"])]
+)
+def test_a_stop_from_inside_a_hook_is_carried_out_after_it(hook: str, hooks: list[str]) -> None:
+    def stop() -> None:
+        service.stop()
+        service.calls.append("stop returned")
+
+    service = Recorder(**{hook: stop})
+    states: list[ServiceState] = []
+    service.register_service_listener(lambda changed: states.append(changed.state))
+
+    for call in {"init": (service.init,), "start": (service.init, service.start), "stop": (service.stop,)}[hook]:
+        call()
+
+    position = hooks.index(hook) + 1
+    assert service.calls == [*hooks[:position], "stop returned", *hooks[position:]]
+    assert states[-1] is STOPPED
+    assert STARTED not in states
+    assert service.wait_for_service_to_stop(0)
+
+
+@pytest.mark.parametrize(("hook", "call"), [("init", Service.init), ("start", Service.start)])
+def test_a_stop_from_another_thread_does_not_wait_for_a_hook_and_is_carried_out_after_it(
+    hook: str, call: Callable[[Service], None]
+) -> None:
+    latch = Latch()
+    stopped_on: list[int] = []
+    service = Recorder(**{hook: latch, "stop": lambda: stopped_on.append(threading.get_ident())})
+    if hook == "start":
+        service.init()
+    with ThreadPoolExecutor(1) as pool:
+        entering = pool.submit(call, service)
+        assert latch.entered.wait(TIMEOUT_S)
+
+        service.stop()
+        state, stopped_early, calls = service.state, service.wait_for_service_to_stop(0), list(service.calls)
+        latch.let_go.set()
+        entering.result(TIMEOUT_S)
+
+    assert (state, stopped_early) == (STOPPED, False)
+    assert calls[-1] == hook
+    assert service.calls == [*calls, "stop"]
+    assert stopped_on != [threading.get_ident()]
+    assert service.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def test_a_start_waits_while_another_thread_is_in_the_init_hook() -> None:
+    """Both hooks ran at once: the state is INITED as soon as the hook of init begins."""
+    latch = Latch()
+    service = Recorder(init=lambda: (latch(), service.calls.append("init ends")))
+    with ThreadPoolExecutor(2) as pool:
+        initing = pool.submit(service.init)
+        assert latch.entered.wait(TIMEOUT_S)
+
+        starting = pool.submit(service.start)
+        with pytest.raises(TimeoutError):
+            starting.result(0.02)
+        latch.let_go.set()
+        starting.result(TIMEOUT_S)
+        initing.result(TIMEOUT_S)
+
+    assert service.calls == ["init", "init ends", "start"]
+    assert service.state is STARTED
+
+
+@pytest.mark.parametrize("end", ["failure", "stop"])
+def test_a_start_that_waits_for_an_init_that_comes_to_nothing_is_refused(end: str) -> None:
+    latch = Latch()
+    service = Recorder(init=lambda: (latch(), fail() if end == "failure" else service.stop()))
+    with ThreadPoolExecutor(2) as pool:
+        initing = pool.submit(service.init)
+        assert latch.entered.wait(TIMEOUT_S)
+
+        starting = pool.submit(service.start)
+        latch.let_go.set()
+
+        with pytest.raises(ServiceStateError, match="from STOPPED to STARTED"):
+            starting.result(TIMEOUT_S)
+        assert (initing.exception(TIMEOUT_S) is not None) is (end == "failure")
+
+    assert service.calls == ["init", "stop"]
+
+
+def test_a_second_stop_does_not_wait_for_the_first_but_waiting_for_the_stop_does() -> None:
+    latch = Latch()
+    service = Recorder(stop=latch)
+    with ThreadPoolExecutor(2) as pool:
+        stopping = pool.submit(service.stop)
+        assert latch.entered.wait(TIMEOUT_S)
+
+        service.stop()
+        stopped_early = service.wait_for_service_to_stop(0)
+        waiting = pool.submit(service.wait_for_service_to_stop, TIMEOUT_S)
+        latch.let_go.set()
+
+        assert waiting.result(TIMEOUT_S)
+        stopping.result(TIMEOUT_S)
+
+    assert not stopped_early
+    assert service.calls == ["stop"]
+
+
+def test_of_many_threads_that_start_and_stop_a_service_each_hook_runs_at_most_once_and_in_order() -> None:
+    threads = 6
+    barrier = threading.Barrier(threads)
+
+    def race(service: Recorder, number: int) -> None:
+        barrier.wait(TIMEOUT_S)
+        try:
+            (service.init, service.start, service.stop)[number % 3]()
+        except ServiceStateError:
+            return
+
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(100):
+            service = Recorder()
+            for done in [pool.submit(race, service, number) for number in range(threads)]:
+                done.result(TIMEOUT_S)
+            assert service.wait_for_service_to_stop(TIMEOUT_S)
+            assert service.calls in (["stop"], ["init", "stop"], ["init", "start", "stop"])
+            assert service.state is STOPPED

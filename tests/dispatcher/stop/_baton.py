@@ -1,0 +1,400 @@
+"""Walks the orders in which threads may take their steps, with real threads of which one at a time holds a baton.
+
+A step ends where the code under test touches what threads share: its queue, its flags and its locks are replaced by
+those of this module, which ask the scheduler who goes on. An order is a list of such answers. `walk` runs a scenario
+once for each order in which at most so many threads are preempted, that is, lose the baton although they could go on
+(as Microsoft's CHESS does: few preemptions show nearly all races).
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections import deque
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+TIMEOUT_S = 10.0
+PRODUCER = "producer"  # the name of all threads that are alike
+MOST_STEPS = 5_000  # of one order; far more than any needs
+
+
+class Stuck(AssertionError):
+    """In this order some threads never end."""
+
+
+class _Killed(BaseException):
+    """Ends a thread of an order that is stuck."""
+
+
+class _Task:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.baton = threading.Lock()  # held by the scheduler while the task waits
+        self.baton.acquire()
+        self.until: Callable[[], bool] | None = None  # what it waits for; None: nothing
+        self.started = False
+        self.finished = False
+
+    def can_run(self) -> bool:
+        return not self.finished and (self.until is None or self.until())
+
+
+class Scheduler:
+    """One order. Its fields belong to whoever holds the baton."""
+
+    def __init__(self, choices: list[int], preemptions: int) -> None:
+        self.choices = choices  # the task that goes on, for the first decisions; then: no preemption
+        self.preemptions = preemptions  # still allowed; without any, who can go on does, and that is no decision
+        # Who could go on, who did, and who had the baton, or None if that one could not go on.
+        self.decisions: list[tuple[list[int], int, int | None]] = []
+        self.tasks: list[_Task] = []
+        self.over = False
+        self.stuck = ""
+        self._task_of: dict[int, _Task] = {}
+        self._done = threading.Event()
+        self._settling = False
+        self._steps = 0
+
+    def spawn(self, name: str, target: Callable[[], Any]) -> None:
+        SteppedThread(self, name=name, target=target).start()
+
+    def settle(self) -> None:
+        """Run the tasks there are until all wait."""
+        self._run(settling=True)
+
+    def run(self) -> None:
+        """Run all tasks to their ends.
+
+        Raises:
+            Stuck: some wait for what nobody will do.
+        """
+        try:
+            self._run(settling=False)
+        finally:
+            self.over = True
+        if self.stuck:
+            raise Stuck(self.stuck)
+
+    def _run(self, settling: bool) -> None:
+        global _scheduler
+        _scheduler = self
+        self._settling = settling
+        self._done.clear()
+        try:
+            self._switch(None, spinning=False)
+            if not self._done.wait(TIMEOUT_S):
+                raise AssertionError("a task does not give the baton back")
+        finally:
+            _scheduler = None
+
+    def step(self, until: Callable[[], bool] | None = None, spinning: bool = False) -> None:
+        """The caller is about to touch something shared, or to wait for a condition, or waits without one."""
+        task = self._task_of.get(threading.get_ident())
+        if task is None:
+            return
+        if self.over:
+            if until is not None or spinning:
+                raise _Killed
+            return
+        self._steps += 1
+        if not self.preemptions and self._steps <= MOST_STEPS and not spinning and (until is None or until()):
+            return
+        task.until = until
+        if self._steps > MOST_STEPS:
+            self._end("there is no end")
+        else:
+            self._switch(task, spinning)
+        if self.over and (until is not None or spinning):
+            raise _Killed
+        task.until = None
+
+    def _switch(self, current: _Task | None, spinning: bool) -> None:
+        tasks = self.tasks
+        able = self._able()
+        could = current is not None and not spinning and current.can_run()
+        if spinning and current is not None:
+            able = [index for index in able if tasks[index] is not current]
+        if not able and self._settling and current is not None:
+            self._done.set()
+            current.baton.acquire()
+            return
+        if not able:
+            self._end("" if all(task.finished for task in tasks) else self._who_waits())
+            return
+        if len(able) == 1:
+            chosen = able[0]
+        else:
+            position = len(self.decisions)
+            if position < len(self.choices):
+                chosen = self.choices[position]
+            else:
+                chosen = next(index for index in able if not could or tasks[index] is current)
+            self.decisions.append((able, chosen, tasks.index(current) if could and current is not None else None))
+            if could and tasks[chosen] is not current:
+                self.preemptions -= 1
+        if tasks[chosen] is not current:
+            tasks[chosen].started = True
+            tasks[chosen].baton.release()
+            if current is not None and not current.finished:
+                current.baton.acquire()
+
+    def _able(self) -> list[int]:
+        """Who can go on. Of those that are alike and have not started, the first: which it is makes no difference."""
+        able: list[int] = []
+        waiting_twin = False
+        for index, task in enumerate(self.tasks):
+            if task.can_run():
+                if task.name == PRODUCER and not task.started:
+                    if waiting_twin:
+                        continue
+                    waiting_twin = True
+                able.append(index)
+        return able
+
+    def _who_waits(self) -> str:
+        return "never end: " + ", ".join(task.name for task in self.tasks if not task.finished)
+
+    def _end(self, stuck: str) -> None:
+        self.over, self.stuck = True, stuck
+        self._done.set()
+        for task in self.tasks:
+            if not task.finished:
+                task.baton.release()
+
+    def run_task(self, task: _Task, target: Callable[[], Any]) -> None:
+        self._task_of[threading.get_ident()] = task
+        task.baton.acquire()
+        try:
+            if not self.over:
+                target()
+        except _Killed:
+            pass
+        finally:
+            task.finished = True
+            if not self.over:
+                self._switch(task, spinning=False)
+
+
+_scheduler: Scheduler | None = None
+
+
+def _step(until: Callable[[], bool] | None = None, spinning: bool = False) -> None:
+    if _scheduler is not None:
+        _scheduler.step(until, spinning)
+
+
+def walk(scenario: Callable[[Scheduler], None], preemptions: int) -> int:
+    """Run `scenario` in each order of at most so many preemptions; returns how many there are.
+
+    What the scenario raises gets the order as its note.
+    """
+    left: list[list[int]] = [[]]
+    orders = 0
+    while left:
+        given = left.pop()
+        scheduler = Scheduler(given, preemptions)
+        orders += 1
+        try:
+            scenario(scheduler)
+        except BaseException as error:
+            names = [scheduler.tasks[chosen].name for _, chosen, _ in scheduler.decisions]
+            error.add_note(
+                f"in order {orders}: {' '.join(f'{len(list(turn))}x{name}' for name, turn in groupby(names))}"
+            )
+            raise
+        taken = [chosen for _, chosen, _ in scheduler.decisions]
+        spent = 0
+        for position, (able, chosen, current) in enumerate(scheduler.decisions):
+            # What was not given was by default, which preempts nobody; any other answer does, if that one can go on.
+            if position >= len(given) and (current is None or spent < preemptions):
+                left.extend([*taken[:position], other] for other in able if other != chosen)
+            spent += current is not None and chosen != current
+    return orders
+
+
+class SteppedThread(threading.Thread):
+    """A thread that runs when it has the baton. As handler thread it belongs to the scheduler of the moment."""
+
+    def __init__(self, scheduler: Scheduler | None = None, **kwargs: Any) -> None:
+        super().__init__(**{**kwargs, "daemon": True})
+        scheduler = scheduler or _preparing
+        assert scheduler is not None
+        self._scheduler = scheduler
+        self._task = _Task(self.name)
+
+    def start(self) -> None:
+        self._scheduler.tasks.append(self._task)
+        super().start()
+
+    def run(self) -> None:
+        self._scheduler.run_task(self._task, super().run)
+
+
+class SteppedLock:
+    """Both kinds of lock: whoever wants it waits without the baton."""
+
+    def __init__(self) -> None:
+        self._owner: int | None = None
+        self._depth = 0
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock. Whoever holds it may be preempted, whoever wants it then waits."""
+        me = threading.get_ident()
+        if self._owner == me and self._reentrant:
+            self._depth += 1
+            return True
+        if not blocking:
+            return self._owner is None and self.acquire()
+        _step(lambda: self._owner is None)
+        self._owner = me
+        self._depth = 1
+        return True
+
+    _reentrant = False
+
+    def release(self) -> None:
+        if self._owner is None:
+            raise RuntimeError("release unlocked lock")
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class SteppedRLock(SteppedLock):
+    _reentrant = True
+
+
+class SteppedCondition:
+    """A condition whose waits have no timeout."""
+
+    def __init__(self, lock: SteppedLock) -> None:
+        self._lock = lock
+        self._notified = 0
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        while not (result := predicate()):
+            seen = self._notified
+            self._lock.release()
+            _step(lambda seen=seen: self._notified != seen)
+            self._lock.acquire()
+        return result
+
+    def notify_all(self) -> None:
+        self._notified += 1
+
+
+class SteppedEvent:
+    """An event. A wait of less than a second, of which there are few, is over at once."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        _step()
+        self._set = True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        _step(None if timeout is not None and timeout < 1 else self.is_set)
+        return self._set
+
+
+class _SteppedEnds:
+    """What a deque and a list have in common."""
+
+    def append(self, entry: Any) -> None:
+        _step()
+        super().append(entry)  # type: ignore[misc]
+
+    def pop(self) -> Any:
+        _step()
+        return super().pop()  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        _step()
+        return super().__len__()  # type: ignore[misc]
+
+
+class SteppedDeque(_SteppedEnds, deque[Any]):
+    def popleft(self) -> Any:
+        _step()
+        return super().popleft()
+
+    def extend(self, entries: Any) -> None:
+        _step()
+        super().extend(entries)
+
+
+class SteppedList(_SteppedEnds, list[Any]): ...
+
+
+class _SteppedField:
+    """Stands for a field of a class: each read and write of it is a step; lists become stepped ones."""
+
+    def __init__(self, owner: type, name: str) -> None:
+        self._name = name
+        self._slot: Any = vars(owner).get(name)  # None: kept in the object's __dict__
+
+    def __get__(self, target: Any, _: type) -> Any:
+        if target is None:
+            return self
+        _step()
+        return target.__dict__[self._name] if self._slot is None else self._slot.__get__(target)
+
+    def __set__(self, target: Any, value: Any) -> None:
+        _step()
+        if type(value) is list:
+            value = SteppedList(value)
+        if self._slot is None:
+            target.__dict__[self._name] = value
+        else:
+            self._slot.__set__(target, value)
+
+
+_preparing: Scheduler | None = None
+
+
+def prepare(scheduler: Scheduler) -> None:
+    """Threads made from now on without a scheduler of their own are this one's."""
+    global _preparing
+    _preparing = scheduler
+
+
+def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dispatchers made from now on take their steps as the scheduler says."""
+    from dispatcher import async_dispatcher
+    from dispatcher.mailbox import task_mailbox
+    from dispatcher.queue import event_queue
+    from dispatcher.queue import room as queue_room
+
+    locks = {"Lock": SteppedLock, "RLock": SteppedRLock, "Condition": SteppedCondition}
+    threads = {"Thread": SteppedThread, "Event": SteppedEvent}
+    for module, replaced in (
+        (event_queue, locks),
+        (queue_room, locks),
+        (task_mailbox, locks),
+        (async_dispatcher, threads),
+    ):
+        monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **replaced}))
+    monkeypatch.setattr(event_queue, "deque", SteppedDeque)
+    monkeypatch.setattr(event_queue, "sleep", lambda _: _step(spinning=True))
+    for owner, names in (
+        (event_queue._Flags, ("gate", "alert", "phase")),
+        (queue_room.RoomFlags, ("closer",)),
+        (queue_room.QueueRoom, ("permits",)),
+        (task_mailbox.TaskMailbox, ("_parked",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, _SteppedField(owner, name), raising=False)

@@ -1,0 +1,96 @@
+"""Waiting until a dispatcher is drained while others post to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, MultiDispatcher
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ..waiting import until
+
+Make = Callable[..., AsyncDispatcher]
+
+
+def test_a_post_in_the_moment_of_the_drain_does_not_end_a_wait(make: Make, gate: Gate) -> None:
+    """`await_drained` returned False long before its timeout, and the dispatcher was drained a little later."""
+    dispatcher = make(handler=gate)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    tell = dispatcher._tell_drained
+    late = [Numbered(1)]
+
+    def post_and_tell() -> None:
+        if late:
+            dispatcher.event_handler.handle(late.pop())
+        tell()
+
+    dispatcher._tell_drained = post_and_tell  # type: ignore[method-assign]
+    drained = dispatcher.when_drained()
+    gate.opened.set()
+
+    assert drained.result(TIMEOUT_S)
+    assert [event.number for event in gate.events] == [0, 1]
+
+
+def test_each_of_many_threads_that_wait_is_told(make: Make, gate: Gate) -> None:
+    dispatcher = make(handler=gate)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    answers: list[bool] = []
+    waiting = [threading.Thread(target=lambda: answers.append(dispatcher.await_drained(TIMEOUT_S))) for _ in range(4)]
+    for thread in waiting:
+        thread.start()
+    until(lambda: len(dispatcher._drain_waiters) == 4)
+
+    gate.opened.set()
+    for thread in waiting:
+        thread.join(TIMEOUT_S)
+
+    assert answers == [True] * 4
+
+
+@pytest.mark.parametrize("timeout", [0, 0.0])
+def test_a_wait_of_no_time_is_a_look(make: Make, gate: Gate, timeout: float) -> None:
+    dispatcher = make(handler=gate)
+    before = dispatcher.await_drained(timeout)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+
+    held = dispatcher.await_drained(timeout)
+    gate.opened.set()
+
+    assert (before, held) == (True, False)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_who_waits_for_a_dispatcher_that_was_not_started_is_told_of_its_end(drain: bool) -> None:
+    dispatcher = AsyncDispatcher()
+    dispatcher.set_drain_events_on_stop(drain)
+    dispatcher.event_handler.handle(Numbered())
+    drained = dispatcher.when_drained()
+
+    dispatcher.stop()
+
+    assert drained.done()
+
+
+def test_a_wait_for_partitions_that_post_to_each_other_ends_when_all_is_done() -> None:
+    with MultiDispatcher(partitions=3) as dispatcher:
+
+        def handle(event: Any) -> None:
+            if event.number:
+                further = Numbered(event.number - 1)
+                dispatcher.partitions[event.number % 3].event_handler.handle(further)
+
+        dispatcher.register(Work, handle)
+        for _ in range(50):
+            dispatcher.event_handler.handle(Numbered(10))
+            assert dispatcher.await_drained(TIMEOUT_S)
+            assert dispatcher.is_drained()
+
+        assert sum(partition.handled for partition in dispatcher.partitions) == 50 * 11

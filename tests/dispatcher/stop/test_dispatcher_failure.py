@@ -1,0 +1,247 @@
+"""A handler thread that dies is a failed service, and its events are accounted for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState, register_metrics
+from dispatcher.testing import ManualClock
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ..waiting import until
+
+Make = Callable[..., AsyncDispatcher]
+
+
+class Broken(Exception):
+    pass
+
+
+def fail() -> None:
+    raise Broken("bad mail")
+
+
+def test_events_queued_behind_a_mail_that_raises_are_discarded_and_later_ones_refused(make: Make, gate: Gate) -> None:
+    dispatcher = make(handler=gate)
+    for number in range(5):
+        dispatcher.event_handler.handle(Numbered(number))
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.mailbox_executor.execute(fail)
+
+    gate.opened.set()
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    late = dispatcher.event_handler.handle(Numbered())
+
+    assert not late
+    assert dispatcher.state is ServiceState.STOPPED
+    assert isinstance(dispatcher.failure_cause, Broken)
+    assert dispatcher.failure_state is ServiceState.STARTED
+    assert dispatcher.is_stopped()
+    assert (dispatcher.handled, dispatcher.discarded_by_reason) == (1, {"stop": 4})
+    assert dispatcher.rejected == {"stopped": 1}
+    assert_accounts_balance(dispatcher, accepted=5)
+
+
+def test_a_failure_is_a_metric(make: Make) -> None:
+    registry = CollectorRegistry()
+    dispatcher = make(name="central", handler=lambda _: None)
+    register_metrics(dispatcher, registry)
+
+    def failed() -> float | None:
+        return registry.get_sample_value("dispatcher_failed", {"dispatcher": "central"})
+
+    before = failed()
+    dispatcher.mailbox_executor.execute(fail)
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert (before, failed()) == (0, 1)
+
+
+def test_a_stop_is_no_failure(make: Make) -> None:
+    registry = CollectorRegistry()
+    dispatcher = make(name="central")
+    register_metrics(dispatcher, registry)
+
+    dispatcher.stop()
+
+    assert registry.get_sample_value("dispatcher_failed", {"dispatcher": "central"}) == 0
+
+
+def test_who_waits_for_the_drain_of_a_dispatcher_that_fails_is_told(make: Make, gate: Gate) -> None:
+    dispatcher = make(handler=gate)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.event_handler.handle(Numbered(1))
+    dispatcher.mailbox_executor.execute(fail)
+    drained = dispatcher.when_drained()
+
+    gate.opened.set()
+
+    assert drained.result(TIMEOUT_S) in (True, False)  # nothing is left, as it was discarded; it must not hang
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def test_producers_that_wait_for_room_in_a_dispatcher_that_fails_are_refused(make: Make, gate: Gate) -> None:
+    dispatcher = make(queue_capacity=1, handler=gate)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.event_handler.handle(Numbered(1))
+    dispatcher.mailbox_executor.execute(fail)
+    answers: list[bool] = []
+    producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(2))))
+    producer.start()
+    until(lambda: dispatcher._queue.room.waiting_producers == 1)
+
+    gate.opened.set()
+    producer.join(TIMEOUT_S)
+
+    assert not producer.is_alive()
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert_accounts_balance(dispatcher, accepted=2 + answers[0])
+
+
+def test_futures_of_mail_behind_one_that_raises_are_cancelled(make: Make, gate: Gate) -> None:
+    dispatcher = make(handler=gate)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.mailbox_executor.execute(fail)
+    behind = dispatcher.mailbox_executor.submit(lambda: None)
+
+    gate.opened.set()
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert behind.cancelled()
+
+
+def test_what_a_submitted_command_raises_goes_to_its_future_and_fails_nothing(make: Make) -> None:
+    dispatcher = make(handler=lambda _: None)
+
+    with pytest.raises(Broken):
+        dispatcher.mailbox_executor.submit(fail).result(TIMEOUT_S)
+
+    assert dispatcher.event_handler.handle(Numbered())
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.failure_cause is None
+
+
+def test_an_idle_action_that_raises_fails_the_dispatcher(caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher = AsyncDispatcher(idle_action=fail)  # type: ignore[arg-type]
+    dispatcher.init()
+
+    with caplog.at_level(logging.CRITICAL):
+        dispatcher.start()
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert isinstance(dispatcher.failure_cause, Broken)
+    assert "the handler thread failed and ends" in caplog.text
+
+
+def test_a_listener_told_of_the_failure_sees_its_cause_and_balanced_accounts(make: Make, gate: Gate) -> None:
+    seen: list[Any] = []
+    dispatcher = make(handler=gate)
+    dispatcher.register_service_listener(
+        lambda _: seen.append((dispatcher.failure_cause, dispatcher.accepted, dispatcher.queue_size()))
+    )
+    for number in range(3):
+        dispatcher.event_handler.handle(Numbered(number))
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.mailbox_executor.execute(fail)
+
+    gate.opened.set()
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    until(lambda: seen)
+
+    ((cause, accepted, queued),) = seen
+    assert isinstance(cause, Broken)
+    assert (accepted, queued) == (3, 0)
+
+
+@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+def test_on_error_stop_handles_what_is_queued_and_keeps_the_first_cause(make: Make, measure_times: str) -> None:
+    errors = [Broken("first"), Broken("second")]
+    got: list[int] = []
+
+    def handle(event: Numbered) -> None:
+        if event.number in (1, 3):
+            raise errors[event.number // 2]
+        got.append(event.number)
+
+    dispatcher = make(DispatcherConfig(measure_times=measure_times))
+    dispatcher.register(Work, handle, on_error="stop")
+    post = dispatcher.event_handler.handle
+    dispatcher.mailbox_executor.submit(lambda: [post(Numbered(number)) for number in range(5)]).result(TIMEOUT_S)
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert dispatcher.failure_cause is errors[0]
+    assert got == [0, 2, 4]
+    assert_accounts_balance(dispatcher, accepted=5)
+
+
+def test_on_error_exit_ends_with_minus_one_and_stops_the_dispatcher() -> None:
+    codes: list[int] = []
+    exited = threading.Event()
+    dispatcher = AsyncDispatcher(exit_action=lambda code: (codes.append(code), exited.set()))
+
+    def handle(_: Any) -> None:
+        raise Broken("worse")
+
+    dispatcher.register(Work, handle, on_error="exit")
+    with dispatcher:
+        dispatcher.event_handler.handle(Numbered())
+        assert exited.wait(TIMEOUT_S)
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert codes == [-1]
+    assert isinstance(dispatcher.failure_cause, Broken)
+
+
+def test_a_start_that_fails_leaves_a_stopped_dispatcher_that_refuses() -> None:
+    clock = ManualClock()
+    clock.shutdown()
+    dispatcher = AsyncDispatcher(time_service=clock)
+    dispatcher.event_handler.handle(Numbered())
+    dispatcher.init()
+
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever timers say that have been shut down
+        dispatcher.start()
+
+    assert dispatcher.state is ServiceState.STOPPED
+    assert dispatcher.failure_cause is not None
+    assert dispatcher.is_stopped()
+    assert not dispatcher.event_handler.handle(Numbered())
+    dispatcher.stop()
+    assert dispatcher.discarded_by_reason == {"stop": 1}
+    assert_accounts_balance(dispatcher, accepted=1)
+
+
+class Uncancellable:
+    """A command that a mailbox which closes cannot get rid of."""
+
+    def __call__(self) -> None: ...
+
+    def cancel(self) -> bool:
+        raise LookupError("no way to cancel")
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_mail_that_cannot_be_cancelled_does_not_keep_a_dispatcher_from_its_end(started: bool) -> None:
+    """Who waited for the end waited for ever."""
+    dispatcher = AsyncDispatcher()
+    dispatcher.mailbox_executor.execute(fail, "ends the handler thread")
+    dispatcher.mailbox_executor.execute(Uncancellable(), "stays behind")
+    dispatcher.init()
+
+    if started:
+        dispatcher.start()
+    else:
+        dispatcher.stop()
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert isinstance(dispatcher.failure_cause, Broken if started else LookupError)
+    assert dispatcher.is_stopped()

@@ -1,0 +1,246 @@
+"""Dispatchers of a process that forks: multiprocessing, pre-forking servers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, ForkedProcessError, MultiDispatcher, RejectedExecutionError
+from dispatcher.testing import ManualClock
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+
+Make = Callable[..., AsyncDispatcher]
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
+    pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning"),  # Python 3.12: there are threads
+]
+
+
+def in_child(action: Callable[[], Any], timeout: float = TIMEOUT_S) -> Any:
+    """What `action` returns in a forked child, or the error that it raises there; fails the test if it hangs."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            try:
+                answer = action()
+            except BaseException as error:
+                answer = (type(error), str(error))
+            os.write(write_end, pickle.dumps(answer))
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write_end)
+    try:
+        answered, _, _ = select.select([read_end], [], [], timeout)
+        if not answered:
+            os.kill(pid, signal.SIGKILL)
+        data = os.read(read_end, 65536)
+    finally:
+        os.close(read_end)
+        os.waitpid(pid, 0)
+    assert answered, f"the child hangs in {action}"
+    return pickle.loads(data)
+
+
+def test_a_post_in_a_child_says_that_the_handler_thread_is_not_there(make: Make) -> None:
+    dispatcher = make(name="central", handler=lambda _: None)
+
+    kind, message = in_child(lambda: dispatcher.event_handler.handle(Numbered()))
+
+    assert kind is ForkedProcessError
+    assert message.startswith("central: this process was forked")
+    assert "after the fork" in message
+
+
+@pytest.mark.parametrize("capacity", [None, 1])
+@pytest.mark.parametrize("call", ["post_without_waiting", "await_drained", "when_drained", "mailbox_executor"])
+def test_other_uses_in_a_child_raise_as_well(make: Make, call: str, capacity: int | None) -> None:
+    dispatcher = make(queue_capacity=capacity, handler=lambda _: None)
+    calls: dict[str, Callable[[], Any]] = {
+        "post_without_waiting": lambda: dispatcher.post_without_waiting(Numbered()),
+        "await_drained": lambda: dispatcher.await_drained(1.0),
+        "when_drained": dispatcher.when_drained,
+        "mailbox_executor": lambda: dispatcher.mailbox_executor,
+    }
+
+    kind, _ = in_child(calls[call])
+
+    assert kind is ForkedProcessError
+
+
+def test_a_post_bound_before_the_fork_raises_too(make: Make) -> None:
+    post = make(queue_capacity=2, handler=lambda _: None).event_handler.handle
+
+    kind, _ = in_child(lambda: post(Numbered()))
+
+    assert kind is ForkedProcessError
+
+
+def test_an_executor_bound_before_the_fork_rejects(make: Make) -> None:
+    executor = make().mailbox_executor
+
+    kind, _ = in_child(lambda: executor.execute(lambda: None, "a mail"))
+
+    assert kind is RejectedExecutionError
+
+
+def test_a_stop_in_a_child_returns_and_the_state_is_stopped(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=600), handler=gate)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+
+    def stop() -> tuple[str, bool, bool]:
+        dispatcher.stop()
+        return dispatcher.state.name, dispatcher.wait_for_service_to_stop(1.0), dispatcher.is_stopped()
+
+    assert in_child(stop) == ("STOPPED", True, True)
+
+
+def test_a_with_block_around_the_fork_ends_in_the_child(make: Make) -> None:
+    dispatcher = make(handler=lambda _: None)
+
+    def leave() -> str:
+        dispatcher.__exit__(None, None, None)
+        return "left"
+
+    assert in_child(leave) == "left"
+
+
+def test_the_parent_works_on_after_a_fork(make: Make) -> None:
+    got: list[int] = []
+    dispatcher = make(handler=lambda event: got.append(event.number))
+    dispatcher.event_handler.handle(Numbered(1))
+
+    in_child(dispatcher.stop)
+    dispatcher.event_handler.handle(Numbered(2))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.mailbox_executor.submit(lambda: "ran").result(TIMEOUT_S) == "ran"
+    assert got == [1, 2]
+
+
+@pytest.mark.parametrize("capacity", [None, 2])
+def test_a_dispatcher_that_was_not_started_before_the_fork_works_in_the_child(capacity: int | None) -> None:
+    got: list[int] = []
+    dispatcher = AsyncDispatcher(queue_capacity=capacity)
+    dispatcher.register(Work, lambda event: got.append(event.number))
+    dispatcher.event_handler.handle(Numbered(1))
+
+    def work() -> tuple[bool, list[int], bool]:
+        with dispatcher:
+            for number in range(2, 5):
+                dispatcher.event_handler.handle(Numbered(number))
+            drained = dispatcher.await_drained(TIMEOUT_S)
+        return drained, got, dispatcher.is_stopped()
+
+    assert in_child(work) == (True, [1, 2, 3, 4], True)
+    with dispatcher:
+        assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == [1]
+
+
+def test_a_new_dispatcher_works_in_a_child_of_a_process_with_a_started_one(make: Make) -> None:
+    """The monitor's thread, which all dispatchers share, stayed with the parent as well."""
+    make(handler=lambda _: None)
+    clock_looks = DispatcherConfig(handler_warn_after_s=0.001)
+
+    def work() -> tuple[bool, int]:
+        with AsyncDispatcher(clock_looks) as dispatcher:
+            dispatcher.register(Work, lambda _: None)
+            dispatcher.event_handler.handle(Numbered())
+            drained = dispatcher.await_drained(TIMEOUT_S)
+        return drained, dispatcher.handled
+
+    assert in_child(work) == (True, 1)
+
+
+def test_a_fork_while_other_threads_post_leaves_no_lock_held_in_the_child(make: Make) -> None:
+    dispatcher = make(queue_capacity=2, handler=lambda _: None)
+    over = threading.Event()
+
+    def produce() -> None:
+        while not over.is_set():
+            dispatcher.event_handler.handle(Numbered())
+
+    producers = [threading.Thread(target=produce) for _ in range(2)]
+    for producer in producers:
+        producer.start()
+
+    def use() -> list[str]:
+        outcomes = []
+        for call in (lambda: dispatcher.event_handler.handle(Numbered()), lambda: dispatcher.await_drained(1.0)):
+            try:
+                call()
+            except ForkedProcessError:
+                outcomes.append("forked")
+        dispatcher.stop()
+        return [*outcomes, dispatcher.state.name]
+
+    try:
+        answers = [in_child(use) for _ in range(5)]
+    finally:
+        over.set()
+        for producer in producers:
+            producer.join(TIMEOUT_S)
+
+    assert answers == [["forked", "forked", "STOPPED"]] * 5
+
+
+def test_a_handler_may_fork(make: Make) -> None:
+    answers: list[Any] = []
+
+    def handle(_: Any) -> None:
+        answers.append(in_child(lambda: dispatcher.event_handler.handle(Numbered())))
+        answers.append(in_child(lambda: (dispatcher.stop(), "stopped")[1]))
+
+    dispatcher = make(handler=handle)
+    dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.await_drained(3 * TIMEOUT_S)
+    assert answers[0][0] is ForkedProcessError
+    assert answers[1] == "stopped"
+
+
+def test_a_dispatcher_with_its_own_timers_stops_in_a_child(make: Make) -> None:
+    dispatcher = make(time_service=ManualClock())
+
+    assert in_child(lambda: (dispatcher.stop(), "stopped")[1]) == "stopped"
+
+
+def test_a_stop_in_a_child_needs_no_lock_that_another_thread_held_at_the_fork(make: Make) -> None:
+    dispatcher = make()
+
+    with dispatcher._finished._cond:  # type: ignore[attr-defined] - as a stop of another thread does for a moment
+        answer = in_child(lambda: (dispatcher.stop(), "stopped")[1], timeout=1.0)
+
+    assert answer == "stopped"
+
+
+def test_a_multi_dispatcher_stops_in_a_child() -> None:
+    with MultiDispatcher(partitions=2) as dispatcher:
+        assert in_child(lambda: (dispatcher.stop(), "stopped")[1]) == "stopped"
+
+
+def test_a_multi_dispatcher_stops_in_a_child_whatever_lock_another_thread_held_at_the_fork() -> None:
+    with MultiDispatcher(partitions=2) as dispatcher, dispatcher._life:
+        answer = in_child(lambda: (dispatcher.stop(), "stopped")[1], timeout=1.0)
+
+    assert answer == "stopped"
+
+
+def test_a_post_to_a_multi_dispatcher_in_a_child_raises() -> None:
+    with MultiDispatcher(partitions=2) as dispatcher:
+        kind, _ = in_child(lambda: dispatcher.event_handler.handle(Numbered()))
+
+    assert kind is ForkedProcessError

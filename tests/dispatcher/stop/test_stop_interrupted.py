@@ -1,0 +1,223 @@
+"""Stops whose caller is interrupted, or comes twice, or is a handler."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, ServiceState
+from dispatcher.testing import ManualClock
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ..waiting import in_threads, until
+
+Make = Callable[..., AsyncDispatcher]
+
+
+class InterruptedOnce(threading.Event):
+    """The wait for the handler thread, into which comes a Ctrl-C."""
+
+    interrupted = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return super().wait(timeout)
+
+
+def interrupt(dispatcher: AsyncDispatcher) -> None:
+    dispatcher._finished = InterruptedOnce()
+
+
+def test_an_interrupted_stop_discards_what_is_queued_and_ends_once_the_handler_returns(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=600), handler=gate)
+    interrupt(dispatcher)
+    for number in range(5):
+        dispatcher.event_handler.handle(Numbered(number))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.stop()
+
+    assert dispatcher.state is ServiceState.STOPPED
+    assert not dispatcher.event_handler.handle(Numbered())
+    gate.opened.set()
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert dispatcher.is_stopped()
+    assert [event.number for event in gate.events] == [0]
+    assert_accounts_balance(dispatcher, accepted=5)
+
+
+def test_an_interrupted_stop_says_where_the_handler_hangs(
+    make: Make, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=600), handler=gate)
+    interrupt(dispatcher)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.stop()
+
+    assert "a handler is still at work on <Numbered Work.DO>" in caplog.text
+
+
+def test_an_interrupted_stop_does_not_claim_to_have_waited_for_the_whole_timeout(
+    make: Make, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=600), handler=gate)
+    interrupt(dispatcher)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.stop()
+
+    assert "after 600 s" not in caplog.text
+
+
+def test_a_with_block_that_is_interrupted_in_its_stop_leaves_it_stopped(make: Make) -> None:
+    dispatcher = make(handler=lambda _: None)
+    interrupt(dispatcher)
+
+    with pytest.raises(KeyboardInterrupt), dispatcher:
+        dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.state is ServiceState.STOPPED
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert_accounts_balance(dispatcher, accepted=1)
+
+
+def test_a_stop_after_an_interrupted_one_returns(make: Make, gate: Gate) -> None:
+    dispatcher = make(handler=gate)
+    interrupt(dispatcher)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.stop()
+
+    dispatcher.stop()
+    gate.opened.set()
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def test_stops_of_many_threads_while_events_flow_lose_no_event(make: Make) -> None:
+    dispatcher = make(handler=lambda _: None)
+    accepted: list[int] = []
+
+    def produce() -> None:
+        accepted.append(sum(dispatcher.event_handler.handle(Numbered(number)) for number in range(2_000)))
+
+    in_threads(produce, produce, *[dispatcher.stop] * 3)
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert_accounts_balance(dispatcher, accepted=sum(accepted))
+    assert dispatcher.discarded == 0
+
+
+def test_a_handler_that_stops_twice_gets_what_was_queued_and_what_it_posts(make: Make) -> None:
+    got: list[int] = []
+
+    def handle(event: Numbered) -> None:
+        got.append(event.number)
+        if event.number == 0:
+            dispatcher.stop()
+            dispatcher.stop()
+            assert dispatcher.event_handler.handle(Numbered(3))
+
+    dispatcher = make(handler=handle)
+    post = dispatcher.event_handler.handle
+    dispatcher.mailbox_executor.submit(lambda: [post(Numbered(number)) for number in range(3)]).result(TIMEOUT_S)
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert got == [0, 1, 2, 3]
+
+
+def test_a_handler_that_stops_without_drain_discards_the_rest_of_its_batch(make: Make) -> None:
+    got: list[int] = []
+
+    def handle(event: Numbered) -> None:
+        got.append(event.number)
+        dispatcher.set_drain_events_on_stop(False)
+        dispatcher.stop()
+
+    dispatcher = make(handler=handle)
+    post = dispatcher.event_handler.handle
+    dispatcher.mailbox_executor.submit(lambda: [post(Numbered(number)) for number in range(5)]).result(TIMEOUT_S)
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert got == [0]
+    assert dispatcher.discarded_by_reason == {"stop": 4}
+    assert_accounts_balance(dispatcher, accepted=5)
+
+
+def test_a_mail_may_stop_the_dispatcher(make: Make) -> None:
+    dispatcher = make(handler=lambda _: None)
+    dispatcher.event_handler.handle(Numbered())
+
+    dispatcher.mailbox_executor.submit(dispatcher.stop).result(TIMEOUT_S)
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert dispatcher.failure_cause is None
+    assert_accounts_balance(dispatcher, accepted=1)
+
+
+def test_a_drain_timeout_of_0_waits_for_nothing_but_the_handler_in_hand(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=0), handler=gate)
+    for number in range(3):
+        dispatcher.event_handler.handle(Numbered(number))
+    assert gate.entered.wait(TIMEOUT_S)
+    stopper = threading.Thread(target=dispatcher.stop)
+
+    stopper.start()
+    until(lambda: dispatcher.discarded == 2)
+    gate.opened.set()
+    stopper.join(TIMEOUT_S)
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert_accounts_balance(dispatcher, accepted=3)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_handlers_that_post_on_and_on_end_once_a_stop_has_given_up(gate: Gate, drain: bool) -> None:
+    """A chain of events, one in hand and none queued when the queue was discarded, went on for ever."""
+    goes_on = True
+
+    def handle(event: Numbered) -> None:
+        gate.handle(event)
+        if goes_on:
+            dispatcher.event_handler.handle(Numbered(event.number + 1))
+
+    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.01, drain_events_on_stop=drain))
+    dispatcher.register(Work, handle)
+    dispatcher.init()
+    dispatcher.start()
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.stop()
+
+    gate.opened.set()
+    ended = dispatcher.wait_for_service_to_stop(0.5)
+
+    goes_on = False
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert ended
+
+
+def test_an_event_whose_post_was_cut_short_is_found_by_the_next_look(make: Make) -> None:
+    """A KeyboardInterrupt after the append, before the handler thread was woken, left the event waiting for another."""
+    clock = ManualClock()
+    got: list[Any] = []
+    dispatcher = make(handler=got.append, time_service=clock)
+    until(dispatcher._mailbox.is_waiting)
+    dispatcher._queue.entries.append(Numbered(1))
+
+    clock.advance(1000)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [event.number for event in got] == [1]

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dispatcher.journal import verify
+
+from ...commands import COMMAND, SAMPLE, TIMEOUT_S, read_until, run_command, start_command
+
+JOBS = """
+{"job.start.ms": 0, "job.queue.name": "q", "job.tasks":
+  [{"container.host": "/r/node1", "container.start.ms": 0, "container.end.ms": 20}]}
+{"job.start.ms": 5, "job.queue.name": "q", "job.final.state": "FAILED", "job.tasks":
+  [{"container.host": "/r/node1", "container.start.ms": 6, "container.end.ms": 20}]}
+"""
+
+
+def test_a_replay_accounts_for_all_applications_and_leaves_a_sound_journal(tmp_path: Path) -> None:
+    (tmp_path / "jobs.json").write_text(JOBS)
+
+    done = run_command("replay", "jobs.json", "--no-report", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["Applications", "2"] in lines
+    assert ["FINISHED", "1"] in lines
+    assert ["FAILED", "1"] in lines
+    (run,) = (tmp_path / "runs").iterdir()
+    assert verify(run / "journal").problems == ()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_during_a_replay_drains_and_closes_the_journal_whole(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    process = start_command("replay", SAMPLE, "--output", tmp_path / "out")
+    try:
+        url = read_until(process, "Metrics: ")
+        page = ""
+        while 'machine="RMContainer",state="COMPLETED"' not in page:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+                page = answer.read().decode()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert process.returncode == code, err
+    assert err == ""
+    assert "Interrupted; for a report on what was journaled: dispatcher report" in out
+    found = verify(tmp_path / "out" / "journal")
+    assert found.problems == ()
+    assert found.open_segments == ()
+    assert found.events > 0
+    assert not (tmp_path / "out" / "report").exists()
+
+
+def test_a_truncated_workload_is_named_with_row_and_column(tmp_path: Path) -> None:
+    (tmp_path / "jobs.json").write_text(JOBS[:100])
+
+    done = run_command("replay", "jobs.json", cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("dispatcher: jobs.json, row 3, column ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_bad_rows_are_skipped_and_counted_on_demand(tmp_path: Path) -> None:
+    (tmp_path / "jobs.json").write_text(JOBS + '{"job.start.ms": -1, "job.queue.name": "q", "job.tasks": []}')
+
+    done = run_command("replay", "jobs.json", "--skip-bad-rows", "--no-report", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "1 bad rows skipped" in done.stdout
+
+
+def test_an_output_folder_with_a_journal_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "jobs.json").write_text(JOBS)
+    first = run_command("replay", "jobs.json", "--no-report", "--output", "out", cwd=tmp_path)
+    before = sorted((tmp_path / "out").rglob("*.journal"))
+
+    second = run_command("replay", "jobs.json", "--no-report", "--output", "out", cwd=tmp_path)
+
+    assert first.returncode == 0
+    assert second.returncode == 2
+    assert "holds a journal already; choose a new or an empty folder" in second.stderr
+    assert sorted((tmp_path / "out").rglob("*.journal")) == before
+
+
+def test_an_application_that_no_node_can_hold_is_named_as_waiting(tmp_path: Path) -> None:
+    job = '{"job.start.ms": 0, "job.queue.name": "q", "am.memory-mb": 999999, "job.tasks": '
+    (tmp_path / "jobs.json").write_text(job + '[{"container.host": "/r/n", "duration.ms": 1}]}')
+
+    done = run_command("replay", "jobs.json", "--no-report", cwd=tmp_path)
+
+    assert done.returncode == 0
+    assert ["ACCEPTED", "1"] in [line.split() for line in done.stdout.splitlines()]
+    assert "waits for <memory:999999 MB, vCores:1>: no node could ever take it" in done.stdout
+
+
+def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}
+    args = ["replay", str(SAMPLE), "--no-report", "--output", str(tmp_path / "out")]
+    process = subprocess.Popen([*COMMAND, *args], stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone with the command
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    os.close(ours)
+
+    assert process.wait(TIMEOUT_S) == 0
+    assert "━".encode() in shown
+    assert b"events/s" in shown
+    assert b"520/520" in shown

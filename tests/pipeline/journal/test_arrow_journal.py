@@ -1,0 +1,374 @@
+"""A journal's frames as Arrow batches: the same rows that `dispatcher.journal.read_rows` gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dispatcher.errors import JournalError
+from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Table, read_rows
+from dispatcher.journal.format.columns import EventRow, MoveRow, encode_rows
+from dispatcher.journal.format.frames import ROWS, Header
+from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary, segment_path
+from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
+from pipeline.journal.conditions import Conditions
+from pipeline.journal.damage import quick_check, segment_problems
+from pipeline.journal.scan import Part, plan, read_batches, scan
+
+KINDS = [("rm", "AType", "A", "handled"), ("nm", "BType", "ÄÖ", "failed"), ("rm", "AType", "B", "unregistered")]
+MOVES = [("RMApp", "NEW", "START", "RUNNING", True), ("Döner", "NEW", "KILL", "NEW", False)]
+
+Segment = list[tuple[list[EventRow], list[tuple[int, str, int]], bool]]
+"""Frames: events, transitions without their seq, and whether time is virtual."""
+
+LONGS = st.integers(0, 2**40)
+TEXTS = st.one_of(st.none(), st.text(max_size=8))
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> tuple[list[EventRow], list[tuple[int, str, int]], bool]:
+    event = st.tuples(
+        st.integers(0, 2),
+        TEXTS,
+        TEXTS,
+        LONGS,
+        st.one_of(st.integers(0, 300), LONGS),
+        LONGS,
+        TEXTS,
+        LONGS,
+        st.booleans(),
+    )
+    move = st.tuples(st.integers(0, 1), st.text(max_size=8), LONGS)
+    return draw(st.lists(event, max_size=5)), draw(st.lists(move, max_size=4)), draw(st.booleans())
+
+
+def write(journal: Path, segments: list[Segment]) -> Path:
+    """A journal of these segments."""
+    journal.mkdir(parents=True)
+    summary = Summary(1)
+    for number, of_segment in enumerate(segments, start=1):
+        segment = SegmentFile(journal, number, summary)
+        for events, moves, is_virtual in of_segment:
+            first = segment.summary.next_seq
+            rows: list[MoveRow] = [(kind, first + place, entity, at) for place, (kind, entity, at) in enumerate(moves)]
+            payload = encode_rows(events, rows, first, KINDS, MOVES, virtual=is_virtual)
+            times = [
+                0,
+                *(row[3] - row[4] for row in events),
+                *(row[3] + row[5] for row in events),
+                *(m[3] for m in rows),
+            ]
+            segment.append_rows(payload, len(events), len(rows), min(times), max(times))
+        segment.append_accepted(b"{}", 1, 5)
+        segment.close(sync=False, recover_from=number + 1)
+        summary = segment.summary
+    Manifest(1, len(segments), True).write(journal, sync=False)
+    return journal
+
+
+def event(number: int, *, at: int | None = None, kind: int = 0) -> EventRow:
+    return (kind, f"e{number}", None, number * 10 if at is None else at, 0, 0, None, 0, False)
+
+
+def rows_of(batches: Any) -> list[dict[str, Any]]:
+    """A null is a missing key, as with `read_rows`."""
+    return [
+        {name: value for name, value in row.items() if value is not None}
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+def seqs(batches: Any) -> list[int]:
+    return [row["seq"] for row in rows_of(batches)]
+
+
+def no_damage(line: str) -> None:
+    raise AssertionError(line)
+
+
+# -- decoding --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(segments=st.lists(st.lists(frames(), max_size=3), min_size=1, max_size=3))
+def test_batches_have_the_rows_that_are_read_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, segments: list[Segment]
+) -> None:
+    journal = write(tmp_path_factory.mktemp("journals") / "journal", segments)
+
+    for table in TABLES:
+        batches = list(read_batches(journal, table, on_damage=no_damage))
+
+        assert rows_of(batches) == list(read_rows(journal, table))
+        assert all(batch.validate(full=True) is None for batch in batches)
+
+
+def test_a_row_has_every_column_of_its_table(tmp_path: Path) -> None:
+    moves = [(1, "application_1", 7)]
+    row = (1, "hällo", '{"a":1}', 1000, 10, 20, "ValueError: ✗", 3, True)
+    journal = write(tmp_path / "journal", [[([row], moves, False)]])
+
+    assert rows_of(read_batches(journal, EVENTS)) == [
+        {
+            "seq": 1,
+            "dispatcher": "nm",
+            "event_class": "BType",
+            "event_type": "ÄÖ",
+            "entity": "hällo",
+            "enqueued_at": 990,
+            "started_at": 1000,
+            "finished_at": 1020,
+            "queue_ns": 10,
+            "handling_ns": 20,
+            "outcome": "failed",
+            "error": "ValueError: ✗",
+            "payload": '{"a":1}',
+            "accepted_seq": 3,
+            "redelivered": True,
+        }
+    ]
+    assert rows_of(read_batches(journal, TRANSITIONS)) == [
+        {
+            "seq": 1,
+            "machine": "Döner",
+            "entity": "application_1",
+            "from_state": "NEW",
+            "event_type": "KILL",
+            "to_state": "NEW",
+            "at": 7,
+            "valid": False,
+        }
+    ]
+
+
+def test_virtual_time_stands_still_while_an_event_waits_and_is_handled(tmp_path: Path) -> None:
+    row = (0, None, None, 1000, 10, 20, None, 0, False)
+    journal = write(tmp_path / "journal", [[([row], [], True), ([row], [], False)]])
+
+    [batch] = read_batches(journal, EVENTS, ["enqueued_at", "finished_at", "queue_ns", "handling_ns"])
+
+    assert batch.to_pylist() == [
+        {"enqueued_at": 1000, "finished_at": 1000, "queue_ns": 10, "handling_ns": 20},
+        {"enqueued_at": 990, "finished_at": 1020, "queue_ns": 10, "handling_ns": 20},
+    ]
+
+
+def test_columns_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
+    journal = write(tmp_path / "journal", [[([event(1)], [], True)]])
+
+    [batch] = read_batches(journal, EVENTS, ["entity", "seq"])
+
+    assert batch.schema == pa.schema([pa.field("entity", pa.string()), pa.field("seq", pa.int64(), False)])
+    assert batch.to_pylist() == [{"entity": "e1", "seq": 1}]
+
+
+def test_an_unknown_column_is_refused_and_the_known_ones_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UnknownColumnError, match="transitions has no column state; it has seq, machine, entity, "):
+        arrow_schema(TRANSITIONS, ["seq", "state"])
+
+
+def test_small_frames_share_a_batch_and_a_big_one_has_its_own(tmp_path: Path) -> None:
+    small: Segment = [([event(1)], [], True)]
+    big: Segment = [([event(1)] * 70_000, [], True)]
+    journal = write(tmp_path / "journal", [small + small, small + big + small])
+
+    assert [batch.num_rows for batch in read_batches(journal, EVENTS, ["seq"])] == [3, 70_000, 1]
+
+
+def test_a_folder_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="not a journal"):
+        list(read_batches(tmp_path, EVENTS))
+
+
+@pytest.mark.parametrize(
+    ("events", "transitions", "said"),
+    [(2, 0, "has 1 of kind and says 2"), (1, 1, "has 0 of move.kind and says 1")],
+)
+def test_a_frame_that_has_other_rows_than_it_says_is_damage(events: int, transitions: int, said: str) -> None:
+    payload = encode_rows([event(1)], [], 1, KINDS, MOVES)
+
+    with pytest.raises(DamagedFrameError, match=said):
+        open_frame(Header(ROWS, 0, len(payload), 0, 1, events, transitions), payload, "here")
+
+
+def test_a_frame_with_a_kind_that_it_does_not_list_is_damage() -> None:
+    payload = encode_rows([event(1, kind=1)], [], 1, KINDS, MOVES)
+    opened = open_frame(Header(ROWS, 0, len(payload), 0, 1, 1, 0), payload, "here")
+    broken = opened._replace(payload=opened.payload._replace(kinds=[]))
+
+    with pytest.raises(DamagedFrameError):
+        decode_frames([broken], EVENTS, arrow_schema(EVENTS, ["event_type"]))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x02\x00\x00\x00{]", b"\x02\x00\x00\x00{}"])
+def test_a_payload_that_is_none_is_damage(data: bytes) -> None:
+    with pytest.raises(DamagedFrameError, match="cannot be read"):
+        open_frame(Header(ROWS, 0, len(data), 0, 1, 1, 0), data, "here")
+
+
+# -- passing over ----------------------------------------------------------------------------------------------------
+
+
+def test_conditions_pass_over_frames_and_not_rows(tmp_path: Path) -> None:
+    frames: Segment = [([event(1), event(2, kind=1)], [], True), ([event(3), event(4)], [], True)]
+    journal = write(tmp_path / "journal", [frames])
+
+    def found(**conditions: Any) -> list[int]:
+        return seqs(read_batches(journal, EVENTS, conditions=Conditions(**conditions)))
+
+    assert found(ranges={"seq": (2, None)}) == [1, 2, 3, 4]
+    assert found(ranges={"seq": (3, None)}) == [3, 4]
+    assert found(ranges={"seq": (None, 2)}) == [1, 2]
+    assert found(ranges={"started_at": (21, None)}) == [3, 4]
+    assert found(values={"event_class": frozenset({"BType"})}) == [1, 2]
+    assert found(values={"event_class": frozenset({"BType"}), "event_type": frozenset({"A"})}) == []
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "kept"), [(None, 1, [1, 2]), (5, None, [1, 2]), (6, None, []), (2, 3, [1, 2])]
+)
+def test_a_transition_may_be_made_between_two_events(
+    tmp_path: Path, least: int | None, most: int | None, kept: list[int]
+) -> None:
+    """Its seq is that of an event beside those of its frame."""
+    moves = [(0, "a", 1), (0, "b", 1)]
+    journal = write(tmp_path / "journal", [[([event(1)], [], True), ([event(n) for n in (2, 3, 4)], moves, True)]])
+    conditions = Conditions(ranges={"seq": (least, most)})
+
+    assert len(rows_of(read_batches(journal, TRANSITIONS, conditions=conditions))) == len(kept)
+
+
+def test_segments_without_wanted_rows_are_not_planned(tmp_path: Path) -> None:
+    frame_of: list[Segment] = [[([event(n, at=n * 10)], [], True)] for n in (1, 2, 3)]
+    journal = write(tmp_path / "journal", frame_of)
+    listed = [segment_path(journal, number) for number in (1, 2, 3)]
+
+    def planned(table: Table, **conditions: Any) -> list[str]:
+        tasks = plan(listed, table, Conditions(**conditions))
+        return [Path(part.segment).name[-9:-8] for task in tasks for part in task]
+
+    assert planned(EVENTS) == ["1", "2", "3"]
+    assert planned(EVENTS, ranges={"seq": (2, 2)}) == ["2"]
+    assert planned(EVENTS, ranges={"finished_at": (25, None)}) == ["3"]
+    assert planned(TRANSITIONS) == []
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def test_small_segments_share_a_task_and_big_ones_are_divided(tmp_path: Path) -> None:
+    small: Segment = [([event(1)], [], True)]
+    big: Segment = [([event(1)] * 50, [], True)] * 4
+    journal = write(tmp_path / "journal", [small, small, big, small])
+    sizes = [segment_path(journal, number).stat().st_size for number in (1, 2, 3, 4)]
+
+    tasks = plan([segment_path(journal, n) for n in (1, 2, 3, 4)], EVENTS, Conditions(), task_bytes=2 * sizes[0])
+
+    numbers = [[Path(part.segment).name[-9:-8] for part in task] for task in tasks]
+    assert numbers[0] == ["1", "2"]
+    assert numbers[-1] == ["4"]
+    assert set(map(tuple, numbers[1:-1])) == {("3",)}
+    assert len(numbers) == 2 + round(sizes[2] / (2 * sizes[0]))
+
+
+@pytest.mark.parametrize("task_bytes", [1, 100, 333, 1000, 5000, 100_000])
+def test_each_row_is_read_by_one_task(tmp_path: Path, task_bytes: int) -> None:
+    frames: Segment = [([event(n) for n in range(7)], [], True)] * 9
+    journal = write(tmp_path / "journal", [frames, frames])
+    segment = segment_path(journal, 2)
+    data = bytearray(segment.read_bytes())
+    data[1500] ^= 1  # the search for the next frame goes across borders of tasks
+    segment.write_bytes(data)
+    lines: list[str] = []
+
+    tasks = plan([segment_path(journal, 1), segment], EVENTS, Conditions(), task_bytes=task_bytes)
+    found = [seqs(scan(task, EVENTS, arrow_schema(EVENTS), Conditions(), lines.append)) for task in tasks]
+
+    assert sorted(seq for of_task in found for seq in of_task) == [
+        row["seq"] for row in read_rows(journal, EVENTS, on_damage=lambda _: None)
+    ]
+    assert len(lines) == 1
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    frame = ([event(1), event(2)], [(0, "a", 1)], True)
+    return write(tmp_path / "journal", [[frame, frame], [frame]])
+
+
+def damage(journal: Path, table: Table = EVENTS) -> list[str]:
+    lines: list[str] = []
+    for _ in read_batches(journal, table, on_damage=lines.append):
+        pass
+    return lines
+
+
+def test_a_sound_journal_has_no_problems(sound: Path) -> None:
+    assert quick_check(sound) == []
+    assert [list(segment_problems(segment_path(sound, number))) for number in (1, 2)] == [[], []]
+    assert damage(sound) == []
+
+
+def test_every_flipped_byte_is_found_and_no_wrong_row_is_read(sound: Path) -> None:
+    segment = segment_path(sound, 1)
+    data = segment.read_bytes()
+    rows = {table.name: rows_of(read_batches(sound, table)) for table in TABLES}
+
+    for offset in range(len(data)):
+        segment.write_bytes(data[:offset] + bytes([data[offset] ^ 0x10]) + data[offset + 1 :])
+
+        assert list(segment_problems(segment)), offset
+        for table in TABLES:
+            found = rows_of(read_batches(sound, table, on_damage=lambda _: None))
+            assert all(row in rows[table.name] for row in found)
+            assert len(found) in (len(rows[table.name]), 2 * len(rows[table.name]) // 3)
+
+
+def test_a_segment_cut_between_two_frames_is_told(sound: Path) -> None:
+    segment = segment_path(sound, 1)
+    frame = segment.read_bytes().rindex(b"\xffDJF", 0, segment.read_bytes().rindex(b"\xffDJF"))
+    segment.write_bytes(segment.read_bytes()[:frame])
+
+    assert damage(sound) == ["segment-00000001.journal: has no end"]
+    assert [problem.problem for problem in quick_check(sound)] == ["segment-00000001.journal: its end is damaged"]
+    assert [problem.problem for problem in segment_problems(segment)] == ["segment-00000001.journal: has no end"]
+
+
+def test_a_missing_segment_is_told(sound: Path) -> None:
+    segment_path(sound, 1).unlink()
+
+    assert damage(sound) == ["segment-00000001.journal: is missing"]
+    assert quick_check(sound) == [
+        ("segment-00000001.journal", None, None, "segment-00000001.journal: is missing"),
+    ]
+    assert [p.problem for p in segment_problems(segment_path(sound, 1))] == ["segment-00000001.journal: is missing"]
+
+
+def test_one_that_retention_removed_is_no_damage_and_told_where_it_was_planned(sound: Path) -> None:
+    segment_path(sound, 1).unlink()
+    Manifest(2, 2, True).write(sound, sync=False)
+    lines: list[str] = []
+
+    list(scan([Part(str(segment_path(sound, 1)))], EVENTS, arrow_schema(EVENTS), Conditions(), lines.append))
+
+    assert damage(sound) == []
+    assert quick_check(sound) == []
+    assert lines == ["segment-00000001.journal: was removed by retention before it was read"]
+
+
+def test_a_damaged_manifest_is_a_problem_of_its_own(sound: Path) -> None:
+    (sound / "journal.json").write_text("{}")
+
+    assert [problem.problem for problem in quick_check(sound)] == ["journal.json: is damaged"]

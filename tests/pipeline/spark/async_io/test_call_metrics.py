@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from pyspark.sql import Observation, Row, SparkSession
+
+from pipeline.spark.async_io.async_wait import ordered_wait
+from pipeline.spark.call_metrics import METRICS_TYPE, TaskReport, call_metrics, format_call_metrics
+from pipeline.streaming.calls.call_metrics import CallMetrics, register_call_metrics
+from pipeline.streaming.calls.retry import RetryStrategy
+
+TIMEOUT_S = 60.0
+
+
+def counted(calls: int, call_ns: int) -> CallMetrics:
+    metrics = CallMetrics()
+    for _ in range(calls):
+        metrics.calls += 1
+        metrics.ended += 1
+        metrics.completed += 1
+        metrics.call_time.record_ns(call_ns)
+    return metrics
+
+
+def told(report: TaskReport, is_last: bool = False) -> dict[str, int]:
+    return dict(zip(METRICS_TYPE.names, report.take(is_last), strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------ of one task
+
+
+def test_task_tells_what_it_has_counted_since_the_last_time() -> None:
+    metrics = counted(3, 1_000_000)
+    report = TaskReport(metrics)
+    first = told(report)
+
+    metrics.calls += 2
+    metrics.call_time.record_ns(5_000_000)
+    second = told(report, is_last=True)
+
+    assert (first["tasks"], first["calls"], first["call_time_sum_ns"]) == (0, 3, 3_000_000)
+    assert (second["tasks"], second["calls"], second["call_time_sum_ns"]) == (1, 2, 5_000_000)
+    assert (first["call_time_20"], second["call_time_20"]) == (3, 0)
+
+
+def test_longest_time_is_told_as_it_is_every_time() -> None:
+    report = TaskReport(counted(1, 7_000_000))
+
+    assert [told(report)["call_time_max_ns"] for _ in range(2)] == [7_000_000, 7_000_000]
+
+
+@pytest.mark.parametrize(("call_ns", "bucket"), [(0, 20), (2**20 - 1, 20), (2**20, 21), (2**34, 35), (2**50, 35)])
+def test_very_short_and_very_long_times_share_a_bucket_each(call_ns: int, bucket: int) -> None:
+    values = told(TaskReport(counted(1, call_ns)))
+
+    counts = {name: values[name] for name in values if re.fullmatch(r"call_time_\d+", name)}
+    assert [name for name, count in counts.items() if count] == [f"call_time_{bucket}"]
+
+
+def test_what_is_no_observation_of_calls_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no metrics of asynchronous calls in \{'rows': 5\}"):
+        call_metrics({"rows": 5})
+    with pytest.raises(ValueError, match="the metrics 'calls' of the progress"):
+        call_metrics({"observedMetrics": {}}, "calls")
+
+
+def test_table_has_a_line_for_each_operator() -> None:
+    table = format_call_metrics({"look up": counted(3, 2_000_000), "idle": CallMetrics()})
+
+    head, first, second = table.splitlines()
+    assert head.split()[:3] == ["operator", "calls", "completed"]
+    assert first.split()[:4] == ["look", "up", "3", "3"]
+    assert first.split()[-4] == first.split()[-1] == "2.0"  # the mean and the longest time, ms
+    assert second.split() == ["idle", *["0"] * 8, *["0.0"] * 4]
+    assert len({len(line) for line in table.splitlines()}) == 1
+
+
+def test_no_quantile_of_a_printed_table_is_above_the_longest_time() -> None:
+    """All times below 1 ms are one bucket, by which the median of short calls was 0.5 ms."""
+    metrics = CallMetrics()
+    metrics.call_time.counts[20] = 10
+    metrics.call_time.total_ns, metrics.call_time.max_ns = 1_000_000, 100_000
+
+    _, line = format_call_metrics({"look up": metrics}).splitlines()
+
+    assert line.split()[-4:] == ["0.1"] * 4
+
+
+# ------------------------------------------------------------------------------------------------------ of a query
+
+
+def eventful_calls(spark: SparkSession, observation: Any, **options: Any) -> Any:
+    """Of four calls one fails, one hangs and one fails at first."""
+
+    async def eventful(row: Row, failed: list[int] = []) -> tuple[int]:  # noqa: B006 - the worker's own
+        if row.id % 4 == 1:
+            raise ValueError("always")
+        if row.id % 4 == 2:
+            await asyncio.Event().wait()
+        if row.id % 4 == 3 and row.id not in failed:
+            failed.append(row.id)
+            raise ConnectionError("at first")
+        return (row.id,)
+
+    return ordered_wait(
+        spark.range(0, 40, 1, 4),
+        eventful,
+        "id long",
+        timeout=1.0,
+        retry=RetryStrategy.fixed_delay(3, 1, retry_on_exception=ConnectionError),
+        metrics=observation,
+        **options,
+    )
+
+
+def test_observation_has_the_counts_of_all_tasks(spark: SparkSession) -> None:
+    observation = Observation("calls")
+
+    rows = eventful_calls(spark, observation, on_error="capture").collect()
+
+    metrics = call_metrics(observation)
+    assert len(rows) == 40  # the rows that carry metrics are not among them
+    assert observation.get["tasks"] == 4
+    assert (metrics.calls, metrics.retried) == (50, 10)
+    assert (metrics.completed, metrics.failed, metrics.captured) == (20, 20, 20)
+    assert metrics.timed_out == 10
+    assert metrics.in_flight == 0
+    assert metrics.call_time.count == 40
+    assert metrics.call_time.max_s > 0
+
+
+def test_counts_do_not_depend_on_what_follows(spark: SparkSession) -> None:
+    """A filter, a projection and an aggregate behind the operator must not reach the rows with the metrics."""
+    observation = Observation()
+
+    found = eventful_calls(spark, observation, on_error="drop").where("id > 30").groupBy().count().collect()
+
+    metrics = call_metrics(observation)
+    assert found == [(5,)]
+    assert (metrics.completed, metrics.dropped) == (20, 20)
+
+
+def test_columns_that_are_never_null_stay_so(spark: SparkSession) -> None:
+    async def everything(row: Row) -> tuple[Any, ...]:
+        return row.id, "x", {"a": 1}, [(1, "y")]
+
+    schema = "id long not null, text string not null, sizes map<string,int> not null"
+    schema += ", parts array<struct<n: int, s: string>> not null"
+    observation = Observation()
+    found = ordered_wait(spark.range(3), everything, schema, timeout=TIMEOUT_S, metrics=observation)
+
+    assert [field.nullable for field in found.schema] == [False] * 4
+    assert sorted(row.id for row in found.collect()) == [0, 1, 2]
+    assert call_metrics(observation).completed == 3
+
+
+def test_counts_of_a_query_are_exported_to_prometheus(spark: SparkSession) -> None:
+    observation, registry = Observation(), CollectorRegistry()
+    eventful_calls(spark, observation, on_error="drop").collect()
+
+    metrics = call_metrics(observation)
+    register_call_metrics(metrics, "eventful", registry)
+
+    labels = {"operator": "eventful"}
+    assert registry.get_sample_value("async_calls_total", labels) == 50
+    assert registry.get_sample_value("async_dropped_total", labels) == 20
+    assert registry.get_sample_value("async_call_seconds_count", labels) == 40
+
+
+def test_observation_of_a_stream_is_refused(spark: SparkSession) -> None:
+    async def same(row: Row) -> Row:
+        return row
+
+    stream = spark.readStream.format("rate").load()
+
+    with pytest.raises(ValueError, match="metrics is an Observation, which is for batch queries; give a name"):
+        ordered_wait(stream, same, stream.schema, timeout=1.0, metrics=Observation())

@@ -1,0 +1,269 @@
+"""Lookup joins inside Spark, with SQLite, a real PostgreSQL server, and a user's function."""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import types as T
+
+from pipeline.lookup import (
+    FullCache,
+    FunctionTable,
+    LookupTableError,
+    PartialCache,
+    PostgresTable,
+    SqliteTable,
+    TableUnavailableError,
+)
+from pipeline.spark.async_io.lookup import lookup_join
+from pipeline.spark.call_metrics import call_metrics
+from pipeline.streaming.calls.functions import AsyncFunction
+
+if TYPE_CHECKING:
+    from ...postgres_server import PostgresServer
+
+AssertTable = Callable[[DataFrame, str, list[tuple[Any, ...]]], None]
+
+NODES = """
+    CREATE TABLE nodes (node TEXT PRIMARY KEY, rack TEXT, memory INTEGER);
+    INSERT INTO nodes VALUES ('a', 'r1', 1), ('b', NULL, 2);
+"""
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> SqliteTable:
+    path = tmp_path / "nodes.db"
+    connection = sqlite3.connect(path)
+    connection.executescript(NODES)
+    connection.close()
+    return SqliteTable(path, "nodes")
+
+
+@pytest.fixture
+def events(spark: SparkSession) -> DataFrame:
+    rows = [(1, "a"), (2, "b"), (3, "c"), (4, None), (5, "a")]
+    return spark.createDataFrame(rows, "seq int not null, node string").repartition(2)
+
+
+MATCHED = [(1, "a", "r1", 1), (2, "b", None, 2), (5, "a", "r1", 1)]
+UNMATCHED = [(3, "c", None, None), (4, None, None, None)]
+SCHEMA = "seq int, node string, rack string, memory bigint"
+
+
+@pytest.mark.parametrize("cache", ["none", PartialCache(max_rows=100), FullCache()])
+def test_a_left_join_keeps_every_row(
+    events: DataFrame, nodes: SqliteTable, assert_table: AssertTable, cache: Any
+) -> None:
+    joined = lookup_join(events, nodes, "node", cache=cache)
+
+    assert_table(joined, SCHEMA, MATCHED + UNMATCHED)
+    assert [field.nullable for field in joined.schema] == [False, True, True, True]
+
+
+def test_an_inner_join_keeps_the_matches(events: DataFrame, nodes: SqliteTable, assert_table: AssertTable) -> None:
+    assert_table(lookup_join(events, nodes, "node", "inner"), SCHEMA, MATCHED)
+
+
+def test_an_inner_join_without_columns_keeps_the_rows_whose_key_is_there(
+    events: DataFrame, nodes: SqliteTable, tmp_path: Path, assert_table: AssertTable
+) -> None:
+    keys = SqliteTable(tmp_path / "nodes.db", "nodes", columns=[])
+
+    assert_table(lookup_join(events, keys, "node", "inner"), "seq int, node string", [(1, "a"), (2, "b"), (5, "a")])
+
+
+def test_an_ordered_join_keeps_the_order(spark: SparkSession, nodes: SqliteTable) -> None:
+    df = spark.range(5000, numPartitions=1).selectExpr("id", "element_at(array('a', 'b', 'c'), int(id % 3) + 1) AS n")
+
+    joined = lookup_join(df, nodes, {"n": "node"}, ordered=True, max_batch_size=7, cache="partial").collect()
+
+    assert [row.id for row in joined] == list(range(5000))
+    assert {(row.n, row.rack) for row in joined} == {("a", "r1"), ("b", None), ("c", None)}
+
+
+def test_it_is_spark_s_own_join(spark: SparkSession, tmp_path: Path) -> None:
+    table = [(number % 7, f"k{number % 5}", number) for number in range(50)]
+    connection = sqlite3.connect(tmp_path / "t.db")
+    connection.execute("CREATE TABLE t (a INT, b TEXT, v BIGINT)")
+    connection.executemany("INSERT INTO t VALUES (?, ?, ?)", table)
+    connection.commit()
+    connection.close()
+    df = spark.range(100).selectExpr("id", "int(id % 9) AS a", "nullif(concat('k', id % 6), 'k5') AS b")
+    right = spark.createDataFrame(table, "a bigint, b string, v bigint")
+    for how in ("left", "inner"):
+        joined = lookup_join(df, SqliteTable(tmp_path / "t.db", "t"), ["a", "b"], how)  # type: ignore[arg-type]
+
+        expected = df.join(right, ["a", "b"], how).select("id", "a", "b", "v")
+
+        assert sorted(joined.collect(), key=repr) == sorted(expected.collect(), key=repr)
+
+
+def test_types_come_through(spark: SparkSession, postgres: PostgresServer, assert_table: AssertTable) -> None:
+    postgres.execute(
+        "DROP TABLE IF EXISTS things",
+        "CREATE TABLE things (id bigint, price numeric(10,2), at timestamptz, seen timestamp, tags text[], raw bytea,"
+        " ok boolean, born date, f real)",
+        "INSERT INTO things VALUES (1, 2.5, '2026-01-31 12:00+00', '2026-01-31 12:00', '{a,NULL}', '\\x00ff', true,"
+        " '2026-01-31', 0.5)",
+    )
+    df = spark.createDataFrame([(1, {"k": [1]})], "id int, m map<string,array<int>>")
+
+    joined = lookup_join(df, PostgresTable(postgres.conninfo, "things"), "id")
+
+    moment = datetime.datetime(2026, 1, 31, 12)
+    (row,) = joined.collect()
+    assert [field.dataType for field in joined.schema][2:] == [
+        T.DecimalType(10, 2),
+        T.TimestampType(),
+        T.TimestampNTZType(),
+        T.ArrayType(T.StringType()),
+        T.BinaryType(),
+        T.BooleanType(),
+        T.DateType(),
+        T.FloatType(),
+    ]
+    assert tuple(row)[:3] == (1, {"k": [1]}, Decimal("2.50"))
+    assert tuple(row)[4:] == (moment, ["a", None], b"\0\xff", True, datetime.date(2026, 1, 31), 0.5)
+    (text,) = joined.selectExpr("string(at)").collect()
+    assert tuple(text) == ("2026-01-31 12:00:00",)
+
+
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_postgres(events: DataFrame, postgres: PostgresServer, assert_table: AssertTable, cache: str) -> None:
+    postgres.execute("DROP TABLE IF EXISTS nodes", *NODES.replace("INTEGER", "bigint").split(";")[:-1])
+
+    joined = lookup_join(events, PostgresTable(postgres.conninfo, "nodes"), "node", cache=cache)
+
+    assert_table(joined, SCHEMA, MATCHED + UNMATCHED)
+
+
+def test_timestamps_dates_and_decimals_are_keys(spark: SparkSession, postgres: PostgresServer) -> None:
+    postgres.execute(
+        "DROP TABLE IF EXISTS keyed",
+        "CREATE TABLE keyed (at timestamptz, seen timestamp, born date, price numeric(10,2), v int)",
+        "INSERT INTO keyed VALUES ('2026-01-31 12:00+00', '2026-01-31 12:00', '2026-01-31', 2.5, 7)",
+    )
+    df = spark.sql(
+        "SELECT timestamp'2026-01-31 14:00:00+02:00' AS at, timestamp_ntz'2026-01-31 12:00:00' AS seen,"
+        " date'2026-01-31' AS born, 2.5BD AS price"
+    )
+
+    for cache in ("none", "full"):
+        joined = lookup_join(
+            df, PostgresTable(postgres.conninfo, "keyed"), ["at", "seen", "born", "price"], "inner", cache=cache
+        )
+
+        assert [row.v for row in joined.collect()] == [7]
+
+
+def test_a_function_is_a_table(events: DataFrame, assert_table: AssertTable) -> None:
+    async def find(node: str) -> Any:
+        return [{"rack": f"rack of {node}"}] if node != "c" else []
+
+    table = FunctionTable(find, key="node string", columns="rack string, tags struct<Big: int>")
+
+    joined = lookup_join(events, table, "node", "inner").select("seq", "rack", "tags")
+
+    expected = [(1, "rack of a", None), (2, "rack of b", None), (5, "rack of a", None)]
+    assert_table(joined, "seq int, rack string, tags struct<Big: int>", expected)
+
+
+def test_errors_are_captured_with_their_rows(events: DataFrame) -> None:
+    async def find(node: str) -> Any:
+        raise KeyError(node)
+
+    table = FunctionTable(find, key="node string", columns="rack string")
+
+    rows = lookup_join(events, table, "node", on_error="capture", retry=None).collect()
+
+    assert sorted((row.seq or row.error.input.seq, row.error and row.error.message) for row in rows) == [
+        (1, "'a'"),
+        (2, "'b'"),
+        (3, "'c'"),
+        (4, None),
+        (5, "'a'"),
+    ]
+
+
+class AwayOnce(AsyncFunction[str, Any]):
+    """Is not available when it is first asked. A file tells the processes."""
+
+    def __init__(self, sign: Path) -> None:
+        self._sign = sign
+
+    async def async_invoke_batch(self, values: list[str]) -> list[Any]:
+        if not self._sign.exists():
+            self._sign.touch()
+            raise TableUnavailableError("away")
+        return [[("r1",)] for _ in values]
+
+
+def test_retries_bridge_a_table_that_is_away(events: DataFrame, tmp_path: Path, assert_table: AssertTable) -> None:
+    table = FunctionTable(AwayOnce(tmp_path / "sign"), key="node string", columns="rack string")
+
+    joined = lookup_join(events.where("node = 'a'"), table, "node", retry_delay_s=0.001).select("seq", "rack")
+
+    assert_table(joined, "seq int, rack string", [(1, "r1"), (5, "r1")])
+
+
+def test_a_stream_is_joined(spark: SparkSession, nodes: SqliteTable, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"seq": 1, "node": "a"}\n{"seq": 2, "node": "c"}\n')
+    stream = spark.readStream.schema("seq int, node string").json(str(tmp_path / "in"))
+    joined = lookup_join(stream, nodes, "node", cache="full")
+
+    query = (
+        joined.writeStream.format("memory")
+        .queryName("lookup_joined")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+
+    rows = spark.table("lookup_joined").collect()
+    assert sorted(map(tuple, rows)) == [(1, "a", "r1", 1), (2, "c", None, None)]
+
+
+def test_calls_are_counted_on_the_driver(events: DataFrame, nodes: SqliteTable) -> None:
+    observation = Observation()
+
+    lookup_join(events, nodes, "node", metrics=observation).collect()
+
+    assert call_metrics(observation).completed == 5
+
+
+def test_a_column_of_both_gets_the_suffix(spark: SparkSession, nodes: SqliteTable) -> None:
+    df = spark.createDataFrame([("a", 10)], "Node string, Memory int")
+
+    with pytest.raises(LookupTableError, match="suffix"):
+        lookup_join(df, nodes, "node")
+    joined = lookup_join(df, nodes, "node", suffix="_table")
+
+    assert joined.columns == ["Node", "Memory", "rack", "memory_table"]
+    assert joined.collect()[0].memory_table == 1
+
+
+def test_mistakes_are_told_in_one_line_on_the_driver(
+    spark: SparkSession, events: DataFrame, nodes: SqliteTable, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    twice = events.select("node", "node")
+    for mistake, said in (
+        (lambda: lookup_join(events, nodes, "host"), "has no column 'host'; it has seq, node"),
+        (lambda: lookup_join(events, nodes, {"node": "host"}), "has no column 'host'; it has node, rack, memory"),
+        (lambda: lookup_join(events, SqliteTable(tmp_path / "nodes.db", "n"), "node"), "no such table"),
+        (lambda: lookup_join(events, PostgresTable(postgres.conninfo, "no"), "node"), "no such table"),
+        (lambda: lookup_join(events, nodes, {"seq": "node"}), "'seq' of the input is int, but .* 'node' is string"),
+        (lambda: lookup_join(twice, nodes, "node"), "has 2 columns 'node'"),
+        (lambda: lookup_join(events, nodes, "node", cache="lru"), "cache is 'lru'"),
+    ):
+        with pytest.raises(LookupTableError, match=said) as told:
+            mistake()
+        assert "\n" not in str(told.value)

@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import Row
+from pyspark.sql import types as T
+
+from pipeline.spark.async_io.arrow_types import UnsupportedTypeError, arrow_type, require_supported
+from pipeline.spark.async_io.result_values import ResultSchemaError, row_check
+from pipeline.spark.async_io.results import BatchBounds, OutputColumns, ResultWriter
+from pipeline.spark.async_io.rows import RowReader, row_maker
+from pipeline.streaming.calls.failures import CapturedError
+
+BERLIN = ZoneInfo("Europe/Berlin")
+EMPTY = T.StructType([])
+
+
+def schema_of(*fields: tuple[str, T.DataType], nullable: bool = True) -> T.StructType:
+    return T.StructType([T.StructField(name, data_type, nullable) for name, data_type in fields])
+
+
+def batch_of(schema: T.StructType, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    """The rows, checked and written as a task would write them."""
+    check = row_check(schema, dt.UTC)
+    (batch,) = ResultWriter(OutputColumns(schema, EMPTY), dt.UTC).batches([[check(row) for row in rows]])
+    return batch
+
+
+def read(schema: T.StructType, *batches: pa.RecordBatch, slice_rows: int = 500) -> list[Row]:
+    chunks: Iterator[list[Row]] = RowReader(schema, slice_rows).read(iter(batches))
+    return [row for chunk in chunks for row in chunk]
+
+
+def round_trip(data_type: T.DataType, *values: Any) -> list[Any]:
+    schema = schema_of(("value", data_type))
+    return [row.value for row in read(schema, batch_of(schema, [(value,) for value in values]))]
+
+
+STRUCT = schema_of(("name", T.StringType()), ("size", T.IntegerType()))
+
+
+@pytest.mark.parametrize(
+    ("data_type", "values"),
+    [
+        (T.BooleanType(), [True, False, None]),
+        (T.ByteType(), [-128, 127, None]),
+        (T.ShortType(), [-32768, 32767]),
+        (T.IntegerType(), [-(2**31), 2**31 - 1]),
+        (T.LongType(), [-(2**63), 2**63 - 1, None]),
+        (T.FloatType(), [0.5, None]),
+        (T.DoubleType(), [0.1, float("inf"), None]),
+        (T.StringType(), ["", "naïve", "\U0001f600", None]),
+        (T.BinaryType(), [b"", b"\x00\xff", None]),
+        (T.DateType(), [dt.date(1, 1, 1), dt.date(9999, 12, 31), None]),
+        (T.TimestampNTZType(), [dt.datetime(1969, 12, 31, 23, 59, 59, 999999), None]),
+        (T.DayTimeIntervalType(), [dt.timedelta(days=-3, microseconds=1), None]),
+        (T.DecimalType(10, 2), [Decimal("12345678.91"), Decimal("-0.05"), None]),
+        (T.DecimalType(38, 18), [Decimal("12345678901234567890.123456789012345678")]),
+        (T.NullType(), [None, None]),
+        (T.ArrayType(T.LongType()), [[1, None], [], None]),
+        (T.ArrayType(T.ArrayType(T.StringType())), [[["a"], None, []], None]),
+        (T.ArrayType(STRUCT), [[("a", 1), None], [], None]),
+        (T.MapType(T.StringType(), T.LongType()), [{"a": 1, "b": None}, {}, None]),
+        (T.MapType(T.LongType(), STRUCT), [{1: ("a", 1), 2: None}, None, {}]),
+        (STRUCT, [("a", 1), (None, None), None]),
+        (schema_of(("inner", STRUCT)), [(("a", 1),), (None,), None]),
+    ],
+    ids=lambda value: value.simpleString() if isinstance(value, T.DataType) else "",
+)
+def test_values_come_back_as_they_were_given(data_type: T.DataType, values: list[Any]) -> None:
+    assert round_trip(data_type, *values) == values
+
+
+def test_timestamp_is_aware_in_the_time_zone_of_the_session() -> None:
+    schema = schema_of(("at", T.TimestampType()))
+    moment = dt.datetime(2026, 7, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
+    batch = pa.RecordBatch.from_arrays([pa.array([moment, None], pa.timestamp("us", tz="Europe/Berlin"))], ["at"])
+
+    first, second = read(schema, batch)
+
+    assert first.at == moment
+    assert first.at.isoformat() == "2026-07-01T14:00:00.123456+02:00"
+    assert second.at is None
+
+
+def test_naive_result_for_a_timestamp_is_in_the_time_zone_of_the_session() -> None:
+    check = row_check(schema_of(("at", T.TimestampType())), BERLIN)
+
+    (moment,) = check((dt.datetime(2026, 7, 1, 12),))
+
+    assert moment == dt.datetime(2026, 7, 1, 10, tzinfo=dt.UTC)
+
+
+def test_variant_comes_back_as_it_was_given() -> None:
+    variant = T.VariantVal.parseJson('{"a": [1, "x", null]}')
+
+    first, second = round_trip(T.VariantType(), variant, None)
+
+    assert first.toJson() == '{"a":[1,"x",null]}'
+    assert second is None
+
+
+@pytest.mark.skipif(not hasattr(T, "TimeType"), reason="this Spark has no type for the time of day")
+def test_time_of_day_comes_back_as_it_was_given() -> None:
+    assert round_trip(T.TimeType(6), dt.time(1, 2, 3, 456), None) == [dt.time(1, 2, 3, 456), None]
+
+
+def test_nested_struct_is_a_row_with_names() -> None:
+    (value,) = round_trip(schema_of(("inner", STRUCT)), ({"name": "a", "size": 3},))
+
+    assert isinstance(value.inner, Row)
+    assert value.inner.name == "a"
+    assert value.asDict(recursive=True) == {"inner": {"name": "a", "size": 3}}
+
+
+def test_rows_are_read_in_slices_also_of_batches_with_an_offset() -> None:
+    schema = schema_of(("tags", T.ArrayType(STRUCT)), ("sizes", T.MapType(T.StringType(), T.LongType())))
+    rows = [([(str(i), i)] * (i % 3), {str(i): i}) for i in range(20)]
+    batch = batch_of(schema, rows)
+
+    chunks = list(RowReader(schema, slice_rows=4).read(iter([batch.slice(3, 11)])))
+
+    assert [len(chunk) for chunk in chunks] == [4, 4, 3]
+    assert [tuple(row) for chunk in chunks for row in chunk] == rows[3:14]
+
+
+def test_large_rows_are_read_in_smaller_slices() -> None:
+    schema = schema_of(("text", T.StringType()))
+    batch = batch_of(schema, [("x" * 1000,)] * 10)
+
+    chunks = list(RowReader(schema, slice_bytes=3100).read(iter([batch])))
+
+    assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]
+
+
+def test_row_behaves_as_that_of_pyspark() -> None:
+    names = ["id", "count", "with space", "id"]
+    made = row_maker(names)((1, 2, 3, 4))
+    ours, theirs = made, Row(*names)(1, 2, 3, 4)
+
+    assert ours == theirs
+    assert repr(ours) == repr(theirs)
+    assert (ours.id, ours["count"], ours["with space"]) == (theirs.id, theirs["count"], theirs["with space"])
+    assert callable(ours.count)  # a tuple's own method, as it is there
+    assert type(pickle.loads(pickle.dumps(ours))) is Row
+    assert pickle.loads(pickle.dumps(ours)).asDict() == theirs.asDict()
+    with pytest.raises(AttributeError):
+        _ = ours.missing
+
+
+# ------------------------------------------------------------------------------------------------- what does not fit
+
+COLUMNS = schema_of(("id", T.LongType()), ("name", T.StringType()))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        (1, "a"),
+        Row(1, "a"),
+        Row(id=1, name="a"),
+        Row(name="a", id=1),
+        {"name": "a", "id": 1},
+        row_maker(["id", "name"])((1, "a")),
+    ],
+    ids=["tuple", "Row without names", "Row", "Row in another order", "dict", "input row"],
+)
+def test_result_may_be_a_row_a_dict_or_a_tuple(result: Any) -> None:
+    checked = row_check(COLUMNS, dt.UTC)(result)
+
+    assert checked == (1, "a")
+    assert isinstance(checked, tuple)
+
+
+def test_what_a_dict_leaves_out_is_null() -> None:
+    assert row_check(COLUMNS, dt.UTC)({"id": 1}) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ((1,), r"\(1,\) has 1 values; the columns are id, name"),
+        (Row(1, 2, 3), "has 3 values; the columns are id, name"),
+        ({"nane": "a"}, "it has no column nane; the columns are id, name"),
+        (Row(id=1, nane="a"), "it has no column nane"),
+        (5, r"5 \(int\) is no row; return a Row, a dict or a tuple"),
+        ("ab", "is no row"),
+        ((1, 2), r"the column name of the result does not fit the schema: 2 \(int\) is no string"),
+        (("1", "a"), r"the column id .* '1' \(str\) is no bigint"),
+    ],
+)
+def test_result_that_is_no_row_of_the_schema_is_refused(result: Any, message: str) -> None:
+    with pytest.raises(ResultSchemaError, match=message):
+        row_check(COLUMNS, dt.UTC)(result)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value", "message"),
+    [
+        (T.ByteType(), 128, "128 does not fit into tinyint, which goes from -128 to 127"),
+        (T.LongType(), 2**63, "does not fit into bigint"),
+        (T.LongType(), True, "True .bool. is no bigint"),
+        (T.LongType(), 1.0, "1.0 .float. is no bigint"),
+        (T.DoubleType(), "1", "is no double"),
+        (T.DoubleType(), 10**400, "does not fit into double"),
+        (T.BooleanType(), 1, "is no boolean"),
+        (T.StringType(), 1, "is no string"),
+        (T.StringType(), "\ud800", "half of a surrogate pair"),
+        (T.BinaryType(), "x", "is no binary"),
+        (T.DateType(), dt.datetime(2026, 1, 1), "is no date"),
+        (T.TimestampType(), dt.date(2026, 1, 1), "is no timestamp"),
+        (
+            T.TimestampType(),
+            dt.datetime(9999, 12, 31, 23, tzinfo=dt.timezone(-dt.timedelta(hours=5))),
+            "years 1 to 9999",
+        ),
+        (T.TimestampNTZType(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "without a time zone"),
+        (T.DayTimeIntervalType(), 5, "is no timedelta"),
+        (T.DayTimeIntervalType(), dt.timedelta.max, "does not fit into an interval"),
+        (T.DecimalType(5, 2), Decimal("1.234"), "1.234 has 3 digits after the point, .* has room for 2; round it"),
+        (T.DecimalType(5, 2), Decimal("1000"), "3 digits before the point"),
+        (T.DecimalType(5, 2), Decimal("nan"), "is no number"),
+        (T.DecimalType(5, 2), 1.5, "is no decimal"),
+        (T.NullType(), 1, "is not null"),
+        (T.VariantType(), {"a": 1}, "is no variant"),
+        (T.ArrayType(T.LongType()), "abc", "is no list"),
+        (T.MapType(T.StringType(), T.LongType()), [1], "is no dict"),
+        (STRUCT, [1, 2], "is no row"),
+    ],
+)
+def test_value_that_does_not_fit_its_column_is_refused_with_the_column(
+    data_type: T.DataType, value: Any, message: str
+) -> None:
+    with pytest.raises(ResultSchemaError, match=message) as refused:
+        row_check(schema_of(("first", T.LongType()), ("value", data_type)), BERLIN)((1, value))
+
+    assert refused.value.column == "value"
+
+
+def test_refusal_names_the_place_in_a_nested_value() -> None:
+    inner = schema_of(("sizes", T.MapType(T.StringType(), T.ArrayType(T.IntegerType()))))
+
+    with pytest.raises(ResultSchemaError) as refused:
+        row_check(schema_of(("top", inner)), dt.UTC)({"top": {"sizes": {"a": [1, "2"]}}})
+
+    assert refused.value.column == "top.sizes['a'][1]"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (schema_of(("value", T.LongType()), nullable=False), None),
+        (schema_of(("value", T.ArrayType(T.LongType(), containsNull=False))), [1, None]),
+        (schema_of(("value", T.MapType(T.StringType(), T.LongType(), False))), {"a": None}),
+        (schema_of(("value", T.MapType(T.StringType(), T.LongType()))), {None: 1}),
+    ],
+)
+def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: Any) -> None:
+    with pytest.raises(ResultSchemaError, match="it is null"):
+        row_check(schema, dt.UTC)((value,))
+
+
+def test_numbers_of_numpy_pass_for_pythons() -> None:
+    schema = schema_of(
+        ("count", T.LongType()),
+        ("score", T.DoubleType()),
+        ("good", T.BooleanType()),
+        ("vector", T.ArrayType(T.FloatType())),
+    )
+
+    checked = row_check(schema, dt.UTC)((np.int32(3), np.float32(0.5), np.bool_(True), np.array([1.0, 2.0])))
+
+    assert checked == (3, 0.5, True, [1.0, 2.0])
+    assert [type(value) for value in checked] == [int, float, bool, list]
+
+
+_NASTY_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.decimals(),
+    st.text(st.characters()),
+    st.binary(),
+    st.dates(),
+    st.datetimes(timezones=st.none() | st.just(dt.UTC) | st.just(BERLIN)),
+    st.timedeltas(),
+    st.times(),
+)
+_SIMPLE_TYPES = [
+    T.BooleanType(),
+    T.ByteType(),
+    T.IntegerType(),
+    T.LongType(),
+    T.FloatType(),
+    T.DoubleType(),
+    T.StringType(),
+    T.BinaryType(),
+    T.DateType(),
+    T.TimestampType(),
+    T.TimestampNTZType(),
+    T.DayTimeIntervalType(),
+    T.DecimalType(7, 3),
+    T.DecimalType(38, 0),
+]
+
+
+@given(
+    value=_NASTY_VALUES,
+    data_type=st.sampled_from(_SIMPLE_TYPES),
+    nesting=st.sampled_from(["", "list", "struct", "map"]),
+)
+def test_whatever_the_check_lets_through_can_be_written(value: Any, data_type: T.DataType, nesting: str) -> None:
+    if nesting == "list":
+        value, data_type = [value], T.ArrayType(data_type)
+    elif nesting == "struct":
+        value, data_type = (value,), schema_of(("inner", data_type))
+    elif nesting == "map":
+        value, data_type = {"key": value}, T.MapType(T.StringType(), data_type)
+    schema = schema_of(("value", data_type))
+    try:
+        row_check(schema, dt.UTC)((value,))
+    except ResultSchemaError:
+        return
+
+    assert batch_of(schema, [(value,), (None,)]).num_rows == 2
+
+
+def test_types_without_a_form_in_python_are_refused_by_name() -> None:
+    nested = schema_of(("id", T.LongType()), ("spans", T.ArrayType(T.YearMonthIntervalType())))
+
+    with pytest.raises(UnsupportedTypeError, match=r"the DataFrame: the column spans .* array<interval year to month>"):
+        require_supported(nested, "the DataFrame")
+
+
+def test_table_without_columns_is_refused() -> None:
+    with pytest.raises(ValueError, match="the DataFrame has no columns"):
+        require_supported(EMPTY, "the DataFrame")
+
+
+# ------------------------------------------------------------------------------------------------------ output batches
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def writer_of(bounds: BatchBounds, clock: Clock | None = None) -> ResultWriter:
+    return ResultWriter(OutputColumns(schema_of(("text", T.StringType())), EMPTY), dt.UTC, bounds, clock or Clock())
+
+
+def test_small_chunks_go_together_into_one_batch() -> None:
+    writer = writer_of(BatchBounds(rows=5))
+
+    batches = list(writer.batches([[("a",)], [], [("b",), ("c",)], [("d",)] * 4]))
+
+    assert [batch.num_rows for batch in batches] == [5, 2]
+    assert [value for batch in batches for value in batch.column(0).to_pylist()] == ["a", "b", "c", *"dddd"]
+
+
+def test_rows_do_not_wait_for_a_full_batch_for_long() -> None:
+    clock = Clock()
+    writer = writer_of(BatchBounds(rows=100, wait_s=1.0), clock)
+    batches = writer.batches(chunk for chunk in late_chunks(clock))
+
+    assert next(batches).num_rows == 2
+
+
+def late_chunks(clock: Clock) -> Iterator[list[tuple[str]]]:
+    yield [("a",)]
+    clock.now_s = 1.0
+    yield [("b",)]
+    pytest.fail("the batch should have been written before")
+
+
+def test_batches_of_large_rows_are_bounded_in_bytes() -> None:
+    writer = writer_of(BatchBounds(rows=1000, size_bytes=10_000))
+
+    batches = list(writer.batches([[("x" * 1000,)] * 300]))
+
+    assert sum(batch.num_rows for batch in batches) == 300
+    assert max(batch.num_rows for batch in batches) <= 20
+
+
+def test_captured_error_is_a_row_of_nulls_with_the_input() -> None:
+    columns = OutputColumns(schema_of(("name", T.StringType()), nullable=False), STRUCT, error_name="error")
+    captured = CapturedError(row_maker(["name", "size"])(("in", 7)), "ValueError", "bad \ud800", 3, 12.5)
+
+    (batch,) = ResultWriter(columns, dt.UTC).batches([[("good",), captured]])
+
+    good, bad = read(columns.task_schema(), batch)
+    assert good == ("good", None)
+    assert bad.name is None
+    assert bad.error.asDict(recursive=True) == {
+        "input": {"name": "in", "size": 7},
+        "error_class": "ValueError",
+        "message": "bad \\ud800",
+        "attempts": 3,
+        "time_spent_ms": 12.5,
+    }
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [*_SIMPLE_TYPES, T.VariantType(), T.NullType(), T.ArrayType(STRUCT), T.MapType(T.StringType(), STRUCT), STRUCT],
+    ids=lambda data_type: data_type.simpleString(),
+)
+def test_row_of_metrics_has_a_value_in_columns_that_are_never_null(data_type: T.DataType) -> None:
+    metrics = schema_of(("calls", T.LongType()))
+    columns = OutputColumns(
+        schema_of(("value", data_type), nullable=False), EMPTY, metrics_name="metrics", metrics_type=metrics
+    )
+
+    batch = ResultWriter(columns, dt.UTC).metrics_batch([42])
+
+    assert batch.num_rows == 1
+    assert batch.column(1).to_pylist() == [{"calls": 42}]
+    assert batch.column(0).null_count == 0 or data_type == T.NullType()
+
+
+def test_arrow_type_of_a_struct_keeps_the_names_even_twice_the_same() -> None:
+    twice = schema_of(("a", T.LongType()), ("a", T.StringType()))
+
+    assert round_trip(twice, (1, "x")) == [(1, "x")]
+    assert str(arrow_type(twice)) == "struct<a: int64, a: string>"

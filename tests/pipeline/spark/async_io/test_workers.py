@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.spark.async_io.workers import WorkerHosts
+from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming.calls.hosts.call_host import CallHost
+from pipeline.streaming.calls.hosts.choice import make_host
+
+TIMEOUT_S = 10.0
+FOREVER_S = 3600.0
+
+
+class Connection(AsyncFunction[Any, Any]):
+    """Counts how often it was opened and says when it is closed."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.closed = threading.Event()
+
+    def open(self) -> None:
+        self.opened += 1
+
+    def close(self) -> None:
+        self.closed.set()
+
+    async def async_invoke(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def maker(connection: Connection) -> Callable[[], CallHost]:
+    def make() -> CallHost:
+        host = make_host(connection)
+        host.start()
+        return host
+
+    return make
+
+
+def never() -> CallHost:
+    pytest.fail("there was a host already")
+
+
+def test_host_is_opened_once_and_kept_for_the_next_task() -> None:
+    connection = Connection()
+    hosts = WorkerHosts(reuses_workers=True)
+    with hosts.lease("a", maker(connection), FOREVER_S) as first:
+        pass
+
+    with hosts.lease("a", never, FOREVER_S) as second:
+        assert second is first
+
+    assert connection.opened == 1
+    assert not connection.closed.is_set()
+    hosts.close()
+
+
+def test_hosts_of_other_operators_are_others() -> None:
+    connections = Connection(), Connection()
+    hosts = WorkerHosts(reuses_workers=True)
+
+    for key, connection in zip("ab", connections, strict=True):
+        with hosts.lease(key, maker(connection), FOREVER_S):
+            pass
+
+    assert [connection.opened for connection in connections] == [1, 1]
+    assert hosts.size() == 2
+    hosts.close()
+
+
+def test_host_that_nobody_uses_is_closed_after_a_while() -> None:
+    connection = Connection()
+    hosts = WorkerHosts(reuses_workers=True)
+
+    with hosts.lease("a", maker(connection), 0.0):
+        pass
+
+    assert connection.closed.wait(TIMEOUT_S)
+    assert hosts.size() == 0
+
+
+def test_host_in_use_is_not_idle() -> None:
+    """A timer that went off just as the host was taken again must not close it under the task."""
+    connection = Connection()
+    hosts = WorkerHosts(reuses_workers=True)
+    with hosts.lease("a", maker(connection), FOREVER_S) as host:
+        pass
+
+    with hosts.lease("a", never, FOREVER_S):
+        hosts._close_idle("a", host)
+
+        assert not connection.closed.is_set()
+    hosts.close()
+
+
+def test_host_is_closed_at_once_where_workers_are_not_reused() -> None:
+    connection = Connection()
+    hosts = WorkerHosts(reuses_workers=False)
+
+    with hosts.lease("a", maker(connection), FOREVER_S):
+        assert not connection.closed.is_set()
+
+    assert connection.closed.is_set()
+
+
+@pytest.mark.parametrize("ending", [ValueError("the task has failed"), GeneratorExit()])
+def test_host_is_closed_when_its_task_fails_or_is_given_up(ending: BaseException) -> None:
+    connection = Connection()
+    hosts = WorkerHosts(reuses_workers=True)
+
+    with pytest.raises(type(ending)), hosts.lease("a", maker(connection), FOREVER_S):
+        raise ending
+
+    assert connection.closed.is_set()
+    assert hosts.size() == 0
+
+
+def test_what_open_raises_is_raised_and_nothing_is_kept() -> None:
+    def make() -> CallHost:
+        raise ConnectionError("no")
+
+    hosts = WorkerHosts(reuses_workers=True)
+
+    with pytest.raises(ConnectionError, match="no"), hosts.lease("a", make, FOREVER_S):
+        pass
+
+    assert hosts.size() == 0
+
+
+def test_two_tasks_of_one_process_have_a_host_each_and_one_is_kept() -> None:
+    connections = Connection(), Connection()
+    hosts = WorkerHosts(reuses_workers=True)
+
+    with hosts.lease("a", maker(connections[0]), FOREVER_S), hosts.lease("a", maker(connections[1]), FOREVER_S):
+        pass
+
+    assert [connection.closed.is_set() for connection in connections] == [True, False]
+    assert hosts.size() == 1
+    hosts.close()
+
+
+def test_close_closes_all_that_are_kept_and_those_in_use() -> None:
+    connections = Connection(), Connection()
+    hosts = WorkerHosts(reuses_workers=True)
+    with hosts.lease("a", maker(connections[0]), FOREVER_S):
+        pass
+
+    with hosts.lease("b", maker(connections[1]), FOREVER_S):
+        hosts.close()
+
+        assert all(connection.closed.is_set() for connection in connections)
+        assert hosts.size() == 0
+    hosts.close()
+
+
+# ------------------------------------------------------------------------------------------------ the end of a process
+
+# As pyspark.daemon does between two tasks: back to the default handlers, then wait for the next task.
+_WORKER = """
+import os, signal, sys
+from pipeline.spark.async_io.worker_end import call_at_worker_end
+
+call_at_worker_end(lambda: os.write(1, b"closed "), 10.0)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+if {forks}:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+os.write(1, b"ready ")
+{ending}
+"""
+
+
+def run_worker(ending: str, number: signal.Signals | None = None, forks: bool = False) -> tuple[str, int]:
+    """What a worker that ends in this way has written, and its exit code."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _WORKER.format(ending=ending, forks=forks)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as worker:
+        assert worker.stdout is not None
+        start = worker.stdout.read(len("ready ")).decode()
+        if number is not None:
+            os.kill(worker.pid, number)
+        rest = worker.stdout.read().decode()
+        return start + rest, worker.wait(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_signal_to_an_idle_worker_calls_back_and_ends_it(number: signal.Signals) -> None:
+    assert run_worker("sys.stdin.read()", number) == ("ready closed ", -number)
+
+
+@pytest.mark.parametrize(("ending", "status"), [("os._exit(3)", 3), ("sys.exit(4)", 4), ("pass", 0)])
+def test_worker_that_leaves_calls_back_once(ending: str, status: int) -> None:
+    assert run_worker(ending) == ("ready closed ", status)
+
+
+def test_child_of_a_worker_does_not_call_back() -> None:
+    assert run_worker("os._exit(0)", forks=True) == ("ready closed ", 0)
+
+
+def test_handler_of_the_user_is_left_alone() -> None:
+    ending = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine ')); os.kill(os.getpid(), signal.SIGTERM)"
+
+    assert run_worker(ending) == ("ready mine closed ", 0)

@@ -1,0 +1,197 @@
+"""The page as text: what stands on it for literal rows, and what it does with names that are markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from typing import Any
+
+import pytest
+
+from pipeline.spark.report.page.page import render_page
+from pipeline.spark.report.page.page_views import ROWS_SHOWN, Figure
+
+from .page_rows import Tables, page_data, small_tables
+
+NASTY = '</script><img src=x onerror="alert(1)">\'&amp;'
+
+
+def rendered(rows: Tables, **more: Any) -> str:
+    return render_page(page_data(rows, **more), [Figure("Span", "100 s")])
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return rendered(small_tables())
+
+
+def cells(page: str, table: str) -> list[list[str]]:
+    """The rows of a table as they read, the head first."""
+    found = re.search(rf'<table id="table-{table}">(.*?)</table>', page, re.DOTALL)
+    assert found is not None, f"no table {table}"
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", found[1])]
+    return [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in rows]
+
+
+def drawings(page: str) -> dict[str, Any]:
+    """Plotly's data of each plot, by the plot's title."""
+    found = re.findall(r'<h3>([^<]*)</h3>(?:(?!<h3>).)*?class="drawing">(.*?)</script>', page, re.DOTALL)
+    return {title: json.loads(text) for title, text in found}
+
+
+def test_every_table_of_the_report_is_on_the_page(page: str) -> None:
+    assert set(re.findall(r'<table id="table-([a-z_-]+)"', page)) == {
+        "waiting-by-queue",
+        "waiting-by-user",
+        "critical-paths",
+        "applications",
+        "node-peaks",
+        "failures",
+        "stuck-entities",
+        "unknown-transitions",
+        "events-by-type",
+        "slowest-handlers",
+        "time-in-state",
+        "mined-graph",
+    }
+
+
+def test_every_plot_is_drawn(page: str) -> None:
+    assert list(drawings(page)) == [
+        "Applications by final state",
+        "Waiting time per queue",
+        "States of the applications over time",
+        "Critical paths",
+        "Use of the cluster over time",
+        "Containers over time",
+        "Use of the nodes over time",
+        "Use by the queues over time",
+        "Highest use of the nodes",
+        "Events in the queue over time",
+        "Latency over time",
+        "Slowest handlers",
+        "Time in handlers by type of event",
+        "Time in state: RMAppx",
+    ]
+    assert page.count('<svg class="graph"') == 2
+
+
+def test_cells_read_as_a_person_would_write_them(page: str) -> None:
+    assert cells(page, "waiting-by-queue") == [
+        ["Queue", "Applications", "Median wait", "95\u00a0%", "Longest", "Never placed"],
+        ["qx", "2", "1.5 s", "1 min 30 s", "1 min 30 s", "1"],
+    ]
+    assert cells(page, "slowest-handlers")[1] == ["7", "ATypex", "GOx", "appx", "2.5 ms", "5 s"]
+    assert cells(page, "node-peaks")[1][2:5] == ["2 GiB of 1 GiB", "1 of 1", "\u2013"]
+
+
+def test_cells_carry_what_they_are_sorted_by(page: str) -> None:
+    assert re.findall(r'data-value="([^"]*)">1 min 30 s<', page)[:2] == ["90.0", "90.5"]
+    # What is not known has no value, and goes last.
+    assert re.search(r'<td class="number" data-value="">\u2013</td>', page)
+
+
+def test_heads_are_buttons_in_heads_of_columns(page: str) -> None:
+    heads = re.findall(r"<th [^>]*>.*?</th>", page)
+
+    assert len(heads) > 80
+    for head in heads:
+        assert re.fullmatch(r'<th scope="col" class="(number)?"><button type="button">[^<]+</button></th>', head)
+
+
+def test_what_ought_not_to_be_is_red(page: str) -> None:
+    assert '<td class="number bad" data-value="2.0">2 GiB of 1 GiB</td>' in page
+    assert '<td class="bad" data-value="1">yes</td>' in page
+    assert '<td class="number bad" data-value="2">2</td>' in page
+
+
+def test_an_empty_journal_has_a_page_that_says_so() -> None:
+    page = render_page(page_data({})._replace(first_at=None, last_at=None), [])
+
+    assert "Journal /some/journal, which is empty." in page
+    assert drawings(page) == {}
+    assert page.count("Nothing to show: the journal has no such rows.") == 13
+    assert page.count('<p class="empty">None.</p>') == 12
+
+
+def test_no_more_rows_are_shown_than_are_told() -> None:
+    row = small_tables()["slowest_handlers"][0]
+
+    page = rendered({"slowest_handlers": [row] * (ROWS_SHOWN + 1)})
+
+    assert len(cells(page, "slowest-handlers")) == 1 + ROWS_SHOWN
+    assert f"The first {ROWS_SHOWN} rows. All rows: tables/slowest_handlers (Parquet)." in page
+
+
+def test_damage_is_told_in_red_with_every_line_up_to_twenty() -> None:
+    page = rendered(small_tables(), damage=[f"segment-{number}.journal: <cut>" for number in range(1, 23)])
+
+    assert re.search(r'<div class="figure bad">\s*<div class="name">Damage</div>\s*<div class="value">22</div>', page)
+    assert re.findall(r"<li>([^<]*)</li>", page) == [f"segment-{n}.journal: &lt;cut&gt;" for n in range(1, 21)]
+    assert "And 2 more: dispatcher journal verify lists all." in page
+
+
+def test_a_sound_journal_has_no_damage_on_its_page(page: str) -> None:
+    assert 'id="damage"' not in page
+    assert ">Damage<" not in page
+
+
+def test_a_comparison_comes_first_and_tells_both_values_and_the_change() -> None:
+    page = rendered(small_tables(), compared_with="/other/journal")
+
+    assert cells(page, "comparison") == [
+        ["Of", "What", "Before", "After", "Change"],
+        ["queue qx", "wait p95", "1 min 30 s", "45 s", "-50 %"],
+    ]
+    assert page.index('id="comparison"') < page.index('id="applications"')
+    assert "Before is /other/journal, after is /some/journal." in page
+    assert drawings(page)["What has changed the most"]["data"][0]["x"] == [-50.0]
+
+
+def test_without_a_second_journal_nothing_is_compared(page: str) -> None:
+    assert 'id="comparison"' not in page
+
+
+def test_names_that_are_markup_stay_text_in_tables_graphs_and_plots() -> None:
+    page = rendered(small_tables(NASTY), damage=[NASTY], compared_with=NASTY)
+
+    assert "<img" not in without_plotly(page)
+    assert without_plotly(page).count("<script") == 1 + len(drawings(page))
+    assert cells(page, "slowest-handlers")[1][3] == f"app{NASTY}"
+    # Plotly reads labels as markup, so there they are escaped once more.
+    [timeline] = drawings(page)["States of the applications over time"]["data"]
+    assert timeline["y"] == ['app&lt;/script&gt;&lt;img src=x onerror="alert(1)"&gt;\'&amp;amp;']
+
+
+def test_the_policy_lets_the_pages_own_two_scripts_run_and_no_other(page: str) -> None:
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+
+    assert policy is not None
+    assert len(scripts) == 2
+    sources = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    assert html.unescape(policy[1]) == (
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_the_same_rows_give_the_same_page(page: str) -> None:
+    assert rendered(small_tables()) == page
+
+
+def test_a_run_in_virtual_time_has_a_length_and_one_in_real_time_has_dates() -> None:
+    data = page_data({})
+
+    virtual = render_page(data, [])
+    real = render_page(data._replace(first_at=1_700_000_000 * 10**9, last_at=1_700_000_060 * 10**9), [])
+
+    assert "Journal /some/journal, 1 min 40 s of virtual time." in virtual
+    assert "from 2023-11-14 22:13:20 UTC to 2023-11-14 22:14:20 UTC in the clock of the run." in real
+
+
+def without_plotly(page: str) -> str:
+    return re.sub(r"<script>.*?</script>", "", page, count=1, flags=re.DOTALL)

@@ -1,0 +1,73 @@
+"""What went wrong, by cause: against literal rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.spark.report.tables.failures_by_cause import failures
+
+EVENTS = "seq long, event_class string, event_type string, entity string, outcome string, error string"
+MOVES = (
+    "seq long, machine string, entity string, from_state string, event_type string, to_state string, at long, "
+    "valid boolean"
+)
+SCHEMA = (
+    "subject string, result string, event_class string, event_type string, from_state string, error_class string, "
+    "count long, first_seq long, last_seq long, example_entity string, example_error string"
+)
+APP_1, APP_2, APP_3 = (f"application_0_000{number}" for number in (1, 2, 3))
+
+
+def found(spark: SparkSession, events: list[tuple[Any, ...]], moves: list[tuple[int, str, str, str]]) -> DataFrame:
+    rows = [(seq, machine, entity, *what.split(), 0, True) for seq, machine, entity, what in moves]
+    return failures(spark.createDataFrame(events, EVENTS), spark.createDataFrame(rows, MOVES))
+
+
+def test_events_are_told_by_type_and_error(spark: SparkSession, assert_table: Any) -> None:
+    events = [
+        (4, "AType", "A", "x", "failed", "ValueError: second"),
+        (2, "AType", "A", None, "failed", "ValueError: first: of two"),
+        (3, "AType", "A", "y", "failed", "KeyError"),
+        (5, "BType", "B", None, "unregistered", None),
+        (6, "AType", "A", "z", "handled", None),
+    ]
+
+    rows = [
+        ("event", "failed", "AType", "A", None, "ValueError", 2, 2, 4, None, "ValueError: first: of two"),
+        ("event", "failed", "AType", "A", None, "KeyError", 1, 3, 3, "y", "KeyError"),
+        ("event", "unregistered", "BType", "B", None, None, 1, 5, 5, None, None),
+    ]
+    assert_table(found(spark, events, []), SCHEMA, rows)
+
+
+def test_an_end_is_told_by_what_decided_it_and_not_by_what_stored_it(spark: SparkSession, assert_table: Any) -> None:
+    moves = [
+        (1, "RMApp", APP_1, "ACCEPTED ATTEMPT_REGISTERED RUNNING"),
+        (2, "RMApp", APP_1, "RUNNING ATTEMPT_FAILED FINAL_SAVING"),
+        (3, "RMApp", APP_1, "FINAL_SAVING APP_UPDATE_SAVED FAILED"),
+        (4, "RMApp", APP_2, "RUNNING KILL KILLING"),
+        (5, "RMApp", APP_2, "KILLING ATTEMPT_KILLED FINAL_SAVING"),
+        (6, "RMApp", APP_2, "FINAL_SAVING APP_UPDATE_SAVED KILLED"),
+        (7, "RMApp", APP_3, "RUNNING KILL KILLING"),
+        (8, "RMApp", APP_3, "KILLING ATTEMPT_KILLED FINAL_SAVING"),
+        (9, "RMApp", APP_3, "FINAL_SAVING APP_UPDATE_SAVED KILLED"),
+        (10, "RMAppAttempt", "appattempt_0_0001_000001", "FINAL_SAVING ATTEMPT_UPDATE_SAVED FAILED"),
+        (11, "RMApp", "application_0_0004", "NEW_SAVING APP_SAVE_FAILED FAILED"),
+        (12, "RMApp", "application_0_0005", "FINISHING ATTEMPT_FINISHED FINISHED"),
+        (13, "RMNode", "h1:1", "RUNNING EXPIRE LOST"),
+    ]
+
+    attempt = "appattempt_0_0001_000001"
+    rows = [
+        ("RMApp", "FAILED", None, "ATTEMPT_FAILED", "RUNNING", None, 1, 3, 3, APP_1, None),
+        ("RMApp", "KILLED", None, "KILL", "RUNNING", None, 2, 6, 9, APP_2, None),
+        ("RMAppAttempt", "FAILED", None, "ATTEMPT_UPDATE_SAVED", "FINAL_SAVING", None, 1, 10, 10, attempt, None),
+        ("RMApp", "FAILED", None, "APP_SAVE_FAILED", "NEW_SAVING", None, 1, 11, 11, "application_0_0004", None),
+    ]
+    assert_table(found(spark, [], moves), SCHEMA, rows)
+
+
+def test_where_nothing_failed_there_is_nothing_to_tell(spark: SparkSession, assert_table: Any) -> None:
+    assert_table(found(spark, [], []), SCHEMA, [])

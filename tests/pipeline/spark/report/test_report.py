@@ -1,0 +1,395 @@
+"""The report: its tables, its page and its headline figures."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+
+from dispatcher.errors import ConfigError, DispatcherError, JournalError
+from pipeline.cli import commands as cli
+from pipeline.spark import Report, write_report
+from pipeline.spark.report.follow.follow import FollowProgress
+
+SECOND = 1_000_000_000
+NASTY = "<script>alert(1)</script>"
+TABLES = {
+    "application_timeline",
+    "applications",
+    "applications_by_final_state",
+    "containers",
+    "containers_over_time",
+    "critical_paths",
+    "event_times",
+    "events_by_type",
+    "failures",
+    "gpu_device_peaks",
+    "key_figures",
+    "mined_graph",
+    "node_peaks",
+    "node_usage",
+    "node_utilisation",
+    "queue_depth",
+    "queue_utilisation",
+    "run_totals",
+    "slowest_handlers",
+    "stuck_entities",
+    "time_in_state",
+    "transition_counts",
+    "unknown_transitions",
+    "waiting_by_queue",
+    "waiting_by_user",
+}
+
+
+@pytest.fixture(scope="module")
+def declared(spark: SparkSession) -> DataFrame:
+    kinds = ["NEW START NEW_SAVING", "NEW_SAVING APP_SAVE_FAILED FAILED"]
+    rows = [("RMApp", *kind.split()) for kind in kinds]
+    rows += [("RMContainer", "NEW", "START", "ALLOCATED"), ("RMNode", "NEW", "STARTED", "RUNNING")]
+    return spark.createDataFrame(rows, "machine string, from_state string, event_type string, to_state string")
+
+
+@pytest.fixture(scope="module")
+def run(module_journal: Any) -> Path:
+    """Two applications with nasty names, two nodes of which one is oversubscribed, and a refused transition."""
+    module_journal.node(1, "h1:1", memory_mb=1024, gpus=2)
+    module_journal.node(2, "h2:1")
+    module_journal.submit(3, "application_0_0001", 1, name=NASTY, queue=f"</script>{NASTY}")
+    module_journal.submit(4, "application_0_0002", 1)
+    module_journal.allocate(5, "container_0_0001_01_000001", "h1:1", 3)
+    module_journal.allocate(6, "container_0_0001_01_000002", "h1:1", 3, gpus=1, gpu_milli=500, gpu_devices=[1])
+    module_journal.move(7, "RMApp", "application_0_0001", "NEW_SAVING APP_SAVE_FAILED FAILED", at=5)
+    module_journal.move(8, "RMApp", "application_0_0001", "FAILED START FAILED", at=5, valid=False)
+    module_journal.event(8, "RMAppEventType", "START", "application_0_0001", 9, outcome="failed", error="ValueError: x")
+    return module_journal.path
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession, run: Path, declared: DataFrame) -> Report:
+    return write_report(spark, run, run.parent / "written", declared=declared)
+
+
+@pytest.fixture
+def tables_at_hand(report: Report, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of every journal are those of `report`, and take no time."""
+
+    def write_tables(
+        _: SparkSession, tables: Any, folder: Path, declared: DataFrame, *, digests: Any
+    ) -> dict[str, DataFrame]:
+        shutil.copytree(report.tables, folder, dirs_exist_ok=True)
+        return {"key_figures": spark.read.parquet(str(folder / "key_figures"))}
+
+    monkeypatch.setattr("pipeline.spark.report.report.write_tables", write_tables)
+
+
+def test_headline_figures_are_those_of_the_journal(report: Report, run: Path) -> None:
+    assert report == Report(
+        page=run.parent / "written" / "report.html",
+        tables=run.parent / "written" / "tables",
+        events=7,
+        failed_events=1,
+        applications=2,
+        applications_by_final_state={"FAILED": 1, "NEW_SAVING": 1},
+        containers=2,
+        nodes=2,
+        oversubscribed_nodes=1,
+        transitions=8,
+        unknown_transitions=1,
+        first_at=0,
+        last_at=9 * SECOND,
+    )
+    assert report.span_s == 9.0
+
+
+def test_every_table_can_be_read_back(report: Report, spark: SparkSession) -> None:
+    assert {table.name for table in report.tables.iterdir()} == TABLES
+
+    for name in ("containers", "waiting_by_user", "mined_graph"):
+        assert spark.read.parquet(str(report.tables / name)).count() > 0
+
+
+def test_the_page_loads_nothing(report: Report) -> None:
+    page = report.page.read_text(encoding="utf-8")
+
+    assert re.findall(r"""(?:src|href)\s*=\s*["']?\s*(?:https?:)?//[^"'\s>]*""", without_plotly(page)) == []
+    assert re.findall(r"<(?:link|iframe|img|object|embed)\b|@import|<script\s+src", without_plotly(page)) == []
+    assert "default-src 'none'" in page
+
+
+def test_plotly_is_in_the_page_once(report: Report) -> None:
+    assert report.page.read_text(encoding="utf-8").count("* plotly.js v") == 1
+
+
+def test_names_from_the_journal_are_text_and_not_markup(report: Report) -> None:
+    page = without_plotly(report.page.read_text(encoding="utf-8"))
+
+    assert NASTY not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_the_page_tells_what_is_wrong(report: Report) -> None:
+    page = report.page.read_text(encoding="utf-8")
+
+    for name, number, whole in [
+        ("Failed events", 1, "of 7 events"),
+        ("Oversubscribed nodes", 1, "of 2 nodes"),
+        ("Unknown transitions", 1, "of 8 transitions"),
+    ]:
+        assert re.search(rf"{name}</div>\s*<div class=\"value\">{number}</div>\s*<div class=\"detail\">{whole}<", page)
+
+
+def without_plotly(page: str) -> str:
+    """The page without the first script, which is Plotly's own: its text is full of addresses it never loads."""
+    return re.sub(r"<script>.*?</script>", "", page, count=1, flags=re.DOTALL)
+
+
+@pytest.mark.usefixtures("tables_at_hand")
+def test_a_second_report_replaces_tables_and_page_only(
+    report: Report, spark: SparkSession, run: Path, declared: DataFrame, tmp_path: Path
+) -> None:
+    (tmp_path / "tables" / "comparison").mkdir(parents=True)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "report.html").write_text("old")
+
+    again = write_report(spark, run, tmp_path, declared=declared)
+
+    assert again == replace(report, page=tmp_path / "report.html", tables=tmp_path / "tables")
+    assert again.page.read_text(encoding="utf-8") == report.page.read_text(encoding="utf-8")
+    assert {table.name for table in again.tables.iterdir()} == TABLES
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("table", ["events", "transitions"])
+def test_a_journal_with_one_empty_table_is_reported(
+    journal: Any, spark: SparkSession, declared: DataFrame, tmp_path: Path, table: str
+) -> None:
+    if table == "transitions":
+        journal.event(1, "AType", "A")
+    else:
+        journal.move(1, "RMContainer", "container_0_0001_01_000001", "NEW START ALLOCATED", at=1_700_000_000)
+
+    report = write_report(spark, journal.path, tmp_path / "report", declared=declared)
+
+    assert (report.events, report.transitions, report.span_s) == ((0, 1, 0.0) if table == "events" else (1, 0, 0.0))
+    assert "Nothing to show" in report.page.read_text(encoding="utf-8")
+
+
+def test_tables_from_elsewhere_are_held_against_the_resource_managers_own_machines(
+    journal: Any, spark: SparkSession, tmp_path: Path
+) -> None:
+    journal.submit(1, "application_0_0001")
+    journal.event(2, "RMAppEventType", "KILL", "application_0_0001")
+    journal.move(2, "RMApp", "application_0_0001", "NEW_SAVING KILL KILLED")
+    journal.event(3, "RMNodeEventType", "STARTED", "h1:1")
+    journal.move(3, "RMNode", "h1:1", "NEW STARTED RUNNING")
+
+    report = write_report(spark, "rm.log", tmp_path / "report", tables=journal.tables())
+
+    assert (report.transitions, report.unknown_transitions, report.damage) == (3, 1, ())
+    assert "Journal rm.log, " in report.page.read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("tables_at_hand")
+def test_a_journal_that_lacks_a_segment_is_reported_and_says_so(
+    journal: Any, spark: SparkSession, declared: DataFrame, tmp_path: Path
+) -> None:
+    for seq in (1, 3, 5):  # each in a segment of its own, as there are gaps between
+        journal.event(seq, "AType", "A")
+    (journal.path / "segment-00000002.journal").unlink()
+
+    report = write_report(spark, journal.path, tmp_path / "report", declared=declared)
+
+    [line] = report.damage
+    assert "2" in line
+    assert line in without_plotly(report.page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("tables_at_hand")
+def test_a_second_journal_is_compared_with(
+    journal: Any, run: Path, spark: SparkSession, declared: DataFrame, tmp_path: Path
+) -> None:
+    journal.submit(1, "application_0_0001")
+
+    compared = write_report(spark, run, tmp_path / "report", declared=declared, compare=journal.path)
+
+    changes = spark.read.parquet(str(compared.tables / "comparison"))
+    [applications] = changes.where("subject = 'run' and metric = 'applications'").collect()
+    assert (applications["before"], applications["after"], applications["change"]) == (2.0, 2.0, 0.0)
+    assert f"Before is {journal.path}, after is {run}." in compared.page.read_text(encoding="utf-8")
+    assert (tmp_path / "report" / "before" / "key_figures").is_dir()
+
+
+def test_without_a_journal_no_folder_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="no such journal folder"):
+        write_report(spark, tmp_path / "nothing", tmp_path / "report")
+
+    assert not (tmp_path / "report").exists()
+
+
+def test_an_output_that_is_a_file_is_refused_in_one_line(
+    run: Path, spark: SparkSession, declared: DataFrame, tmp_path: Path
+) -> None:
+    (tmp_path / "report").write_text("not a folder")
+
+    with pytest.raises(DispatcherError, match=f"{tmp_path}/report: the report cannot be written here"):
+        write_report(spark, run, tmp_path / "report", declared=declared)
+
+
+@pytest.fixture
+def shown() -> Callable[[Report], str]:
+    def show(report: Report) -> str:
+        console = Console(width=80, record=True, file=StringIO())
+        cli.print_report(report, console)
+        return console.export_text()
+
+    return show
+
+
+SUMMARY = Report(
+    page=Path("/some/folder/report.html"),
+    tables=Path("/some/folder/tables"),
+    events=150_000,
+    failed_events=2,
+    applications=1_000,
+    applications_by_final_state={"FINISHED": 990, "FAILED": 10},
+    containers=11_000,
+    nodes=40,
+    oversubscribed_nodes=0,
+    transitions=90_000,
+    unknown_transitions=3,
+    first_at=0,
+    last_at=90 * SECOND,
+)
+
+
+def test_the_summary_has_the_figures_and_the_page(shown: Callable[[Report], str]) -> None:
+    lines = [" ".join(line.split()) for line in shown(SUMMARY).splitlines()]
+
+    assert lines == [
+        "Applications 1,000",
+        "FINISHED 990",
+        "FAILED 10",
+        "Containers 11,000 on 40 nodes",
+        "Events 150,000 in 1 min 30 s of the run's clock",
+        "Failed events 2 of 150,000",
+        "Unknown transitions 3 of 90,000",
+        "Oversubscribed nodes 0 of 40",
+        "Page: /some/folder/report.html",
+        "Tables: /some/folder/tables",
+    ]
+
+
+def test_damage_is_in_the_summary_with_its_first_lines(shown: Callable[[Report], str]) -> None:
+    damage = [f"segment-0000000{number}.journal: a frame is cut" for number in range(1, 13)]
+
+    lines = [" ".join(line.split()) for line in shown(replace(SUMMARY, damage=damage)).splitlines()]
+
+    assert lines[8:10] == ["Damage 12 passed over in the journal", damage[0]]
+    assert lines.count(damage[9]) == 1
+    assert lines[-3:] == [damage[9], "Page: /some/folder/report.html", "Tables: /some/folder/tables"]
+
+
+def test_a_long_path_is_not_cut(shown: Callable[[Report], str]) -> None:
+    page = Path("/" + "long/" * 40 + "report.html")
+
+    assert str(page) in shown(replace(SUMMARY, page=page))
+
+
+@pytest.mark.parametrize(("output", "folder"), [(None, "report"), ("elsewhere", "elsewhere")])
+def test_the_command_writes_beside_the_journal_unless_told_otherwise(
+    run: Path,
+    report: Report,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    output: str | None,
+    folder: str,
+) -> None:
+    asked: list[Any] = []
+    # The command stops the Spark that it started; this one belongs to all tests.
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: asked.append(master) or _Borrowed(spark))
+    monkeypatch.setattr("pipeline.spark.write_report", lambda _, *paths, **more: asked.append((paths, more)) or report)
+
+    cli.report(run, run.parent / output if output else None, master="local[7]", compare=run if output else None)
+
+    assert asked == ["local[7]", ((run, run.parent / folder), {"compare": run if output else None})]
+    assert "Oversubscribed nodes" in capsys.readouterr().out
+
+
+def test_a_journal_cannot_be_compared_while_it_is_followed(run: Path) -> None:
+    with pytest.raises(ConfigError, match="--follow and --compare: choose one"):
+        cli.report(run, compare=run, follow=True)
+
+
+class _Follower:
+    """A journal that grows twice and is interrupted then."""
+
+    def __init__(self) -> None:
+        self.events = iter([1, 1, 5])
+        self.written = 0
+        self.is_stopped = False
+
+    def progress(self) -> FollowProgress:
+        return FollowProgress(next(self.events), 0, 1, 1, 0)
+
+    def wait(self, timeout_s: float) -> bool:
+        return False
+
+    def write_tables(self) -> None:
+        self.written += 1
+        if self.written == 2:
+            signal.raise_signal(signal.SIGINT)
+            self.events = iter([5])
+
+    def __enter__(self) -> _Follower:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.is_stopped = True
+
+
+def test_following_writes_the_report_when_there_is_more_and_ends_with_a_signal(
+    run: Path,
+    report: Report,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    follower, asked = _Follower(), []
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: _Borrowed(spark))
+    monkeypatch.setattr(
+        "pipeline.spark.report.follow.follow.follow_journal", lambda *args, **more: asked.append(args) or follower
+    )
+    monkeypatch.setattr(cli, "FOLLOW_INTERVAL_S", 0.001)
+
+    cli.report(run, report.page.parent, follow=True)
+
+    assert asked == [(spark, run, report.page.parent)]
+    assert (follower.written, follower.is_stopped) == (2, True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "report written" in line] == [
+        "1 events, 0 transitions: report written",
+        "5 events, 0 transitions: report written",
+    ]
+    assert any(line.startswith("Page: ") for line in lines)
+
+
+class _Borrowed:
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __enter__(self) -> SparkSession:
+        return self._spark
+
+    def __exit__(self, *exc: object) -> None:
+        pass

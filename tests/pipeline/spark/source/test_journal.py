@@ -1,0 +1,206 @@
+"""Reading a journal's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dispatcher.errors import JournalError
+from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
+from dispatcher.journal.format.segments import Manifest, segment_path
+from pipeline.journal.arrow import UnknownColumnError
+from pipeline.spark import read_journal
+from pipeline.spark.source import journal as journal_module
+from pipeline.spark.source.journal import journal_damage, journal_failure, table_schema
+
+EVENT_SCHEMA = (
+    "seq long, dispatcher string, event_class string, event_type string, entity string, enqueued_at long, "
+    "started_at long, finished_at long, queue_ns long, handling_ns long, outcome string, error string, payload string, "
+    "accepted_seq long, redelivered boolean"
+)
+TRANSITION_SCHEMA = (
+    "seq long, machine string, entity string, from_state string, event_type string, to_state string, at long, "
+    "valid boolean"
+)
+
+
+def damage_one_byte(segment: Path) -> None:
+    """In its second frame, the first one with rows."""
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"\xffDJF", 1) + 100] ^= 1
+    segment.write_bytes(data)
+
+
+def test_rows_come_back_with_nulls_where_there_is_nothing(journal: Any, assert_table: Any) -> None:
+    journal.event(1, "AType", "A", queue_ns=5, handling_ns=7, outcome="failed", error="ValueError: x")
+    journal.event(2, "AType", "B", "ünï", accepted_seq=9, redelivered=True, payload={"a": 1}, enqueued_at=-30)
+    journal.move(1, "RMApp", "application_0_0001", "NEW START NEW_SAVING", at=2)
+
+    events, transitions = journal.read()
+
+    failed = (1, "rm", "AType", "A", None, 0, 0, 0, 5, 7, "failed", "ValueError: x", None, None, False)
+    handled = (2, "rm", "AType", "B", "ünï", -30, 0, 0, 30, 0, "handled", None, '{"a": 1}', 9, True)
+    assert_table(events, EVENT_SCHEMA, [failed, handled])
+    assert_table(
+        transitions,
+        TRANSITION_SCHEMA,
+        [(1, "RMApp", "application_0_0001", "NEW", "START", "NEW_SAVING", 2_000_000_000, True)],
+    )
+
+
+def test_both_tables_are_those_that_are_read_without_spark(journal: Any) -> None:
+    """Four segments, one of them of two frames, and seqs with gaps."""
+    for seq in (1, 2, 3, 10, 11, 20, 30):
+        journal.submit(seq, f"application_0_{seq}", at=seq)
+    journal.event(12, "AType", "A", enqueued_at=3, at=5, error="Ä", outcome="failed")
+
+    for table, found in zip(TABLES, journal.read(), strict=True):
+        rows = [{key: value for key, value in row.asDict().items() if value is not None} for row in found.collect()]
+        assert sorted(rows, key=repr) == sorted(read_rows(journal.path, table), key=repr)
+
+
+def test_files_that_are_no_closed_segments_are_not_read(journal: Any) -> None:
+    journal.event(1, "AType", "A")
+    segment = segment_path(journal.path, 1)
+    (journal.path / ".segment-00000002.journal.open").write_bytes(segment.read_bytes())
+    (journal.path / "segment-x.journal").write_text("not a segment")
+
+    assert journal.read().events.count() == 1
+
+
+def test_a_table_without_rows_is_empty(journal: Any, assert_table: Any) -> None:
+    journal.event(1, "AType", "A")
+
+    assert_table(journal.read().transitions, TRANSITION_SCHEMA, [])
+
+
+def test_a_journal_without_a_closed_segment_has_empty_tables(journal: Any, assert_table: Any) -> None:
+    assert_table(journal.read().events, EVENT_SCHEMA, [])
+
+
+def test_a_folder_without_a_journal_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match=f"^{tmp_path}: not a journal") as raised:
+        read_journal(spark, tmp_path)
+
+    assert "\n" not in str(raised.value)
+
+
+def test_a_relative_path_is_looked_up_in_the_current_folder(
+    journal: Any, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are somewhere else."""
+    journal.event(1, "AType", "A")
+    monkeypatch.chdir(journal.path.parent)
+
+    assert read_journal(spark, "journal").events.count() == 1
+
+
+def test_a_uri_of_a_file_is_a_path(journal: Any, spark: SparkSession) -> None:
+    journal.event(1, "AType", "A")
+
+    assert read_journal(spark, journal.path.as_uri()).events.count() == 1
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/journal", "hdfs://host:1/journal", "file://host/journal"])
+def test_a_uri_of_another_file_system_is_refused(spark: SparkSession, uri: str) -> None:
+    with pytest.raises(JournalError, match=f"^{uri}: .* given as /path or file:///path"):
+        read_journal(spark, uri)
+
+
+def test_columns_that_were_asked_for_come_alone(journal: Any, spark: SparkSession, assert_table: Any) -> None:
+    journal.event(1, "AType", "A", "a")
+
+    events, transitions = read_journal(spark, journal.path, columns={"events": ["entity", "seq"]})
+
+    assert_table(events, "entity string, seq long", [("a", 1)])
+    assert transitions.schema == table_schema(TRANSITIONS)
+
+
+def test_an_unknown_column_is_refused_before_anything_runs(journal: Any, spark: SparkSession) -> None:
+    journal.event(1, "AType", "A")
+
+    with pytest.raises(UnknownColumnError, match=r"table events has no column state\. It has seq, dispatcher, "):
+        read_journal(spark, journal.path, columns={"events": ["state"]})
+
+
+@pytest.mark.parametrize("table", [EVENTS, TRANSITIONS])
+def test_the_schema_has_the_declared_columns_in_order(table: Any) -> None:
+    declared = [(column.name, "bigint" if column.type == "long" else column.type) for column in table.columns]
+
+    assert [(field.name, field.dataType.simpleString()) for field in table_schema(table)] == declared
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(journal: Any) -> Path:
+    """Three segments: one sound, one with a damaged frame and a whole one, one that is gone."""
+    journal.event(1, "AType", "A")
+    journal.event(11, "AType", "A")
+    journal.event(12, "AType", "A", enqueued_at=-1)
+    journal.event(21, "AType", "A")
+    path: Path = journal.path
+    damage_one_byte(segment_path(path, 2))
+    segment_path(path, 3).unlink()
+    return path
+
+
+def test_damaged_frames_are_passed_over_and_the_others_are_read(damaged: Path, spark: SparkSession) -> None:
+    found = read_journal(spark, damaged).events.collect()
+
+    assert sorted(row.seq for row in found) == [1, 12]
+
+
+def test_the_folder_tells_what_is_missing(damaged: Path) -> None:
+    assert journal_damage(damaged) == ["segment-00000003.journal: is missing"]
+
+
+def test_with_spark_every_byte_is_checked(damaged: Path, spark: SparkSession) -> None:
+    lines = journal_damage(damaged, spark=spark)
+
+    assert lines[0] == "segment-00000002.journal: 1 of 2 events and 0 of 0 transitions are left"
+    assert lines[1].startswith("segment-00000002.journal: ")
+    assert lines[1].endswith(" are no whole frame")
+    assert lines[2:] == ["segment-00000003.journal: is missing"]
+
+
+def test_of_much_damage_the_first_lines_and_a_count_are_told(
+    damaged: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "_LINES", 1)
+
+    assert journal_damage(damaged, spark=spark) == [
+        "segment-00000002.journal: 1 of 2 events and 0 of 0 transitions are left",
+        f"2 more; see: dispatcher journal verify {damaged}",
+    ]
+
+
+def test_a_sound_journal_has_no_damage(journal: Any, spark: SparkSession) -> None:
+    journal.submit(1, "application_0_0001")
+
+    assert journal_damage(journal.path, spark=spark) == []
+
+
+def test_fail_fast_fails_a_job_that_meets_damage_and_says_where_in_one_line(damaged: Path, spark: SparkSession) -> None:
+    Manifest(1, 2, True).write(damaged, sync=False)
+
+    with pytest.raises(PySparkException) as raised:
+        read_journal(spark, damaged, mode="FAILFAST").events.collect()
+
+    failure = journal_failure(raised.value)
+    assert failure is not None
+    assert failure.startswith(f"{damaged}: damaged journal: segment-00000002.journal: ")
+    assert failure.endswith(f"See: dispatcher journal verify {damaged}")
+    assert "\n" not in failure
+
+
+def test_fail_fast_fails_before_any_task_where_a_segment_is_missing(damaged: Path, spark: SparkSession) -> None:
+    with pytest.raises(PySparkException) as raised:
+        read_journal(spark, damaged, mode="FAILFAST").events.collect()
+
+    assert "segment-00000003.journal: is missing" in (journal_failure(raised.value) or "")

@@ -1,0 +1,262 @@
+"""The journal as a data source: options, schemas, and what filters pass over."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+)
+from pyspark.sql.types import StructType
+
+from dispatcher.errors import DispatcherError, JournalError
+from dispatcher.journal import EVENTS, TRANSITIONS
+from dispatcher.journal.format.segments import segment_path
+from pipeline.spark import read_journal
+from pipeline.spark.source.journal import journal_failure
+from pipeline.spark.source.journal_source import FORMAT, JournalSource, register_journal
+from pipeline.spark.source.journal_source_filters import conditions_of
+
+SECOND = 1_000_000_000
+
+
+def source(folder: Path, **options: str) -> JournalSource:
+    return JournalSource(CaseInsensitiveDict({"path": str(folder), "table": "events", **options}))
+
+
+@pytest.fixture
+def spread(journal: Any) -> Path:
+    """Three segments, of seq and time 1, 11 and 21."""
+    for seq in (1, 11, 21):
+        journal.event(seq, "AType", "A" if seq < 20 else "B", at=seq)
+        journal.move(seq, "RMApp", "a", "NEW START RUNNING", at=seq)
+    path: Path = journal.path
+    return path
+
+
+def numbers(partitions: list[InputPartition]) -> list[str]:
+    return [Path(part[0]).name[-9:-8] for partition in partitions for part in partition.value]
+
+
+# -- filters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("filters", "ranges", "values"),
+    [
+        ([GreaterThan(("seq",), 5), LessThanOrEqual(("seq",), 9)], {"seq": (6, 9)}, {}),
+        ([GreaterThanOrEqual(("seq",), 5), GreaterThan(("seq",), 7)], {"seq": (8, None)}, {}),
+        (
+            [EqualTo(("started_at",), 5), LessThan(("finished_at",), 9)],
+            {"started_at": (5, 5), "finished_at": (None, 8)},
+            {},
+        ),
+        ([In(("enqueued_at",), (7, 3, None))], {"enqueued_at": (3, 7)}, {}),
+        ([EqualTo(("event_type",), "A"), In(("event_type",), ("A", "B"))], {}, {"event_type": frozenset({"A"})}),
+        ([EqualNullSafe(("outcome",), "failed")], {}, {"outcome": frozenset({"failed"})}),
+        ([Not(EqualTo(("seq",), 1)), IsNotNull(("seq",)), StringContains(("outcome",), "x")], {}, {}),
+        ([EqualTo(("entity",), "a"), EqualTo(("a", "seq"), 1)], {}, {}),
+        ([EqualTo(("seq",), None), GreaterThan(("seq",), 1.5)], {}, {}),
+        ([EqualTo(("at",), 1), EqualTo(("machine",), "RMApp")], {}, {}),
+    ],
+)  # fmt: skip
+def test_filters_become_conditions_where_a_frame_can_tell(filters: list[Filter], ranges: Any, values: Any) -> None:
+    found = conditions_of(filters, EVENTS)
+
+    assert (found.ranges, found.values) == (ranges, values)
+
+
+def test_transitions_have_columns_of_their_own() -> None:
+    found = conditions_of([EqualTo(("valid",), False), GreaterThan(("at",), 4)], TRANSITIONS)
+
+    assert (found.ranges, found.values) == ({"at": (5, None)}, {"valid": frozenset({False})})
+
+
+def test_segments_are_pruned_and_all_filters_left_to_spark(spread: Path) -> None:
+    asked = source(spread, pushFilters="true")
+    reader = asked.reader(asked.schema())
+    filters = [GreaterThan(("started_at",), 11 * SECOND), EqualTo(("entity",), "a")]
+
+    left = reader.pushFilters(filters)
+
+    assert [id(one) for one in left] == [id(one) for one in filters]
+    assert numbers(list(reader.partitions())) == ["3"]
+    again = pickle.loads(pickle.dumps(reader))
+    assert numbers(again.partitions()) == ["3"]
+
+
+def damage_third(journal: Path) -> None:
+    """Its rows are looked for only where it is not passed over."""
+    segment = segment_path(journal, 3)
+    segment.write_bytes(segment.read_bytes().replace(b"AType", b"ATypf"))
+
+
+def test_pushed_filters_give_the_rows_that_spark_alone_would(spread: Path, spark: SparkSession) -> None:
+    damage_third(spread)
+    register_journal(spark)
+
+    def load(table: str) -> DataFrame:
+        reader = spark.read.format(FORMAT).option("pushFilters", "true").option("mode", "FAILFAST")
+        return reader.option("table", table).load(str(spread))
+
+    found = load("events").where(f"started_at <= {11 * SECOND}").select("seq").orderBy("seq").collect()
+    assert [row.seq for row in found] == [1, 11]
+    assert load("events").where("seq between 2 and 12").count() == 1
+    assert load("transitions").where(f"at < {11 * SECOND} and machine = 'RMApp'").count() == 1
+    with pytest.raises(PySparkException):
+        load("events").where("seq > 11").collect()
+
+
+def test_a_query_has_the_rows_that_the_one_before_it_has_filtered_out(spread: Path, spark: SparkSession) -> None:
+    events = read_journal(spark, spread).events
+
+    assert events.where("seq > 11").count() == 1
+    assert events.count() == 3
+    both = events.where("seq = 1").join(events.where("seq = 21").withColumnRenamed("seq", "other"), how="cross")
+    assert both.count() == 1
+
+
+def test_since_and_until_are_exact_and_pass_over_segments(spread: Path, spark: SparkSession) -> None:
+    damage_third(spread)
+    columns = {"events": ["seq"], "transitions": ["entity", "seq"]}
+
+    events, transitions = read_journal(
+        spark, spread, columns=columns, mode="FAILFAST", since=2 * SECOND, until=11 * SECOND + 1
+    )
+
+    assert (events.columns, [row.seq for row in events.collect()]) == (["seq"], [11])
+    assert [row.seq for row in transitions.collect()] == [11]
+    assert read_journal(spark, spread, until=11 * SECOND).events.count() == 1
+
+
+def test_a_time_that_is_none_is_refused(spread: Path) -> None:
+    asked = source(spread, since="yesterday")
+
+    with pytest.raises(JournalError, match=r"the option since is 'yesterday'; give it a time in Unix ns"):
+        asked.reader(asked.schema())
+
+
+# -- schemas and options -----------------------------------------------------------------------------------------------
+
+
+def test_a_schema_of_the_user_is_what_is_decoded(spread: Path, spark: SparkSession, assert_table: Any) -> None:
+    register_journal(spark)
+
+    def reader() -> DataFrameReader:
+        return spark.read.format(FORMAT).option("table", "events")
+
+    assert_table(
+        reader().schema("event_type string, seq long not null").load(str(spread)),
+        "event_type string, seq long",
+        [("A", 1), ("A", 11), ("B", 21)],
+    )
+    assert_table(
+        reader().option("columns", "seq, outcome").load(str(spread)).where("seq = 1"),
+        "seq long, outcome string",
+        [(1, "handled")],
+    )
+
+
+def test_an_unknown_column_fails_before_any_task(spread: Path, spark: SparkSession) -> None:
+    register_journal(spark)
+
+    with pytest.raises(PySparkException) as raised:
+        spark.read.format(FORMAT).option("table", "events").schema("seq long, sate string").load(str(spread)).collect()
+
+    failure = journal_failure(raised.value)
+    assert failure is not None
+    assert failure.startswith("the journal's table events has no column sate. It has seq, dispatcher, ")
+
+
+def test_a_column_of_another_type_is_refused(spread: Path) -> None:
+    with pytest.raises(DispatcherError, match=r"events\.seq is of the type bigint, not timestamp\. Read it as that"):
+        source(spread).reader(StructType().add("seq", "timestamp"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"table": "event"}, "the option table is 'event'; give it one of: events, transitions, damage"),
+        ({"mode": "DROPMALFORMED"}, "the option mode is 'DROPMALFORMED'; give it one of: PERMISSIVE, FAILFAST"),
+        ({"failOnDataLoss": "no"}, "the option failOnDataLoss is 'no'; give it one of: true, false"),
+        ({"maxSegmentsPerTrigger": "0"}, "the option maxSegmentsPerTrigger is '0'; give it a number from 1 on"),
+        ({"table": "damage"}, "the table damage cannot be streamed"),
+        ({"path": "s3://b/j"}, "^s3://b/j: "),
+    ],
+)
+def test_an_option_with_a_value_that_it_cannot_have_is_refused(tmp_path: Path, options: Any, said: str) -> None:
+    with pytest.raises(DispatcherError, match=said):
+        source(tmp_path, **options).streamReader(StructType().add("problem" if "damage" in said else "seq", "long"))
+
+
+def test_a_path_is_needed() -> None:
+    with pytest.raises(DispatcherError, match="there is no path"):
+        JournalSource(CaseInsensitiveDict({"table": "events"})).reader(StructType().add("seq", "long"))
+
+
+def test_registering_again_does_nothing(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    register_journal(spark)
+    register_journal(spark)
+
+    assert "previously registered" not in capfd.readouterr().err
+
+
+def test_damage_is_a_table(spread: Path, spark: SparkSession, assert_table: Any) -> None:
+    register_journal(spark)
+    segment_path(spread, 2).write_bytes(b"nothing")
+
+    found = spark.read.format(FORMAT).option("table", "damage").load(str(spread))
+
+    name = "segment-00000002.journal"
+    assert_table(
+        found,
+        "segment string, offset long, length long, problem string",
+        [
+            (name, 0, 7, f"{name}: 7 bytes from byte 0 on are no whole frame"),
+            (name, None, None, f"{name}: has no end"),
+        ],
+    )
+
+
+# -- Spark Connect -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
+    for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
+        pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        session = ConnectSession.builder.remote(connect_url).create()
+        yield session
+        session.stop()
+
+
+def test_a_journal_is_read_over_connect(spread: Path, connect: Any) -> None:
+    events, transitions = read_journal(connect, spread)
+
+    assert sorted(row.seq for row in events.where("seq > 5").collect()) == [11, 21]
+    assert transitions.count() == 3
+    with pytest.raises(PySparkException) as raised:
+        read_journal(connect, spread / "nothing").events.collect()
+    assert journal_failure(raised.value) == f"{spread}/nothing: no such journal folder"

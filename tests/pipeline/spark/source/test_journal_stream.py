@@ -1,0 +1,228 @@
+"""The journal as a stream: each closed segment once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from dispatcher import JournalWriter
+from dispatcher.errors import JournalError
+from dispatcher.journal.format.segments import Manifest, segment_path
+from pipeline.spark import read_journal
+from pipeline.spark.source.journal import journal_failure, stream_journal
+from pipeline.spark.source.journal_source import JournalSource
+from pipeline.spark.source.journal_source_stream import JournalStreamReader
+
+limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="admission control needs Spark 4.2")
+
+TIMEOUT_S = 120
+
+
+class Job(Enum):
+    STARTED = 1
+
+
+class JobEvent:
+    type = Job.STARTED
+    entity = "job_1"
+    payload = None
+
+
+class Growing:
+    """A journal that gets segments of two events each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer: JournalWriter | None = None
+
+    def grow(self, segments: int = 1) -> None:
+        self._writer = self._writer or JournalWriter(self.path)
+        for _ in range(segments):
+            for _ in range(2):
+                self._writer.begin(self._writer.seq + 1)
+                self._writer.event("rm", JobEvent(), 0, 0, "handled")
+            self._writer.flush()
+            self._writer.roll()
+
+    def retire(self, upto: int) -> None:
+        """As retention does: the manifest first."""
+        Manifest(upto + 1, max(upto, self._writer.segments_closed if self._writer else 0)).write(self.path, sync=False)
+        for number in range(1, upto + 1):
+            segment_path(self.path, number).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Growing]:
+    journal = Growing(tmp_path / "journal")
+    yield journal
+    journal.close()
+
+
+def stream_reader(path: Path, **options: str) -> JournalStreamReader:
+    source = JournalSource(CaseInsensitiveDict({"path": str(path), "table": "events", **options}))
+    reader = source.streamReader(StructType().add("seq", "long"))
+    assert isinstance(reader, JournalStreamReader)
+    return reader
+
+
+def seqs(reader: JournalStreamReader, start: int, end: int) -> list[int]:
+    partitions = reader.partitions({"segment": start}, {"segment": end})
+    return sorted(row["seq"] for part in partitions for batch in reader.read(part) for row in batch.to_pylist())
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_journal_there_is_nothing_to_read_yet(tmp_path: Path) -> None:
+    reader = stream_reader(tmp_path / "nothing")
+
+    assert reader.initialOffset() == {"segment": 0}
+    assert reader.latestOffset({"segment": 0}, limits.ReadAllAvailable()) == {"segment": 0}
+    assert reader.partitions({"segment": 0}, {"segment": 0}) == []
+
+
+def test_a_batch_has_the_segments_between_its_offsets_however_often_it_is_read(growing: Growing) -> None:
+    growing.grow(3)
+    reader = stream_reader(growing.path)
+
+    assert reader.latestOffset({"segment": 0}, limits.ReadAllAvailable()) == {"segment": 3}
+    assert reader.latestOffset() == {"segment": 3}
+    assert seqs(reader, 1, 3) == [3, 4, 5, 6]
+    assert seqs(reader, 1, 3) == [3, 4, 5, 6]
+
+
+def test_a_batch_has_no_more_segments_than_the_limit(growing: Growing) -> None:
+    growing.grow(5)
+    reader = stream_reader(growing.path, maxSegmentsPerTrigger="2")
+    limit = reader.getDefaultReadLimit()
+
+    assert limit == limits.ReadMaxFiles(2)
+    assert reader.latestOffset({"segment": 0}, limit) == {"segment": 2}
+    assert reader.latestOffset({"segment": 4}, limit) == {"segment": 5}
+    assert reader.latestOffset({"segment": 0}, limits.ReadAllAvailable()) == {"segment": 5}
+    assert reader.reportLatestOffset() == {"segment": 5}
+
+
+def test_available_now_ends_where_the_journal_ended_at_the_start(growing: Growing) -> None:
+    growing.grow(2)
+    reader = stream_reader(growing.path)
+    reader.prepareForTriggerAvailableNow()
+    growing.grow(1)
+
+    assert reader.latestOffset({"segment": 0}, limits.ReadAllAvailable()) == {"segment": 2}
+    assert reader.latestOffset({"segment": 2}, limits.ReadAllAvailable()) == {"segment": 2}
+
+
+def test_a_stream_begins_at_what_retention_has_left(growing: Growing) -> None:
+    growing.grow(3)
+    growing.retire(2)
+    reader = stream_reader(growing.path, maxSegmentsPerTrigger="1")
+
+    assert reader.initialOffset() == {"segment": 2}
+    assert reader.latestOffset({"segment": 0}, reader.getDefaultReadLimit()) == {"segment": 3}
+
+
+def test_a_segment_that_is_gone_before_it_was_planned_is_an_error(growing: Growing) -> None:
+    growing.grow(3)
+    growing.retire(2)
+
+    with pytest.raises(JournalError, match=r"00000001\.journal: was removed by retention .* the option failOnDataLoss"):
+        seqs(stream_reader(growing.path), 0, 3)
+
+
+def test_a_segment_that_is_gone_before_it_was_read_is_an_error(growing: Growing) -> None:
+    growing.grow(1)
+    reader = stream_reader(growing.path)
+    [partition] = reader.partitions({"segment": 0}, {"segment": 1})
+    segment_path(growing.path, 1).unlink()
+
+    with pytest.raises(JournalError, match=r"segment-00000001\.journal: is missing, and the stream has not read it"):
+        list(reader.read(partition))
+
+
+def test_without_fail_on_data_loss_it_is_logged_and_passed_over(
+    growing: Growing, caplog: pytest.LogCaptureFixture
+) -> None:
+    growing.grow(3)
+    growing.retire(2)
+
+    with caplog.at_level(logging.WARNING):
+        found = seqs(stream_reader(growing.path, failOnDataLoss="false"), 0, 3)
+
+    assert found == [5, 6]
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "segment-00000001.journal: was removed by retention before it was read; passed over",
+        "segment-00000002.journal: was removed by retention before it was read; passed over",
+    ]
+
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+
+def run(events: DataFrame, folder: Path) -> StreamingQuery:
+    """Runs until all has been read that there is now, into folder/out."""
+    writer = events.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start(str(folder / "out"))
+    query.awaitTermination(TIMEOUT_S)
+    return query
+
+
+def rows_per_batch(query: StreamingQuery) -> list[int]:
+    return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+
+def written(spark: SparkSession, folder: Path) -> list[int]:
+    return sorted(row.seq for row in spark.read.schema("seq long").parquet(str(folder / "out")).collect())
+
+
+def test_a_restarted_query_goes_on_where_it_stopped(growing: Growing, spark: SparkSession, tmp_path: Path) -> None:
+    def stream(**options: Any) -> DataFrame:
+        return stream_journal(spark, growing.path, columns={"events": ["seq", "entity"]}, **options).events
+
+    growing.grow(3)
+    first = run(stream(max_segments_per_trigger=2), tmp_path)
+
+    assert rows_per_batch(first) == [4, 2]
+    batch = read_journal(spark, growing.path).events.collect()
+    assert written(spark, tmp_path) == sorted(row.seq for row in batch) == [1, 2, 3, 4, 5, 6]
+
+    growing.grow(3)
+    growing.retire(4)
+    with pytest.raises(StreamingQueryException) as raised:
+        run(stream(), tmp_path)
+    assert (journal_failure(raised.value) or "").startswith(f"{growing.path}: segment-00000004.journal: was removed")
+
+    run(stream(fail_on_data_loss=False), tmp_path)
+    assert written(spark, tmp_path) == [1, 2, 3, 4, 5, 6, 9, 10, 11, 12]
+
+
+def test_a_stream_waits_for_its_journal(growing: Growing, spark: SparkSession) -> None:
+    query = (
+        stream_journal(spark, growing.path)
+        .events.writeStream.format("memory")
+        .queryName("waiting")
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        assert spark.table("waiting").count() == 0
+        growing.grow(2)
+        query.processAllAvailable()
+        assert sorted(row.seq for row in spark.table("waiting").collect()) == [1, 2, 3, 4]
+    finally:
+        query.stop()

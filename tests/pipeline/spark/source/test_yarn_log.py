@@ -1,0 +1,307 @@
+"""Logs of Hadoop's daemons as Spark tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
+from pipeline.cli.yarn import yarn_log
+from pipeline.spark.report.tables.jobs import transition_counts
+from pipeline.spark.report.tables.usage import container_intervals
+from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
+from pipeline.yarnlog import YarnLogError
+
+AssertTable = Callable[[DataFrame, str, list[tuple[Any, ...]]], None]
+
+LOGHUB = Path(__file__).resolve().parents[4].parent / "shared" / "data" / "loghub" / "Hadoop_2k.log"
+# 2021-11-23 10:06:36.708 UTC
+AT = 1_637_661_996_708_000_000
+AHEAD = "2021-11-23 10:06:36,708"
+CONTAINER = "container_1637633166384_0001_01_000001"
+REFUSED = "a.InvalidStateTransitionException: Invalid event: START at NEW"
+FILE_2 = 1 << 40
+
+RM_LOG = f"""\
+STARTUP_MSG: no record yet
+{AHEAD} INFO a.AsyncDispatcher: Registering class a.RMAppEventType for class a.Dispatcher
+{AHEAD} INFO a.RMAppImpl: application_1_0001 State change from NEW to RUNNING on event = START
+{AHEAD} INFO a.RMContainerImpl: {CONTAINER} Container Transitioned from NEW to ALLOCATED
+{AHEAD} INFO a.RMAuditLogger: USER=ann\tOPERATION=AM Allocated Container\tTARGET=Scheduler\tRESULT=SUCCESS
+{AHEAD} ERROR a.RMNodeImpl: Can't handle this event at current state
+{REFUSED}
+\tat a.b(C.java:1)
+{AHEAD} INFO a.AsyncDispatcher: Size of event-queue is 1000
+{AHEAD} INFO a.AsyncDispatcher: Event type: NODE_UPDATE, Event record counter: 900
+{AHEAD} INFO a.EventDispatcher: Very low remaining capacity on Schedulerevent queue: 7
+{AHEAD} INFO a.RMContainerImpl: {CONTAINER} Container Transitioned from ALLOCATED to KILLED
+"""
+NM_LOG = f"""\
+{AHEAD} INFO [Container Monitor] a.ContainerImpl: Container {CONTAINER} transitioned from NEW to DONE
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "1-rm.log").write_text(RM_LOG)
+    (folder / "2-nm.log").write_bytes(NM_LOG.encode() + b"\xff\r\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> YarnLogTables:
+    # Stored once: each test would start a Python worker to read two small files.
+    return read_yarn_log(spark, folder).stored(spark, tmp_path_factory.mktemp("stored"))
+
+
+def test_each_line_is_of_one_event_or_unparsed(tables: YarnLogTables, folder: Path, assert_table: AssertTable) -> None:
+    counted = [(row.file, row.line, row.line_count) for row in tables.events.orderBy("seq").collect()]
+
+    rm, nm = str(folder / "1-rm.log"), str(folder / "2-nm.log")
+    assert counted == [
+        *[(rm, line, 1) for line in (2, 3, 4, 5)],
+        (rm, 6, 3),
+        *[(rm, line, 1) for line in (9, 10, 11, 12)],
+        (nm, 1, 2),
+    ]
+    assert_table(
+        tables.unparsed,
+        "seq long, file string, line long, text string",
+        [(1, rm, 1, "STARTUP_MSG: no record yet")],
+    )
+
+
+def test_events_have_the_columns_of_the_journal_and_more(tables: YarnLogTables, folder: Path) -> None:
+    names = [column.name for column in EVENTS.columns]
+    assert tables.events.columns == [*names, "kind", "file", "level", "thread", "logger", "text", "line", "line_count"]
+
+    moved, refused = (tables.events.where(f"seq = {seq}").first() for seq in (FILE_2 + 1, 6))
+
+    assert moved is not None
+    assert moved.asDict() == {
+        "seq": FILE_2 + 1,
+        "dispatcher": "2-nm.log",
+        "event_class": "ContainerEventType",
+        "event_type": "",
+        "entity": CONTAINER,
+        "enqueued_at": AT,
+        "started_at": AT,
+        "finished_at": AT,
+        "queue_ns": None,
+        "handling_ns": None,
+        "outcome": "handled",
+        "error": None,
+        "payload": None,
+        "accepted_seq": None,
+        "redelivered": False,
+        "kind": "transition",
+        "file": str(folder / "2-nm.log"),
+        "level": "INFO",
+        "thread": "Container Monitor",
+        "logger": "a.ContainerImpl",
+        "text": NM_LOG + "\ufffd",
+        "line": 1,
+        "line_count": 2,
+    }
+    assert refused is not None
+    assert (refused.event_class, refused.event_type, refused.entity) == ("RMNodeEventType", "START", None)
+    assert (refused.outcome, refused.error) == ("failed", REFUSED)
+    assert refused.text.endswith("\tat a.b(C.java:1)")
+
+
+def test_transitions_have_the_columns_of_the_journal_and_the_line(
+    tables: YarnLogTables, folder: Path, assert_table: AssertTable
+) -> None:
+    names = [column.name for column in TRANSITIONS.columns]
+    assert tables.transitions.columns == [*names, "file", "line", "is_told"]
+    rm, nm = str(folder / "1-rm.log"), str(folder / "2-nm.log")
+    assert_table(
+        tables.transitions,
+        "seq long, machine string, entity string, from_state string, event_type string, to_state string, at long, "
+        "valid boolean, file string, line long, is_told boolean",
+        [
+            (3, "RMApp", "application_1_0001", "NEW", "START", "RUNNING", AT, True, rm, 3, True),
+            (4, "RMContainer", CONTAINER, "NEW", "START", "ALLOCATED", AT, True, rm, 4, False),
+            (6, "RMNode", "", "NEW", "START", "NEW", AT, False, rm, 6, True),
+            (12, "RMContainer", CONTAINER, "ALLOCATED", "KILL", "KILLED", AT, True, rm, 12, False),
+            (FILE_2 + 1, "NMContainer", CONTAINER, "NEW", "", "DONE", AT, True, nm, 1, False),
+        ],
+    )
+
+
+def test_the_journal_of_a_log_has_the_columns_and_the_nulls_of_one(tables: YarnLogTables) -> None:
+    for table, schema in zip(tables.journal, (EVENTS, TRANSITIONS), strict=True):
+        never_null = [column.name for column in schema.columns if not column.nullable]
+
+        assert table.columns == [column.name for column in schema.columns]
+        assert all(None not in row for row in table.select(*never_null).collect())
+
+
+def test_queues_registrations_and_audit_lines_have_tables_of_their_own(
+    tables: YarnLogTables, folder: Path, assert_table: AssertTable
+) -> None:
+    rm = str(folder / "1-rm.log")
+    assert_table(
+        tables.queue_sizes,
+        "seq long, at long, file string, line long, queue string, event_type string, size long, room_left long",
+        [
+            (9, AT, rm, 9, "AsyncDispatcher", None, 1000, None),
+            (10, AT, rm, 10, "AsyncDispatcher", "NODE_UPDATE", 900, None),
+            (11, AT, rm, 11, "Scheduler", None, None, 7),
+        ],
+    )
+    assert_table(
+        tables.registrations,
+        "seq long, at long, file string, line long, event_class string, handler_class string",
+        [(2, AT, rm, 2, "a.RMAppEventType", "a.Dispatcher")],
+    )
+    [audit] = tables.audit.collect()
+    assert audit[:5] == (5, AT, rm, 5, "a.RMAuditLogger")
+    told = {name: value for name, value in audit.asDict().items() if value is not None}
+    assert (told["user"], told["operation"], told["target"], told["result"]) == (
+        "ann",
+        "AM Allocated Container",
+        "Scheduler",
+        "SUCCESS",
+    )
+    assert "queuename" in tables.audit.columns
+    assert "queuename" not in told
+
+
+def test_what_is_not_in_the_tables_is_listed_with_file_and_line(
+    tables: YarnLogTables, folder: Path, assert_table: AssertTable
+) -> None:
+    rm = str(folder / "1-rm.log")
+    assert_table(
+        not_in_table(tables.transitions),
+        "file string, line long, machine string, entity string, from_state string, event_type string, "
+        "to_state string, violation string, at long",
+        [
+            (
+                rm,
+                3,
+                "RMApp",
+                "application_1_0001",
+                "NEW",
+                "START",
+                "RUNNING",
+                "RMApp: START does not lead from NEW to RUNNING, only to NEW_SAVING",
+                AT,
+            )
+        ],
+    )
+    checked = conformance(tables.transitions).orderBy("seq").collect()
+    assert [(row.machine, row.is_declared) for row in checked] == [
+        ("RMApp", True),
+        ("RMContainer", True),
+        ("RMNode", True),
+        ("RMContainer", True),
+        ("NMContainer", False),
+    ]
+
+
+def test_the_jobs_of_the_report_run_on_a_log(spark: SparkSession, tables: YarnLogTables) -> None:
+    [container] = container_intervals(*tables.journal).collect()
+    counts = transition_counts(tables.journal.transitions, declared_for(spark, tables.transitions)).collect()
+
+    assert (container.container, container.application) == (CONTAINER, "application_1637633166384_0001")
+    assert (container.started_seq, container.end_state) == (4, "KILLED")
+    assert {(row.machine, row.to_state): row.declared for row in counts} == {
+        ("RMApp", "RUNNING"): False,
+        ("RMContainer", "ALLOCATED"): True,
+        ("RMContainer", "KILLED"): True,
+        ("RMNode", "NEW"): False,
+        ("NMContainer", "DONE"): True,  # there is no table that it could be in
+    }
+
+
+def test_a_move_without_its_event_is_declared_if_any_event_makes_it(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "rm.log"
+    log.write_text(
+        f"{AHEAD} INFO a.RMAppImpl: application_1_0001 State change from SUBMITTED to FINAL_SAVING\n"
+        f"{AHEAD} INFO a.RMAppImpl: application_1_0001 State change from FINISHED to NEW\n"
+    )
+    transitions = read_yarn_log(spark, log, time_zone="Europe/Berlin").transitions.persist()
+
+    counts = transition_counts(transitions, declared_for(spark, transitions)).collect()
+
+    assert {(row.from_state, row.event_type): row.declared for row in counts} == {
+        ("SUBMITTED", ""): True,
+        ("FINISHED", ""): False,
+    }
+    assert {row.at for row in transitions.collect()} == {AT - 3600 * 1_000_000_000}
+    transitions.unpersist()
+
+
+def test_where_there_is_no_log_it_says_so_at_once(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(YarnLogError, match="no such file or folder"):
+        read_yarn_log(spark, tmp_path / "none.log")
+    with pytest.raises(YarnLogError, match="'Mars' is no time zone"):
+        read_yarn_log(spark, folder, time_zone="Mars")
+
+
+def test_the_command_reports_on_the_tables(
+    spark: SparkSession,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reported = []
+
+    def write_report(_: SparkSession, named: Path, output: Path, *, declared: DataFrame, tables: Any) -> str:
+        reported.append((named, output, declared.columns, tables.events.count(), tables.transitions.count()))
+        return "report"
+
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master: nullcontext(spark))
+    monkeypatch.setattr("pipeline.spark.write_report", write_report)
+    monkeypatch.setattr("pipeline.cli.commands.print_report", lambda report, console: console.print(f"The {report}"))
+
+    yarn_log([folder], output=tmp_path)
+
+    assert reported == [(folder, tmp_path, ["machine", "from_state", "event_type", "to_state"], 10, 5)]
+    assert "The report\nLog as tables: " in capsys.readouterr().out
+
+
+@pytest.fixture
+def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
+    """A session of Spark Connect beside the classic one, which serves it."""
+    for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
+        pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        session = ConnectSession.builder.remote(connect_url).create()
+        yield session
+        session.stop()
+
+
+def test_a_log_is_read_over_connect(connect: Any, folder: Path, tmp_path: Path) -> None:
+    tables = read_yarn_log(connect, folder).stored(connect, tmp_path)
+
+    assert tables.unparsed.count() == 1
+    assert [row.line for row in not_in_table(tables.transitions).collect()] == [3]
+    assert [row.size for row in tables.queue_sizes.orderBy("seq").collect()] == [1000, 900, None]
+    assert declared_for(connect, tables.transitions).count() > 0
+
+
+def test_of_a_real_log_every_line_is_in_one_table_and_each_transition_is_checked(spark: SparkSession) -> None:
+    if not LOGHUB.is_file():
+        pytest.skip("no Hadoop log of loghub beside this checkout")
+    tables = read_yarn_log(spark, LOGHUB)
+
+    lines = [row.line for row in tables.events.select("line").union(tables.unparsed.select("line")).collect()]
+    checked = conformance(tables.transitions).collect()
+
+    assert sorted(lines) == list(range(1, 2001))
+    assert len(checked) == 67
+    assert [(row.line, row.entity) for row in checked if row.violation is not None] == [
+        (799, "attempt_1445144423722_0020_m_000003_0")
+    ]

@@ -1,0 +1,933 @@
+"""Hosts: where calls run, how their answers come back, hooks, cancellation, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dispatcher.errors import RejectedExecutionError
+from dispatcher.mailbox import MailboxExecutor, TaskMailbox
+from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
+from pipeline.streaming.calls.hosts.choice import make_host
+from pipeline.streaming.calls.hosts.loop_host import LoopHost
+
+from .harness import TIMEOUT_S, HandFunction, Harness, Parking, until
+
+
+class Desk:
+    """Submits calls to a host from the test's thread, which is the mailbox thread, and collects the answers."""
+
+    def __init__(self, host: CallHost) -> None:
+        self.host = host
+        self.mailbox = TaskMailbox()
+        self.mailbox._parking = Parking(self.mailbox, None)  # type: ignore[assignment]
+        self.executor = MailboxExecutor(self.mailbox, 0)
+        self.box = AnswerBox(self.executor.execute, self._fetch)
+        self.answered: list[Call] = []
+        self.mails = 0
+
+    def submit(self, *values: Any) -> list[Call]:
+        calls = [Call(value, self.box) for value in values]
+        for call in calls:
+            self.host.submit(call)
+        return calls
+
+    def wait_for(self, number: int) -> list[Call]:
+        """The first answers, once there are that many."""
+        while len(self.answered) < number:
+            self.executor.yield_()
+        return self.answered
+
+    def results(self, *values: Any) -> list[Any]:
+        """What the function gives for the values, in their order; its errors as they are."""
+        before = len(self.answered)
+        calls = self.submit(*values)
+        self.wait_for(before + len(calls))
+        return [call.results if call.error is None else call.error for call in calls]
+
+    def _fetch(self) -> None:
+        self.mails += 1
+        self.box.is_notified = False
+        while self.box.answers:
+            self.answered.append(self.box.answers.popleft())
+
+
+OpenDesk = Callable[..., Desk]
+
+
+@pytest.fixture
+def desk() -> Iterator[OpenDesk]:
+    """Opens desks at hosts of functions, and stops the hosts at the end."""
+    hosts: list[CallHost] = []
+
+    def open_desk(function: Any, **options: Any) -> Desk:
+        host = make_host(function, **options)
+        hosts.append(host)
+        host.start()
+        return Desk(host)
+
+    yield open_desk
+    for host in hosts:
+        assert host.stop(TIMEOUT_S)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    until(lambda: set(threading.enumerate()) <= before, "the end of all threads")
+
+
+# --- which functions there are ---
+
+
+async def double(value: int) -> list[int]:
+    await asyncio.sleep(0)
+    return [2 * value]
+
+
+def blocking_double(value: int) -> list[int]:
+    return [2 * value]
+
+
+async def multiply(factor: int, value: int) -> list[int]:
+    return [factor * value]
+
+
+class CallableObject:
+    async def __call__(self, value: int) -> list[int]:
+        return [2 * value]
+
+
+class BlockingCallable:
+    def __call__(self, value: int) -> list[int]:
+        return [2 * value]
+
+
+class Doubler(AsyncFunction[int, int]):
+    async def async_invoke(self, value: int) -> list[int]:
+        return [2 * value]
+
+    async def by_method(self, value: int) -> list[int]:
+        return [2 * value]
+
+    def by_blocking_method(self, value: int) -> list[int]:
+        return [2 * value]
+
+
+class BatchDoubler(AsyncFunction[int, int]):
+    async def async_invoke_batch(self, values: list[int]) -> list[list[int]]:
+        return [[2 * value] for value in values]
+
+
+FUNCTIONS = {
+    "coroutine function": double,
+    "blocking function": blocking_double,
+    "partial": functools.partial(multiply, 2),
+    "partial of a partial": functools.partial(functools.partial(multiply), 2),
+    "callable object": CallableObject(),
+    "blocking callable object": BlockingCallable(),
+    "async function": Doubler(),
+    "bound method": Doubler().by_method,
+    "blocking bound method": Doubler().by_blocking_method,
+    "lambda": lambda value: [2 * value],
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_every_kind_of_function_is_called(desk: OpenDesk, function: Any) -> None:
+    assert desk(function).results(1, 2, 3) == [[2], [4], [6]]
+
+
+def test_a_batch_function_gets_many_values(desk: OpenDesk) -> None:
+    opened = desk(BatchDoubler())
+
+    assert opened.host.is_batch
+    assert opened.results([1, 2], [3]) == [[[2], [4]], [[6]]]
+
+
+@pytest.mark.parametrize("function", [None, 3, "double", [double]])
+def test_what_is_no_function_is_refused(function: Any) -> None:
+    with pytest.raises(TypeError, match="no function"):
+        make_host(function)
+
+
+@pytest.mark.parametrize("pool_size", [0, -1])
+def test_a_pool_without_threads_is_refused(pool_size: int) -> None:
+    with pytest.raises(ValueError, match=f"pool_size is {pool_size}"):
+        make_host(blocking_double, pool_size=pool_size)
+
+
+# --- threads ---
+
+
+def test_coroutines_run_on_one_thread_that_is_not_the_callers(desk: OpenDesk) -> None:
+    async def thread(_: int) -> list[threading.Thread]:
+        await asyncio.sleep(0)
+        return [threading.current_thread()]
+
+    threads = {thread for [thread] in desk(thread).results(*range(50))}
+
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+
+
+@pytest.mark.parametrize("pool_size", [1, 4])
+def test_blocking_calls_run_on_no_more_threads_than_the_pool_has(desk: OpenDesk, pool_size: int) -> None:
+    def thread(_: int) -> list[threading.Thread]:
+        with lock:
+            running.append(1)
+            most.append(len(running))
+        result = threading.current_thread()
+        with lock:
+            running.pop()
+        return [result]
+
+    lock = threading.Lock()
+    running: list[int] = []
+    most: list[int] = []
+    threads = {thread for [thread] in desk(thread, pool_size=pool_size).results(*range(200))}
+
+    assert 1 <= len(threads) <= pool_size
+    assert max(most) <= pool_size
+
+
+def test_blocking_calls_run_side_by_side(desk: OpenDesk) -> None:
+    together = threading.Barrier(3)
+
+    def meet(_: int) -> list[int]:
+        return [together.wait(TIMEOUT_S)]
+
+    results = desk(meet, pool_size=3).results(*range(3))
+
+    assert sorted(results) == [[0], [1], [2]]
+
+
+def test_a_pool_starts_no_threads_that_it_does_not_need(desk: OpenDesk) -> None:
+    opened = desk(blocking_double, pool_size=50)
+    before = threading.active_count()
+
+    for value in range(20):
+        opened.results(value)
+
+    assert threading.active_count() - before <= 2
+
+
+def test_coroutines_run_side_by_side_and_start_in_order(desk: OpenDesk) -> None:
+    function = HandFunction()
+    opened = desk(function)
+    opened.submit(*range(100))
+
+    until(lambda: len(function.calls) == 100, "100 calls")
+
+    assert [call.value for call in function.calls] == list(range(100))
+    for call in reversed(function.calls):
+        call.complete(call.value)
+    assert sorted(call.value for call in opened.wait_for(100)) == list(range(100))
+
+
+def test_a_call_that_never_waits_does_not_keep_others_from_their_turn(desk: OpenDesk) -> None:
+    """A function that answers from a cache, with thousands of calls queued, and one that waits for I/O."""
+
+    async def sometimes_wait(value: int) -> list[int]:
+        if value == 0:
+            assert all_are_queued.wait(TIMEOUT_S)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            ended_before.append(len(ended))
+        ended.append(value)
+        return [value]
+
+    ended: list[int] = []
+    ended_before: list[int] = []
+    all_are_queued = threading.Event()
+    opened = desk(sometimes_wait)
+    opened.submit(*range(5000))
+    all_are_queued.set()
+    opened.wait_for(5000)
+
+    assert ended_before[0] < 5000 - 1
+
+
+# --- answers ---
+
+
+def test_errors_come_back_as_they_are(desk: OpenDesk) -> None:
+    errors = {1: ValueError("one"), 2: KeyError("two")}
+
+    async def fail(value: int) -> list[int]:
+        raise errors[value]
+
+    assert desk(fail).results(1, 2) == [errors[1], errors[2]]
+
+
+def test_blocking_errors_come_back_as_they_are(desk: OpenDesk) -> None:
+    error = ValueError("one")
+
+    def fail(value: int) -> list[int]:
+        raise error
+
+    assert desk(fail).results(1) == [error]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
+@pytest.mark.parametrize("blocking", [True, False])
+def test_not_even_a_fatal_error_of_a_call_ends_its_host(desk: OpenDesk, error: BaseException, blocking: bool) -> None:
+    async def fail(value: int) -> list[int]:
+        if value == 0:
+            raise error
+        return [value]
+
+    def fail_blocking(value: int) -> list[int]:
+        if value == 0:
+            raise error
+        return [value]
+
+    opened = desk(fail_blocking if blocking else fail)
+
+    [failure] = opened.results(0)
+    assert type(failure) is type(error)
+    assert opened.results(1, 2) == [[1], [2]]
+
+
+def test_one_mail_tells_of_all_answers_not_yet_fetched(desk: OpenDesk) -> None:
+    function = HandFunction()
+    opened = desk(function)
+    opened.submit(*range(100))
+    until(lambda: len(function.calls) == 100, "100 calls")
+
+    for call in list(function.calls):
+        call.complete(call.value)
+    until(lambda: len(opened.box.answers) == 100, "100 answers")
+    opened.wait_for(100)
+
+    assert opened.mails == 1
+    assert opened.mailbox.size() == 0
+
+
+def test_a_host_keeps_no_value_that_was_answered(desk: OpenDesk) -> None:
+    """Else a big row lives until the next one comes, in each of many workers."""
+
+    class Row:
+        alive = 0
+
+        def __init__(self) -> None:
+            Row.alive += 1
+
+        def __del__(self) -> None:
+            Row.alive -= 1
+
+    async def wait(row: Row) -> list[int]:
+        await asyncio.sleep(0)
+        return []
+
+    def block(row: Row) -> list[int]:
+        return []
+
+    for function in (wait, block):
+        opened = desk(function, pool_size=2)
+        opened.results(*(Row() for _ in range(5)))
+        opened.answered.clear()
+
+        until(lambda: gc.collect() is not None and Row.alive == 0, "the rows' end")
+
+
+# --- cancellation ---
+
+
+def test_a_cancelled_call_that_runs_is_interrupted(desk: OpenDesk) -> None:
+    function = HandFunction()
+    opened = desk(function)
+    [call] = opened.submit("a")
+    until(lambda: function.calls, "the call")
+
+    opened.host.cancel(call)
+
+    until(function.calls[0].is_cancelled, "the cancellation")
+    opened.submit("b")
+    until(lambda: len(function.calls) == 2, "the second call")
+    function.calls[1].complete("B")
+    answers = opened.wait_for(2)
+    assert [(answer.value, answer.results) for answer in answers if answer is not call] == [("b", ["B"])]
+
+
+def test_a_cancelled_call_that_waits_for_the_loop_is_never_made(desk: OpenDesk) -> None:
+    async def block(value: str) -> list[str]:
+        made.append(value)
+        if value == "a":
+            started.set()
+            assert go_on.wait(TIMEOUT_S)
+        return [value]
+
+    made: list[str] = []
+    started, go_on = threading.Event(), threading.Event()
+    opened = desk(block)
+    opened.submit("a")
+    assert started.wait(TIMEOUT_S)
+    second, _ = opened.submit("b", "c")
+    opened.host.cancel(second)
+    go_on.set()
+
+    opened.wait_for(2)
+
+    assert made == ["a", "c"]
+
+
+def test_a_cancelled_call_that_waits_for_a_thread_is_never_made(desk: OpenDesk) -> None:
+    def block(value: str) -> list[str]:
+        made.append(value)
+        if value == "a":
+            assert go_on.wait(TIMEOUT_S)
+        return [value]
+
+    made: list[str] = []
+    go_on = threading.Event()
+    opened = desk(block, pool_size=1)
+    _, second, _ = opened.submit("a", "b", "c")
+    opened.host.cancel(second)
+    go_on.set()
+
+    opened.wait_for(2)
+
+    assert made == ["a", "c"]
+
+
+def test_a_worker_whose_call_was_cancelled_makes_the_next_ones(desk: OpenDesk) -> None:
+    """With the cancellation undone: else the next timeout inside a function would take it for its own."""
+
+    async def cancellations(value: int) -> list[int]:
+        if value < 0:
+            started.set()
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(0)
+        task = asyncio.current_task()
+        assert task is not None
+        return [task.cancelling()]
+
+    started = threading.Event()
+    opened = desk(cancellations)
+    for _ in range(5):
+        started.clear()
+        [call] = opened.submit(-1)
+        assert started.wait(TIMEOUT_S)
+        opened.host.cancel(call)
+
+    calls = opened.submit(*range(20))
+    while not all(call.ended_ns for call in calls):
+        opened.wait_for(len(opened.answered) + 1)
+
+    assert [call.results for call in calls] == [[0]] * 20
+
+
+def test_a_function_that_ignores_its_cancellation_answers_all_the_same(desk: OpenDesk) -> None:
+    async def stubborn(value: str) -> list[str]:
+        started.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return ["still here"]
+        return []
+
+    started = threading.Event()
+    opened = desk(stubborn)
+    [call] = opened.submit("a")
+    assert started.wait(TIMEOUT_S)
+
+    opened.host.cancel(call)
+
+    assert opened.wait_for(1)[0].results == ["still here"]
+
+
+def test_a_cancellation_that_a_call_keeps_to_itself_is_undone_too(desk: OpenDesk) -> None:
+    """Else a TaskGroup of the next call of that worker would take it for its own."""
+
+    async def stubborn(value: int) -> list[int]:
+        task = asyncio.current_task()
+        assert task is not None
+        if value < 0:
+            started.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+            return []
+        return [task.cancelling()]
+
+    started = threading.Event()
+    opened = desk(stubborn, max_calls=1)
+    [call] = opened.submit(-1)
+    assert started.wait(TIMEOUT_S)
+    opened.host.cancel(call)
+    opened.wait_for(1)
+
+    assert opened.results(1) == [[0]]
+
+
+def test_a_call_that_keeps_its_cancellation_to_itself_does_not_hold_up_the_stop() -> None:
+    async def stubborn(value: int) -> list[int]:
+        started.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.get_running_loop().create_future()
+        return []
+
+    started = threading.Event()
+    host = make_host(stubborn)
+    host.start()
+    Desk(host).submit(1, 2)
+    assert started.wait(TIMEOUT_S)
+
+    assert host.stop(TIMEOUT_S)
+
+
+def test_a_loop_without_room_for_another_call_rests(desk: OpenDesk) -> None:
+    """It looked for room in each of its turns, all the time."""
+
+    async def slow(value: int) -> list[int]:
+        begun.release()
+        await asyncio.get_running_loop().run_in_executor(None, go_on.wait, TIMEOUT_S)
+        return [value]
+
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    opened = desk(slow, max_calls=2)
+    calls = opened.submit(1, 2, 3, 4)
+    assert begun.acquire(timeout=TIMEOUT_S)
+    assert begun.acquire(timeout=TIMEOUT_S)
+    host = opened.host
+    assert isinstance(host, LoopHost)
+
+    until(lambda: host._is_resting, "the rest")
+    go_on.set()
+    opened.wait_for(4)
+
+    assert opened.results(5) == [[5]]
+    assert [call.results for call in calls] == [[1], [2], [3], [4]]
+
+
+# --- hooks ---
+
+
+class Hooked(AsyncFunction[int, int]):
+    def __init__(self) -> None:
+        self.log: list[tuple[str, threading.Thread]] = []
+
+    def note(self, what: str) -> None:
+        self.log.append((what, threading.current_thread()))
+
+    async def async_invoke(self, value: int) -> list[int]:
+        self.note("call")
+        return [value]
+
+
+class SyncHooks(Hooked):
+    def open(self) -> None:
+        self.note("open")
+
+    def close(self) -> None:
+        self.note("close")
+
+
+class AsyncHooks(Hooked):
+    async def open(self) -> None:
+        await asyncio.sleep(0)
+        self.note("open")
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self.note("close")
+
+
+@pytest.mark.parametrize("kind", [SyncHooks, AsyncHooks])
+def test_hooks_are_called_once_around_all_calls_on_the_hosts_thread(desk: OpenDesk, kind: type[Hooked]) -> None:
+    function = kind()
+    opened = desk(function)
+    assert [what for what, _ in function.log] == ["open"]
+    opened.results(1, 2)
+
+    assert opened.host.stop(TIMEOUT_S)
+
+    assert [what for what, _ in function.log] == ["open", "call", "call", "close"]
+    threads = {thread for _, thread in function.log}
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+
+
+def test_a_connection_made_in_open_serves_the_calls(desk: OpenDesk) -> None:
+    """Objects of asyncio belong to the loop they were made on."""
+
+    class Locked(AsyncFunction[int, int]):
+        async def open(self) -> None:
+            self.lock = asyncio.Lock()
+            self.future = asyncio.get_running_loop().create_future()
+            self.future.set_result(5)
+
+        async def async_invoke(self, value: int) -> list[int]:
+            async with self.lock:
+                return [value + await self.future]
+
+    assert desk(Locked()).results(1, 2) == [[6], [7]]
+
+
+class Refusing(AsyncFunction[int, int]):
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def open(self) -> None:
+        raise ConnectionError("no route to host")
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def test_what_open_raises_is_raised_by_start() -> None:
+    function = Refusing()
+    host = make_host(function)
+
+    with pytest.raises(ConnectionError, match="no route to host"):
+        host.start()
+
+    assert host.stop(TIMEOUT_S)
+    assert function.closed == 0
+
+
+def test_what_open_raises_is_raised_by_the_operator() -> None:
+    harness = Harness(Refusing())
+
+    with pytest.raises(ConnectionError, match="no route to host"):
+        harness.open()
+
+    harness.operator.close()
+
+
+class BlockingHooks:
+    """A blocking function with hooks, of which `open` may fail."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.log: list[str] = []
+        self.failure = failure
+
+    def open(self) -> None:
+        self.log.append("open")
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        self.log.append("close")
+
+    def __call__(self, value: int) -> list[int]:
+        self.log.append("call")
+        return [value]
+
+
+def test_what_a_blocking_open_raises_is_raised_by_start() -> None:
+    function = BlockingHooks(ConnectionError("no route to host"))
+    host = make_host(function)
+
+    with pytest.raises(ConnectionError, match="no route to host"):
+        host.start()
+
+    assert host.stop(TIMEOUT_S)
+    assert function.log == ["open"]
+
+
+def test_a_blocking_function_that_was_never_opened_is_not_closed() -> None:
+    function = BlockingHooks()
+
+    assert make_host(function).stop(TIMEOUT_S)
+
+    assert function.log == []
+
+
+@pytest.mark.parametrize("hook", ["open", "close"])
+def test_hooks_of_a_blocking_function_cannot_be_coroutines(hook: str) -> None:
+    async def coroutine() -> None: ...
+
+    function = BlockingHooks()
+    setattr(function, hook, coroutine)
+    host = make_host(function)
+
+    with pytest.raises(TypeError, match=rf"{hook}\(\) .* cannot be a coroutine"):
+        host.start()
+
+    assert host.stop(TIMEOUT_S)
+    assert function.log == []
+
+
+def test_what_close_raises_is_logged(desk: OpenDesk, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(AsyncFunction[int, int]):
+        async def async_invoke(self, value: int) -> list[int]:
+            return [value]
+
+        async def close(self) -> None:
+            raise ConnectionError("reset by peer")
+
+    opened = desk(Broken())
+
+    assert opened.host.stop(TIMEOUT_S)
+
+    assert "reset by peer" in caplog.text
+
+
+def test_blocking_functions_have_hooks_too(desk: OpenDesk) -> None:
+    function = BlockingHooks()
+    opened = desk(function)
+    opened.results(1)
+
+    assert opened.host.stop(TIMEOUT_S)
+
+    assert function.log == ["open", "call", "close"]
+
+
+# --- the end ---
+
+
+def test_stop_gives_up_the_calls_under_way_before_it_closes(desk: OpenDesk) -> None:
+    class Waiting(AsyncFunction[int, int]):
+        def __init__(self) -> None:
+            self.log: list[str] = []
+            self.started = threading.Event()
+
+        async def close(self) -> None:
+            self.log.append("close")
+
+        async def async_invoke(self, value: int) -> list[int]:
+            self.started.set()
+            try:
+                return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+            finally:
+                self.log.append("call given up")
+
+    function = Waiting()
+    opened = desk(function)
+    opened.submit(1)
+    assert function.started.wait(TIMEOUT_S)
+
+    assert opened.host.stop(TIMEOUT_S)
+
+    assert function.log == ["call given up", "close"]
+
+
+def test_stop_says_when_a_blocking_call_hangs(desk: OpenDesk, caplog: pytest.LogCaptureFixture) -> None:
+    def hang(value: int) -> list[int]:
+        started.set()
+        go_on.wait(TIMEOUT_S)
+        return [value]
+
+    started, go_on = threading.Event(), threading.Event()
+    host = make_host(hang)
+    host.start()
+    Desk(host).submit(1)
+    assert started.wait(TIMEOUT_S)
+
+    assert not host.stop(timeout=0.01)
+
+    assert "1 calls have not returned" in caplog.text
+    go_on.set()
+
+
+@pytest.mark.parametrize("where", ["call", "close"])
+def test_stop_says_when_the_loop_does_not_end(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Blocking(AsyncFunction[int, int]):
+        async def async_invoke(self, value: int) -> list[int]:
+            started.set()
+            if where == "call":
+                go_on.wait(TIMEOUT_S)
+            return [value]
+
+        async def close(self) -> None:
+            if where == "close":
+                go_on.wait(TIMEOUT_S)
+
+    started, go_on = threading.Event(), threading.Event()
+    host = make_host(Blocking())
+    host.start()
+    Desk(host).submit(1)
+    assert started.wait(TIMEOUT_S)
+
+    assert not host.stop(timeout=0.01)
+
+    assert "has not ended" in caplog.text
+    go_on.set()
+    assert host.stop(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("function", [double, blocking_double])
+def test_a_host_is_started_once(function: Any) -> None:
+    host = make_host(function)
+    host.start()
+
+    with pytest.raises(RuntimeError, match="started before"):
+        host.start()
+
+    assert host.stop(TIMEOUT_S)
+
+
+def test_stopping_twice_or_before_the_start_does_nothing(desk: OpenDesk) -> None:
+    for function in (double, blocking_double):
+        assert make_host(function).stop(TIMEOUT_S)
+        opened = desk(function)
+        opened.results(1)
+        assert opened.host.stop(TIMEOUT_S)
+        assert opened.host.stop(TIMEOUT_S)
+
+
+def test_a_call_submitted_after_the_stop_is_refused(desk: OpenDesk) -> None:
+    for function in (double, blocking_double):
+        opened = desk(function)
+        opened.results(1)
+        assert opened.host.stop(TIMEOUT_S)
+
+        [error] = opened.results(2)
+
+        assert isinstance(error, RejectedExecutionError)
+        assert "has ended" in str(error)
+
+
+def test_calls_that_somebody_waits_for_are_refused_by_the_stop(desk: OpenDesk) -> None:
+    """Without a timeout, an operator would wait for them for ever."""
+
+    async def wait(value: int) -> list[int]:
+        await asyncio.get_running_loop().create_future()
+        return [value]
+
+    opened = desk(wait, max_calls=1)
+    opened.submit(1, 2)
+    assert opened.host.stop(TIMEOUT_S)
+
+    assert [type(call.error) for call in opened.wait_for(2)] == [RejectedExecutionError] * 2
+
+
+def test_calls_of_a_loop_that_a_task_of_the_function_ends_are_refused(
+    desk: OpenDesk, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def end_the_loop(value: int) -> list[int]:
+        async def leave() -> None:
+            raise SystemExit(1)
+
+        tasks.append(asyncio.create_task(leave()))
+        await asyncio.get_running_loop().create_future()
+        return [value]
+
+    opened = desk(end_the_loop)
+
+    [error] = opened.results(1)
+
+    assert isinstance(error, RejectedExecutionError)
+    assert isinstance(opened.results(2)[0], RejectedExecutionError)
+    assert "the loop has failed" in caplog.text
+    with pytest.raises(SystemExit):
+        tasks[0].result()
+
+
+def test_tasks_that_a_function_left_behind_end_with_the_host() -> None:
+    """As asyncio.run does it; else Python complains of tasks destroyed while they were pending."""
+
+    async def leave_behind(value: int) -> list[int]:
+        tasks.append(asyncio.create_task(background()))
+        await asyncio.sleep(0)
+        return [value]
+
+    async def background() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(1)
+
+    tasks: list[asyncio.Task[None]] = []
+    ended: list[int] = []
+    host = make_host(leave_behind)
+    host.start()
+    Desk(host).results(1)
+
+    with warnings.catch_warnings(record=True):
+        assert host.stop(TIMEOUT_S)
+
+    assert ended == [1]
+    assert all(task.done() for task in tasks)
+
+
+def test_a_host_serves_several_operators() -> None:
+    function = HandFunction()
+    host = make_host(function)
+    host.start()
+    with Harness(host) as first, Harness(host) as second:
+        first.process("a")
+        second.process("b")
+        until(lambda: len(function.calls) == 2, "two calls")
+        for call in list(function.calls):
+            call.complete(call.value.upper())
+
+        first.operator.end_input()
+        second.operator.end_input()
+
+        assert (first.values(), second.values()) == (["A"], ["B"])
+    assert function.closed == 0
+
+    with Harness(host) as third:
+        third.process("c")
+        until(lambda: len(function.calls) == 3, "the third call")
+        function.calls[2].complete("C")
+        third.operator.end_input()
+        assert third.values() == ["C"]
+
+    assert host.stop(TIMEOUT_S)
+    assert (function.opened, function.closed) == (1, 1)
+
+
+def test_an_operator_that_closes_gives_up_its_own_calls_only() -> None:
+    function = HandFunction()
+    host = make_host(function)
+    host.start()
+    with Harness(host) as staying:
+        with Harness(host) as leaving:
+            leaving.process("a")
+            staying.process("b")
+            until(lambda: len(function.calls) == 2, "two calls")
+        calls = {call.value: call for call in function.calls}
+        until(calls["a"].is_cancelled, "the cancellation")
+
+        calls["b"].complete("B")
+        staying.operator.end_input()
+
+        assert staying.values() == ["B"]
+    assert host.stop(TIMEOUT_S)
+
+
+# --- under load ---
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_every_call_is_answered_once_when_many_threads_submit(desk: OpenDesk, blocking: bool) -> None:
+    async def wait(value: int) -> list[int]:
+        for _ in range(value % 4):
+            await asyncio.sleep(0)
+        return [value]
+
+    def block(value: int) -> list[int]:
+        return [value]
+
+    opened = desk(block if blocking else wait, pool_size=4)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=opened.submit, args=range(part, 2000, 4), daemon=True) for part in range(4)]
+        for thread in threads:
+            thread.start()
+        answers = opened.wait_for(2000)
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert Counter(call.value for call in answers) == Counter(range(2000))
+    assert all(call.results == [call.value] for call in answers)

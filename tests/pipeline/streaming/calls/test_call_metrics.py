@@ -1,0 +1,288 @@
+"""The counts of an operator: histograms against the durations themselves, merging, and the page for Prometheus."""
+
+from __future__ import annotations
+
+import gc
+import math
+import pickle
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import REGISTRY
+
+from pipeline.streaming.calls.call_metrics import CallMetrics, Histogram, register_call_metrics
+
+COUNTERS = ("calls", "completed", "timed_out", "retried", "failed", "dropped", "captured", "shared", "remembered")
+DURATIONS = st.lists(st.integers(0, 2**64 - 1), max_size=50)
+
+
+def histogram(*durations_ns: int) -> Histogram:
+    made = Histogram()
+    for duration_ns in durations_ns:
+        made.record_ns(duration_ns)
+    return made
+
+
+def some_metrics(first: int = 1) -> CallMetrics:
+    """Each counter is another number, from `first` up."""
+    metrics = CallMetrics()
+    for number, name in enumerate((*COUNTERS, "ended"), first):
+        setattr(metrics, name, number)
+    metrics.calls = metrics.ended + 5
+    metrics.queue_wait.record_ns(2_000_000)
+    metrics.call_time.record_ns(10_000_000)
+    metrics.call_time.record_ns(30_000_000)
+    return metrics
+
+
+def page(registry: CollectorRegistry) -> dict[str, float]:
+    """The samples of operators, by name{operator}."""
+    return {
+        f"{sample.name}{{{sample.labels['operator']}}}": sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+
+
+# --------------------------------------------------------------------------------------------------------- histograms
+
+
+def test_a_new_histogram_is_empty() -> None:
+    empty = Histogram()
+
+    assert (empty.count, empty.sum_s, empty.max_s, empty.quantile(0.5)) == (0, 0, 0, 0)
+
+
+def test_a_histogram_knows_number_sum_and_maximum() -> None:
+    recorded = histogram(1_000_000, 5_000_000, 2_000_000)
+
+    assert (recorded.count, recorded.sum_s, recorded.max_s) == (3, 0.008, 0.005)
+
+
+def test_a_negative_duration_counts_as_none() -> None:
+    recorded = histogram(-5)
+
+    assert (recorded.count, recorded.sum_s, recorded.max_s, recorded.quantile(1)) == (1, 0, 0, 0)
+
+
+@given(DURATIONS)
+def test_each_duration_is_in_the_bucket_of_its_power_of_two(durations_ns: list[int]) -> None:
+    recorded = histogram(*durations_ns)
+
+    assert recorded.counts == [sum(each.bit_length() == bits for each in durations_ns) for bits in range(65)]
+    assert recorded.count == len(durations_ns)
+    assert recorded.total_ns == sum(durations_ns)
+    assert recorded.max_ns == max(durations_ns, default=0)
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=50), st.floats(0, 1))
+def test_a_quantile_is_in_the_bucket_of_the_true_one_and_never_above_the_maximum(
+    durations_ns: list[int], q: float
+) -> None:
+    exact_ns = sorted(durations_ns)[max(math.ceil(q * len(durations_ns)), 1) - 1]
+
+    quantile_ns = histogram(*durations_ns).quantile(q) * 1e9
+
+    lowest_ns = 2 ** (exact_ns.bit_length() - 1) if exact_ns else 0
+    highest_ns = min(2 ** exact_ns.bit_length() - 1, max(durations_ns))
+    assert lowest_ns * (1 - 1e-12) <= quantile_ns <= highest_ns * (1 + 1e-12)
+
+
+@given(st.lists(st.integers(0, 2**40), max_size=30))
+def test_quantiles_grow_up_to_the_maximum(durations_ns: list[int]) -> None:
+    recorded = histogram(*durations_ns)
+
+    quantiles = [recorded.quantile(q / 20) for q in range(21)]
+
+    assert quantiles == sorted(quantiles)
+    assert quantiles[-1] == recorded.max_s
+
+
+@pytest.mark.parametrize("q", [-0.1, 1.1, float("nan"), 99])
+def test_a_quantile_of_no_fraction_is_refused(q: float) -> None:
+    with pytest.raises(ValueError, match="q is"):
+        histogram(1).quantile(q)
+
+
+@given(DURATIONS, DURATIONS)
+def test_merged_histograms_are_the_histogram_of_all(some_ns: list[int], more_ns: list[int]) -> None:
+    merged, other, both = histogram(*some_ns), histogram(*more_ns), histogram(*some_ns, *more_ns)
+
+    merged.merge(other)
+
+    assert (merged.counts, merged.total_ns, merged.max_ns) == (both.counts, both.total_ns, both.max_ns)
+    assert other.counts == histogram(*more_ns).counts
+
+
+# ------------------------------------------------------------------------------------------------------------- counts
+
+
+def test_calls_are_in_flight_from_their_beginning_to_their_end() -> None:
+    metrics = CallMetrics()
+
+    metrics.calls += 3
+    metrics.ended += 1
+
+    assert metrics.in_flight == 2
+
+
+def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
+    metrics = some_metrics()
+
+    snapshot = metrics.snapshot()
+    metrics.calls += 1
+
+    assert snapshot == {
+        "calls": 15,
+        "completed": 2,
+        "timed_out": 3,
+        "retried": 4,
+        "failed": 5,
+        "dropped": 6,
+        "captured": 7,
+        "shared": 8,
+        "remembered": 9,
+        "in_flight": 5,
+        "queue_wait_count": 1,
+        "queue_wait_sum_s": 0.002,
+        "queue_wait_max_s": 0.002,
+        "queue_wait_p50_s": 0.002,
+        "queue_wait_p99_s": 0.002,
+        "call_time_count": 2,
+        "call_time_sum_s": 0.04,
+        "call_time_max_s": 0.03,
+        "call_time_p50_s": metrics.call_time.quantile(0.5),
+        "call_time_p99_s": metrics.call_time.quantile(0.99),
+    }
+
+
+def test_merging_adds_every_number_and_leaves_the_other_as_it_was() -> None:
+    metrics, other = some_metrics(first=1), some_metrics(first=100)
+    before = other.snapshot()
+
+    metrics.merge(other)
+
+    expected = {name: some_metrics(1).snapshot()[name] + before[name] for name in (*COUNTERS, "in_flight")}
+    assert {name: metrics.snapshot()[name] for name in expected} == expected
+    assert metrics.call_time.count == 4
+    assert metrics.queue_wait.count == 2
+    assert other.snapshot() == before
+
+
+def test_metrics_survive_pickling() -> None:
+    metrics = some_metrics()
+
+    assert pickle.loads(pickle.dumps(metrics)).snapshot() == metrics.snapshot()
+
+
+def test_a_field_that_does_not_exist_cannot_be_counted() -> None:
+    with pytest.raises(AttributeError):
+        CallMetrics().complete = 1  # type: ignore[attr-defined]
+
+
+# --------------------------------------------------------------------------------------------------------- Prometheus
+
+
+def test_all_numbers_are_on_the_page_under_their_names() -> None:
+    registry, metrics = CollectorRegistry(), some_metrics()
+
+    register_call_metrics(metrics, "enrich", registry)
+
+    assert page(registry) == {
+        "async_calls_total{enrich}": 15,
+        "async_completed_total{enrich}": 2,
+        "async_timed_out_total{enrich}": 3,
+        "async_retried_total{enrich}": 4,
+        "async_failed_total{enrich}": 5,
+        "async_dropped_total{enrich}": 6,
+        "async_captured_total{enrich}": 7,
+        "async_shared_total{enrich}": 8,
+        "async_remembered_total{enrich}": 9,
+        "async_in_flight{enrich}": 5,
+        "async_queue_wait_seconds_count{enrich}": 1,
+        "async_queue_wait_seconds_sum{enrich}": 0.002,
+        "async_call_seconds_count{enrich}": 2,
+        "async_call_seconds_sum{enrich}": 0.04,
+    }
+
+
+def test_the_buckets_on_the_page_are_cumulative() -> None:
+    registry, metrics = CollectorRegistry(), CallMetrics()
+    for duration_ns in (1_000_000, 10_000_000, 10_000_000, 2**62):
+        metrics.call_time.record_ns(duration_ns)
+
+    register_call_metrics(metrics, "enrich", registry)
+
+    def at_most(seconds: str) -> float | None:
+        return registry.get_sample_value("async_call_seconds_bucket", {"operator": "enrich", "le": seconds})
+
+    assert at_most(repr(2**19 / 1e9)) == 0
+    assert at_most(repr(2**20 / 1e9)) == 1
+    assert at_most(repr(2**24 / 1e9)) == 3
+    assert at_most("+Inf") == 4
+
+
+def test_a_scrape_sees_what_was_counted_since_the_last() -> None:
+    registry, metrics = CollectorRegistry(), CallMetrics()
+    register_call_metrics(metrics, "enrich", registry)
+    before = page(registry)["async_calls_total{enrich}"]
+
+    metrics.calls += 7
+
+    assert (before, page(registry)["async_calls_total{enrich}"]) == (0, 7)
+
+
+def test_operators_share_a_registry_and_are_told_apart() -> None:
+    registry, one, other = CollectorRegistry(), some_metrics(1), some_metrics(100)
+
+    register_call_metrics(one, "one", registry)
+    register_call_metrics(other, "other", registry)
+
+    assert page(registry)["async_completed_total{one}"] == 2
+    assert page(registry)["async_completed_total{other}"] == 101
+
+
+def test_registering_again_is_harmless_and_a_name_in_use_goes_to_the_last() -> None:
+    registry, one, other = CollectorRegistry(), some_metrics(1), some_metrics(100)
+
+    for metrics in (one, one, other):
+        register_call_metrics(metrics, "enrich", registry)
+
+    assert page(registry)["async_completed_total{enrich}"] == 101
+
+
+def test_metrics_that_nobody_refers_to_leave_the_page() -> None:
+    registry, metrics = CollectorRegistry(), some_metrics()
+    register_call_metrics(metrics, "enrich", registry)
+
+    del metrics
+    gc.collect()
+
+    assert page(registry) == {}
+
+
+def test_without_a_registry_they_are_in_that_of_prometheus_client() -> None:
+    metrics = some_metrics()
+
+    register_call_metrics(metrics, "in the default registry")
+
+    value = REGISTRY.get_sample_value("async_completed_total", {"operator": "in the default registry"})
+    assert value == 2
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_finds_nothing_wrong_with_the_page() -> None:
+    registry, metrics = CollectorRegistry(), some_metrics()
+    register_call_metrics(metrics, "enrich", registry)
+
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=generate_latest(registry), capture_output=True, timeout=60, check=False
+    )
+
+    assert checked.returncode == 0, checked.stderr.decode()

@@ -1,0 +1,238 @@
+"""Retry strategies: how often, how much later, on what; and that they refuse what makes no sense."""
+
+from __future__ import annotations
+
+import operator
+import pickle
+from dataclasses import FrozenInstanceError
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.streaming.calls.retry import RetryStrategy
+
+fixed_delay = RetryStrategy.fixed_delay
+exponential_backoff = RetryStrategy.exponential_backoff
+
+
+def always(_: object) -> bool:
+    return True
+
+
+def test_no_retry_never_retries() -> None:
+    strategy = RetryStrategy.no_retry()
+
+    assert not strategy.is_enabled()
+    assert not strategy.can_retry(1)
+    assert strategy.backoff_ms(1) == -1
+    assert not strategy.retries_result([])
+    assert not strategy.retries_error(OSError())
+
+
+def test_a_fixed_delay_is_the_same_after_every_attempt() -> None:
+    strategy = fixed_delay(3, 50)
+
+    assert [strategy.backoff_ms(attempt) for attempt in (1, 2, 3)] == [50, 50, 50]
+
+
+def test_an_exponential_delay_grows_up_to_its_cap() -> None:
+    strategy = exponential_backoff(6, 10, 100, 2)
+
+    assert [strategy.backoff_ms(attempt) for attempt in range(1, 7)] == [10, 20, 40, 80, 100, 100]
+
+
+def test_a_delay_does_not_depend_on_those_asked_for_before() -> None:
+    strategy = exponential_backoff(6, 10, 100, 2)
+
+    later, first, later_again = strategy.backoff_ms(4), strategy.backoff_ms(1), strategy.backoff_ms(4)
+
+    assert (later, first, later_again) == (80, 10, 80)
+
+
+def test_a_delay_far_beyond_the_numbers_of_the_machine_is_the_cap() -> None:
+    strategy = exponential_backoff(10**9, 10, 100, 2)
+
+    assert strategy.backoff_ms(10**9) == 100
+
+
+@pytest.mark.parametrize("strategy", [fixed_delay(2, 1), exponential_backoff(2, 1, 1, 1)])
+def test_max_attempts_are_those_that_may_be_followed_by_another(strategy: RetryStrategy) -> None:
+    assert [strategy.can_retry(attempt) for attempt in (1, 2, 3)] == [True, True, False]
+
+
+def test_without_predicates_nothing_is_retried() -> None:
+    for strategy in (fixed_delay(2, 1), exponential_backoff(2, 1, 1, 1)):
+        assert not strategy.is_enabled()
+        assert not strategy.retries_result([])
+        assert not strategy.retries_error(OSError())
+
+
+def test_predicates_without_attempts_enable_nothing() -> None:
+    strategy = RetryStrategy(max_attempts=0, initial_delay_ms=1, max_delay_ms=1, retry_on_exception=OSError)
+
+    assert not strategy.is_enabled()
+
+
+def test_one_predicate_enables_a_strategy_and_the_missing_one_says_never() -> None:
+    on_result = fixed_delay(2, 1, retry_on_result=always)
+    on_error = fixed_delay(2, 1, retry_on_exception=always)
+
+    assert (on_result.is_enabled(), on_result.retries_result([1]), on_result.retries_error(OSError())) == (
+        True,
+        True,
+        False,
+    )
+    assert (on_error.is_enabled(), on_error.retries_result([1]), on_error.retries_error(OSError())) == (
+        True,
+        False,
+        True,
+    )
+
+
+def test_the_predicates_are_given_the_results_and_the_error() -> None:
+    seen: list[object] = []
+    strategy = fixed_delay(2, 1, retry_on_result=seen.append, retry_on_exception=seen.append)  # type: ignore[arg-type]
+    results, error = [1, 2], OSError("gone")
+
+    answers = strategy.retries_result(results), strategy.retries_error(error)
+
+    assert seen == [results, error]
+    assert answers == (False, False)  # None, which append gives, is no
+
+
+def test_operator_not_retries_on_no_result() -> None:
+    strategy = exponential_backoff(2, 1, 1, 1, retry_on_result=operator.not_)
+
+    assert strategy.retries_result([])
+    assert not strategy.retries_result([None])
+
+
+@pytest.mark.parametrize("classes", [OSError, (KeyError, OSError)])
+def test_an_exception_class_stands_for_its_subclasses_too(classes: Any) -> None:
+    strategy = exponential_backoff(2, 1, 1, 1, retry_on_exception=classes)
+
+    assert strategy.retries_error(ConnectionResetError())
+    assert not strategy.retries_error(ValueError())
+
+
+def test_what_a_predicate_raises_is_passed_on() -> None:
+    def broken(_: object) -> bool:
+        raise LookupError("bug in the predicate")
+
+    strategy = fixed_delay(2, 1, retry_on_result=broken, retry_on_exception=broken)
+
+    with pytest.raises(LookupError):
+        strategy.retries_result([])
+    with pytest.raises(LookupError):
+        strategy.retries_error(OSError())
+
+
+@pytest.mark.parametrize(("drawn", "delay_ms"), [(0.0, 32), (0.5, 40), (0.999999, 47)])
+def test_jitter_makes_a_delay_shorter_or_longer_by_its_fraction(drawn: float, delay_ms: int) -> None:
+    strategy = exponential_backoff(6, 10, 1000, 2, jitter=0.2)
+
+    assert strategy.backoff_ms(3, draw=lambda: drawn) == delay_ms
+
+
+def test_jitter_at_the_cap_spreads_delays_below_it() -> None:
+    strategy = exponential_backoff(6, 10, 100, 2, jitter=0.2)
+
+    delays = [strategy.backoff_ms(6, draw=lambda drawn=drawn: drawn) for drawn in (0.0, 0.5, 0.999999)]  # type: ignore[misc]
+
+    assert delays == [80, 90, 99]
+
+
+def test_without_jitter_nothing_is_drawn() -> None:
+    def draw() -> float:
+        raise AssertionError("drawn")
+
+    assert exponential_backoff(6, 10, 1000, 2).backoff_ms(2, draw) == 20
+
+
+@given(
+    st.integers(1, 50),
+    st.integers(1, 10**6),
+    st.integers(0, 10**6),
+    st.floats(1, 1e6),
+    st.floats(0, 1),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_no_delay_leaves_the_range_of_its_jitter_or_passes_the_cap(
+    attempt: int, first_ms: int, more_ms: int, multiplier: float, jitter: float, drawn: float
+) -> None:
+    cap_ms = first_ms + more_ms
+    mean_ms = exponential_backoff(1, first_ms, cap_ms, multiplier).backoff_ms(attempt)
+
+    delay_ms = exponential_backoff(1, first_ms, cap_ms, multiplier, jitter).backoff_ms(attempt, lambda: drawn)
+
+    assert first_ms <= mean_ms <= cap_ms
+    assert mean_ms * (1 - jitter) - 1 <= delay_ms <= min((mean_ms + 1) * (1 + jitter), cap_ms)
+
+
+def test_a_strategy_survives_pickling() -> None:
+    strategy = exponential_backoff(3, 10, 100, 2, 0.1, operator.not_, (OSError, TimeoutError))
+
+    copy = pickle.loads(pickle.dumps(strategy))
+
+    assert copy == strategy
+    assert copy.retries_error(TimeoutError())
+    assert not pickle.loads(pickle.dumps(RetryStrategy.no_retry())).is_enabled()
+
+
+def test_a_strategy_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        fixed_delay(3, 10).max_attempts = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, None, "3"])
+def test_a_number_that_makes_no_sense_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(ValueError, match="max_attempts"):
+        fixed_delay(value, 10)
+    with pytest.raises(ValueError, match=r"^delay_ms"):
+        fixed_delay(3, value)
+    with pytest.raises(ValueError, match="max_attempts"):
+        exponential_backoff(value, 10, 100, 2)
+    with pytest.raises(ValueError, match="initial_delay_ms"):
+        exponential_backoff(3, value, 100, 2)
+    with pytest.raises(ValueError, match="max_delay_ms"):
+        exponential_backoff(3, 10, value, 2)
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 0, -2, float("nan"), float("inf"), True, "2", None])
+def test_a_multiplier_that_does_not_let_delays_grow_is_refused(multiplier: Any) -> None:
+    with pytest.raises(ValueError, match="multiplier"):
+        exponential_backoff(3, 10, 100, multiplier)
+
+
+@pytest.mark.parametrize("jitter", [-0.1, 1.1, float("nan"), True, "0.1", None])
+def test_a_jitter_that_is_no_fraction_is_refused(jitter: Any) -> None:
+    with pytest.raises(ValueError, match="jitter"):
+        exponential_backoff(3, 10, 100, 2, jitter)
+
+
+def test_a_cap_below_the_first_delay_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_delay_ms is 9, less than initial_delay_ms, which is 10"):
+        exponential_backoff(3, 10, 9, 2)
+
+
+@pytest.mark.parametrize("predicate", [3, "yes", OSError])
+def test_a_result_predicate_that_cannot_be_asked_is_refused(predicate: Any) -> None:
+    for make in (partial(fixed_delay, 3, 10), partial(exponential_backoff, 3, 10, 100, 2)):
+        with pytest.raises(TypeError, match="retry_on_result"):
+            make(retry_on_result=predicate)
+
+
+@pytest.mark.parametrize("predicate", [3, "yes", int, (), (OSError, int), (OSError, "x"), [OSError]])
+def test_an_exception_predicate_that_cannot_be_asked_is_refused(predicate: Any) -> None:
+    for make in (partial(fixed_delay, 3, 10), partial(exponential_backoff, 3, 10, 100, 2)):
+        with pytest.raises(TypeError, match="retry_on_exception"):
+            make(retry_on_exception=predicate)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, None])
+def test_a_strategy_made_by_hand_is_checked_too(value: Any) -> None:
+    with pytest.raises(ValueError, match="max_attempts"):
+        RetryStrategy(max_attempts=value, initial_delay_ms=1, max_delay_ms=1)

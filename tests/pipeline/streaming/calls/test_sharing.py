@@ -1,0 +1,318 @@
+"""Shared calls: who leads and who waits, what is remembered and for how long, and all of it against a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pipeline.streaming.calls.sharing import SharedCalls
+
+Calls = SharedCalls[str, int]
+
+
+def test_the_first_of_a_key_leads_and_the_others_wait() -> None:
+    calls = Calls()
+
+    joined = [calls.join("k", waiter, 0) for waiter in ("a", "b", "c")]
+
+    assert joined == [("lead", None), ("wait", None), ("wait", None)]
+
+
+def test_each_key_has_a_leader_of_its_own() -> None:
+    calls = Calls()
+
+    assert [calls.join(key, key, 0) for key in (1, 2, (1, 2), "1", None)] == [("lead", None)] * 5  # type: ignore[arg-type]
+
+
+def test_equal_keys_are_one() -> None:
+    calls = Calls()
+
+    assert [calls.join(key, str(key), 0)[0] for key in (1, 1.0, True)] == ["lead", "wait", "wait"]
+
+
+def test_finish_returns_who_waits_in_the_order_they_came() -> None:
+    calls = Calls()
+    for waiter in ("leader", "b", "a", "c"):
+        calls.join("k", waiter, 0)
+
+    assert calls.finish("k", [1], 0) == ["b", "a", "c"]
+    assert calls.under_way() == 0
+
+
+def test_fail_returns_who_waits_and_remembers_nothing() -> None:
+    calls = Calls(remember=10)
+    for waiter in ("leader", "b", "a"):
+        calls.join("k", waiter, 0)
+
+    assert calls.fail("k") == ["b", "a"]
+    assert calls.join("k", "next", 0) == ("lead", None)
+    assert calls.remembered() == 0
+
+
+def test_when_the_leader_gives_up_the_next_one_leads() -> None:
+    calls = Calls()
+    for waiter in ("leader", "b", "c"):
+        calls.join("k", waiter, 0)
+
+    heir = calls.abandon("k")
+
+    assert heir == "b"
+    assert calls.join("k", "d", 0) == ("wait", None)
+    assert calls.finish("k", [1], 0) == ["c", "d"]
+
+
+def test_a_key_that_its_last_one_gave_up_begins_anew() -> None:
+    calls = Calls(remember=10)
+    calls.join("k", "leader", 0)
+
+    assert calls.abandon("k") is None
+    assert calls.under_way() == 0
+    assert calls.join("k", "next", 0) == ("lead", None)
+
+
+def test_who_no_longer_waits_gets_nothing_and_inherits_nothing() -> None:
+    calls = Calls()
+    for waiter in ("leader", "b", "c", "d"):
+        calls.join("k", waiter, 0)
+
+    left = calls.unjoin("k", "b")
+
+    assert left
+    assert calls.abandon("k") == "c"
+    assert calls.finish("k", [1], 0) == ["d"]
+
+
+def test_unjoin_leaves_alone_whom_it_does_not_know_and_the_leader() -> None:
+    calls = Calls()
+    calls.join("k", "leader", 0)
+    calls.join("k", "b", 0)
+
+    assert not calls.unjoin("k", "leader")
+    assert not calls.unjoin("k", "nobody")
+    assert not calls.unjoin("other", "b")
+    assert calls.finish("k", [1], 0) == ["b"]
+    assert not calls.unjoin("k", "b")
+
+
+def test_a_key_without_a_call_cannot_be_ended() -> None:
+    calls = Calls()
+
+    with pytest.raises(KeyError):
+        calls.finish("k", [1], 0)
+    with pytest.raises(KeyError):
+        calls.fail("k")
+    with pytest.raises(KeyError):
+        calls.abandon("k")
+
+
+def test_nothing_is_remembered_unless_asked_for() -> None:
+    calls = Calls()
+    calls.join("k", "a", 0)
+    calls.finish("k", [1], 0)
+
+    assert calls.join("k", "b", 0) == ("lead", None)
+    assert calls.remembered() == 0
+
+
+def test_a_remembered_answer_needs_no_call() -> None:
+    calls = Calls(remember=1)
+    calls.join("k", "a", 0)
+    calls.finish("k", [1, 2], 0)
+
+    assert calls.join("k", "b", 10**9) == ("known", (1, 2))
+    assert calls.under_way() == 0
+
+
+def test_no_results_are_an_answer_too() -> None:
+    calls = Calls(remember=1)
+    calls.join("k", "a", 0)
+    calls.finish("k", [], 0)
+
+    assert calls.join("k", "b", 0) == ("known", ())
+
+
+def test_what_the_caller_does_to_its_list_later_does_not_change_what_is_remembered() -> None:
+    calls = Calls(remember=1)
+    results = [1]
+    calls.join("k", "a", 0)
+    calls.finish("k", results, 0)
+
+    results.append(2)
+
+    assert calls.join("k", "b", 0) == ("known", (1,))
+
+
+def test_an_answer_is_forgotten_when_its_time_is_over_however_often_it_was_used() -> None:
+    calls = Calls(remember=1, remember_ms=100)
+    calls.join("k", "a", 0)
+    calls.finish("k", [1], 1000)
+
+    assert calls.join("k", "b", 1000) == ("known", (1,))
+    assert calls.join("k", "c", 1099) == ("known", (1,))
+    assert calls.join("k", "d", 1100) == ("lead", None)
+    assert calls.remembered() == 0
+
+
+def test_the_answer_that_was_used_longest_ago_goes_first() -> None:
+    calls = Calls(remember=2)
+    for key in ("x", "y"):
+        calls.join(key, "a", 0)
+        calls.finish(key, [1], 0)
+    calls.join("x", "b", 1)
+    calls.join("z", "a", 2)
+
+    calls.finish("z", [3], 2)
+
+    assert calls.remembered() == 2
+    assert calls.join("x", "c", 3) == ("known", (1,))
+    assert calls.join("z", "c", 3) == ("known", (3,))
+    assert calls.join("y", "c", 3) == ("lead", None)
+
+
+def test_a_key_that_is_not_hashable_is_refused_and_says_what_would_be_right() -> None:
+    with pytest.raises(TypeError, match=r"the key to share calls by is \['a'\].*from dedupe_by"):
+        Calls().join(["a"], "a", 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("remember", [-1, 1.5, True, None])
+def test_a_bound_that_makes_no_sense_is_refused(remember: Any) -> None:
+    with pytest.raises(ValueError, match="remember is"):
+        SharedCalls(remember)
+
+
+@pytest.mark.parametrize("remember_ms", [0, -1, float("nan")])
+def test_a_time_to_live_that_makes_no_sense_is_refused(remember_ms: Any) -> None:
+    with pytest.raises(ValueError, match="remember_ms is"):
+        SharedCalls(1, remember_ms)
+
+
+def test_a_time_to_live_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="remember_ms is 5, but remember is 0"):
+        SharedCalls(0, 5)
+
+
+KEYS = st.integers(0, 3)
+
+
+class SharedCallsAgainstModel(RuleBasedStateMachine):
+    """The model: a list of (waiter, key) per call with its leader first, and a list of answers, last used last."""
+
+    @initialize(remember=st.integers(0, 3), remember_ms=st.none() | st.integers(1, 20))
+    def begin(self, remember: int, remember_ms: int | None) -> None:
+        self.remember, self.remember_ms = remember, remember_ms if remember else None
+        self.calls: SharedCalls[int, int] = SharedCalls(remember, self.remember_ms)
+        self.now_ms = 0
+        self.lines: dict[int, list[int]] = {}
+        self.answers: list[tuple[int, tuple[int, ...], int]] = []  # key, results, when
+        self.waiters = 0
+        self.outcomes: dict[int, str] = {}
+
+    def end(self, waiter: int, outcome: str) -> None:
+        assert waiter not in self.outcomes, f"{waiter} ends as {outcome} after {self.outcomes[waiter]}"
+        self.outcomes[waiter] = outcome
+
+    def a_call(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(self.lines)))
+
+    @rule(ms=st.integers(0, 15))
+    def pass_time(self, ms: int) -> None:
+        self.now_ms += ms
+
+    @rule(key=KEYS)
+    def join(self, key: int) -> None:
+        waiter = self.waiters = self.waiters + 1
+        known = next((answer for answer in self.answers if answer[0] == key), None)
+        if known and self.remember_ms is not None and self.now_ms >= known[2] + self.remember_ms:
+            self.answers.remove(known)
+            known = None
+
+        joined = self.calls.join(key, waiter, self.now_ms)
+
+        if key in self.lines:
+            assert joined == ("wait", None)
+            self.lines[key].append(waiter)
+        elif known:
+            assert joined == ("known", known[1])
+            self.end(waiter, "known")
+            self.answers.remove(known)
+            self.answers.append(known)
+        else:
+            assert joined == ("lead", None)
+            self.lines[key] = [waiter]
+
+    @precondition(lambda self: self.lines)
+    @rule(data=st.data(), results=st.lists(st.integers(), max_size=2))
+    def finish(self, data: st.DataObject, results: list[int]) -> None:
+        key = self.a_call(data)
+        leader, *others = self.lines.pop(key)
+
+        assert self.calls.finish(key, results, self.now_ms) == others
+
+        for waiter in (leader, *others):
+            self.end(waiter, "finished")
+        self.answers.append((key, tuple(results), self.now_ms))
+        del self.answers[: max(len(self.answers) - self.remember, 0)]
+
+    @precondition(lambda self: self.lines)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        key = self.a_call(data)
+        leader, *others = self.lines.pop(key)
+
+        assert self.calls.fail(key) == others
+
+        for waiter in (leader, *others):
+            self.end(waiter, "failed")
+
+    @precondition(lambda self: self.lines)
+    @rule(data=st.data())
+    def leader_gives_up(self, data: st.DataObject) -> None:
+        key = self.a_call(data)
+        leader, *others = self.lines[key]
+
+        assert self.calls.abandon(key) == (others[0] if others else None)
+
+        self.end(leader, "gave up")
+        if others:
+            self.lines[key] = others
+        else:
+            del self.lines[key]
+
+    @precondition(lambda self: self.lines)
+    @rule(data=st.data())
+    def somebody_gives_up(self, data: st.DataObject) -> None:
+        key = self.a_call(data)
+        place = data.draw(st.integers(0, len(self.lines[key]) - 1))
+        waiter = self.lines[key][place]
+
+        left = self.calls.unjoin(key, waiter)
+
+        assert left == (place > 0)
+        if left:
+            self.lines[key].remove(waiter)
+            self.end(waiter, "gave up")
+
+    @invariant()
+    def as_many_calls_and_answers_as_in_the_model(self) -> None:
+        if hasattr(self, "calls"):
+            assert self.calls.under_way() == len(self.lines)
+            assert self.calls.remembered() == len(self.answers) <= self.remember
+
+    @invariant()
+    def every_waiter_waits_or_has_one_outcome(self) -> None:
+        if hasattr(self, "calls"):
+            waiting = [waiter for line in self.lines.values() for waiter in line]
+            assert sorted([*waiting, *self.outcomes]) == list(range(1, self.waiters + 1))
+
+    def teardown(self) -> None:
+        if hasattr(self, "calls"):
+            for key, (_, *others) in self.lines.items():
+                assert self.calls.fail(key) == others
+
+
+TestSharedCallsAgainstModel = SharedCallsAgainstModel.TestCase
+TestSharedCallsAgainstModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

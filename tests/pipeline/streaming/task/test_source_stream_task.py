@@ -1,0 +1,227 @@
+"""A source runs on a thread of its own, and its task ends it once, whatever happens."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.task.source_stream_task import (
+    MAX_WATERMARK,
+    SourceContext,
+    SourceInterruptedError,
+    SourceStreamTask,
+)
+from pipeline.streaming.task.stream_task import TaskCancelledError, TaskState
+from pipeline.streaming.task.task_operators import async_wait_operator
+
+from .task_fakes import (
+    TIMEOUT_S,
+    Counter,
+    GatedOutput,
+    LoggedOperator,
+    RunningSource,
+    mailbox_turn,
+    running,
+    values,
+    wait_for,
+)
+
+# ---------------------------------------------------------------------------------------------------------- the run
+
+
+def test_a_source_runs_on_its_own_thread_and_operators_on_the_mailbox_thread() -> None:
+    threads: set[threading.Thread] = set()
+
+    class Noting(LoggedOperator):
+        def process_element(self, record: StreamRecord[Any]) -> None:
+            threads.add(threading.current_thread())
+            super().process_element(record)
+
+    def collect(ctx: SourceContext[Any]) -> None:
+        ctx.collect("a", 1)
+        ctx.emit_watermark(Watermark(1))
+        ctx.collect("b")
+
+    source, output = RunningSource(collect), GatedOutput()
+    with running(SourceStreamTask(source, Noting, output)) as run:
+        run.result()
+
+        assert threads == {run.thread}
+    assert source.thread not in (None, run.thread)
+    assert output.elements == [StreamRecord("a", 1), Watermark(1), StreamRecord("b"), MAX_WATERMARK]
+    assert source.is_closed
+    assert source.cancels == 0
+
+
+def test_the_source_starts_when_the_operators_are_open_and_ends_before_they_do() -> None:
+    log: list[Any] = []
+    source = RunningSource(lambda _: log.append("source"))
+
+    SourceStreamTask(source, lambda ctx: LoggedOperator(ctx, log), lambda _: None).run()
+
+    assert log == ["op open", "source", "op end_input", "op close"]
+
+
+def test_a_source_that_is_faster_than_its_operators_waits() -> None:
+    output = GatedOutput()
+    output.shut()
+    source = Counter(end=100)
+    with running(SourceStreamTask(source, [], output, queue_capacity=5)) as run:
+        wait_for(output.asked, "the question for room")
+        mailbox_turn(run.task, lambda: None)
+        assert source.position <= 5
+        mailbox_turn(run.task, output.open_again)
+        run.result()
+
+    assert values(output.elements) == list(range(100))
+
+
+def test_a_source_may_feed_an_asynchronous_operator() -> None:
+    async def double(value: int) -> list[int]:
+        return [2 * value]
+
+    output: list[StreamElement[Any]] = []
+    operator = async_wait_operator(double, timeout_ms=60_000, capacity=8)
+
+    SourceStreamTask(Counter(end=300), operator, output.append).run()
+
+    assert values(output) == [2 * value for value in range(300)]
+    assert output[-1] == MAX_WATERMARK
+
+
+def test_what_the_source_raises_comes_out_of_run_as_it_is() -> None:
+    def fail(_: SourceContext[Any]) -> None:
+        raise ConnectionError("reset")
+
+    source = RunningSource(fail)
+    task = SourceStreamTask(source, [], lambda _: None)
+
+    with pytest.raises(ConnectionError, match="reset"):
+        task.run()
+
+    assert task.state is TaskState.FAILED
+    assert source.is_closed
+
+
+def test_an_interruption_in_a_task_that_is_not_cancelled_is_an_error_as_any_other() -> None:
+    def fail(_: SourceContext[Any]) -> None:
+        raise RuntimeError("wrapped") from SourceInterruptedError("of somebody else")
+
+    task = SourceStreamTask(RunningSource(fail), [], lambda _: None)
+
+    with pytest.raises(RuntimeError, match="wrapped"):
+        task.run()
+
+
+# ---------------------------------------------------------------------------------------------------------- cancel
+
+
+def test_cancel_calls_the_sources_cancel_once_and_interrupts_it() -> None:
+    interrupted: list[BaseException] = []
+
+    def wait(ctx: SourceContext[Any]) -> None:
+        try:
+            ctx.wait(TIMEOUT_S)
+        except SourceInterruptedError as error:
+            interrupted.append(error)
+            raise
+
+    source = RunningSource(wait)
+    with running(SourceStreamTask(source, [], lambda _: None)) as run:
+        wait_for(source.started, "the source")
+        run.task.cancel()
+        run.task.cancel()
+        with pytest.raises(TaskCancelledError):
+            run.result()
+
+    assert source.cancels == 1
+    assert len(interrupted) == 1
+    assert run.task.state is TaskState.CANCELED
+
+
+def test_cancel_interrupts_a_source_that_waits_for_room() -> None:
+    errors: list[BaseException] = []
+    output = GatedOutput()
+    output.shut()
+
+    def collect(ctx: SourceContext[Any]) -> None:
+        try:
+            while True:
+                ctx.collect(1)
+        except SourceInterruptedError as error:
+            errors.append(error)
+            raise
+
+    with running(SourceStreamTask(RunningSource(collect), [], output, queue_capacity=1)) as run:
+        wait_for(output.asked, "the question for room")
+        run.task.cancel()
+        with pytest.raises(TaskCancelledError):
+            run.result()
+
+    assert len(errors) == 1
+
+
+def test_a_source_is_interrupted_even_if_its_cancel_raises() -> None:
+    class Failing(RunningSource):
+        def cancel(self) -> None:
+            super().cancel()
+            raise ValueError("in cancel")
+
+    source = Failing(lambda ctx: ctx.wait(TIMEOUT_S))
+    with running(SourceStreamTask(source, [], lambda _: None)) as run:
+        wait_for(source.started, "the source")
+        with pytest.raises(ValueError, match="in cancel"):
+            run.task.cancel()
+        with pytest.raises(TaskCancelledError):
+            run.result()
+
+    assert source.cancels == 1
+
+
+def test_a_task_cancelled_before_its_start_never_runs_the_source() -> None:
+    source = RunningSource()
+    task = SourceStreamTask(source, [], lambda _: None)
+    task.cancel()
+
+    with pytest.raises(TaskCancelledError):
+        task.run()
+
+    assert source.thread is None
+    assert source.cancels == 1
+    assert source.is_closed
+
+
+def test_the_source_of_a_failed_task_is_ended_too() -> None:
+    def fail(_: Any) -> None:
+        raise ValueError("output")
+
+    def collect(ctx: SourceContext[Any]) -> None:
+        ctx.collect(1)
+        ctx.wait(TIMEOUT_S)
+
+    source = RunningSource(collect)
+    with pytest.raises(ValueError, match="output"):
+        SourceStreamTask(source, [], fail).run()
+
+    assert source.cancels == 1
+    assert source.thread is not None
+    assert not source.thread.is_alive()
+
+
+def test_a_source_that_does_not_return_is_left_behind_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    go_on = threading.Event()
+    source = RunningSource(lambda _: wait_for(go_on, "the end of the test"))
+    task = SourceStreamTask(source, [], lambda _: None, stop_timeout=0.01)
+    with running(task) as run:
+        wait_for(source.started, "the source")
+        task.cancel()
+        with pytest.raises(TaskCancelledError):
+            run.result()
+
+    assert "has not returned within 0.01 s" in caplog.text
+    go_on.set()
+    assert source.thread is not None
+    source.thread.join(TIMEOUT_S)

@@ -1,0 +1,341 @@
+"""A task reads, feeds a chain of operators while there is room, and comes to an end in order, whatever ends it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from dispatcher.errors import DispatcherError
+from dispatcher.mailbox import ManualClock
+from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput
+from pipeline.streaming.task.stream_task import StreamTask, TaskState
+from pipeline.streaming.task.task_chain import OperatorContext
+
+from .task_fakes import (
+    GatedOutput,
+    HoldingOperator,
+    LoggedOperator,
+    ScriptedInput,
+    logged,
+    mailbox_turn,
+    running,
+    values,
+    wait_for,
+)
+
+# ---------------------------------------------------------------------------------------------------------- life
+
+
+def test_all_input_goes_through_the_chain_to_the_output() -> None:
+    output: list[StreamElement[Any]] = []
+    task = StreamTask(IterableInput([1, Watermark(5), StreamRecord(2, 7)]), logged([], "a", "b"), output.append)
+
+    task.run()
+
+    assert output == [StreamRecord(1), Watermark(5), StreamRecord(2, 7)]
+    assert task.records_out == 2
+    assert task.state is TaskState.FINISHED
+
+
+def test_a_task_without_operators_copies_its_input() -> None:
+    output: list[StreamElement[Any]] = []
+
+    StreamTask(IterableInput(range(3)), [], output.append).run()
+
+    assert values(output) == [0, 1, 2]
+
+
+def test_operators_open_from_the_last_and_end_and_close_from_the_first() -> None:
+    log: list[Any] = []
+
+    StreamTask(IterableInput([]), logged(log, "a", "b"), lambda _: None).run()
+
+    assert log == ["b open", "a open", "a end_input", "b end_input", "a close", "b close"]
+
+
+def test_what_an_operator_emits_at_its_end_reaches_those_behind_it_before_theirs() -> None:
+    log: list[Any] = []
+    chain = [HoldingOperator, *logged(log, "b")]
+
+    StreamTask(IterableInput([1]), chain, lambda element: log.append(values([element])[0])).run()
+
+    assert log.index(1) < log.index("b end_input")
+
+
+def test_mail_of_an_operator_that_has_ended_runs_before_the_next_one_ends() -> None:
+    log: list[Any] = []
+
+    class Mailing(LoggedOperator):
+        def end_input(self) -> None:
+            self.context.mailbox_executor.execute(lambda: self.context.output(StreamRecord("late")))
+
+    class Noting(LoggedOperator):
+        def process_element(self, record: StreamRecord[Any]) -> None:
+            self.note(record.value)
+
+    StreamTask(IterableInput([]), [Mailing, lambda ctx: Noting(ctx, log, "b")], lambda _: None).run()
+
+    assert log == ["b open", "b late", "b end_input", "b close"]
+
+
+def test_timers_that_an_operator_sets_at_its_end_never_fire() -> None:
+    clock = ManualClock()
+    fired: list[int] = []
+
+    class Timed(LoggedOperator):
+        def end_input(self) -> None:
+            clock.advance(10)
+            self.context.processing_time_service.register_timer(10, fired.append)
+            self.context.mailbox_executor.execute(lambda: clock.advance(10))
+
+        def open(self) -> None:
+            self.context.processing_time_service.register_timer(5, fired.append)
+
+    StreamTask(IterableInput([]), Timed, lambda _: None, processing_time_service=clock).run()
+
+    assert fired == [5]
+
+
+def test_mail_that_is_there_at_the_end_runs_before_anything_is_closed() -> None:
+    log: list[Any] = []
+
+    class Mailing(LoggedOperator):
+        def end_input(self) -> None:
+            self.context.mailbox_executor.execute(lambda: self.note("mail"))
+
+    StreamTask(IterableInput([]), lambda ctx: Mailing(ctx, log), lambda _: None).run()
+
+    assert log == ["op open", "op mail", "op close"]
+
+
+def test_a_task_runs_once() -> None:
+    task = StreamTask(IterableInput([]), [], lambda _: None)
+    task.run()
+
+    with pytest.raises(DispatcherError, match="is FINISHED; a task runs once"):
+        task.run()
+
+
+def test_a_periodic_checkpoint_needs_a_storage() -> None:
+    with pytest.raises(ValueError, match="checkpoint_interval_ms is 5"):
+        StreamTask(IterableInput([]), [], lambda _: None, checkpoint_interval_ms=5)
+
+
+# ---------------------------------------------------------------------------------------------------------- input
+
+
+def test_an_input_without_anything_suspends_the_task_until_its_future_completes() -> None:
+    queue, output = QueueInput[int](), GatedOutput()
+    with running(StreamTask(queue, [], output)) as run:
+        mailbox_turn(run.task)
+        queue.put(1)
+        queue.put(2)
+        queue.end()
+        run.result()
+
+    assert values(output.elements) == [1, 2]
+    assert run.task.idle_timer.total_ns > 0
+
+
+def test_an_input_is_not_read_while_it_has_nothing() -> None:
+    calls: list[int] = []
+    nothing = ScriptedInput(lambda: calls.append(1) or InputStatus.NOTHING_AVAILABLE, 7)
+    nothing.future = Future()
+    output: list[StreamElement[Any]] = []
+    with running(StreamTask(nothing, [], output.append)) as run:
+        for _ in range(5):
+            mailbox_turn(run.task)
+        assert calls == [1]
+        nothing.future.set_result(None)
+        run.result()
+
+    assert values(output) == [7]
+
+
+def test_an_input_that_is_available_again_at_once_is_read_on() -> None:
+    """The input had nothing, and something came before the task could wait for it."""
+    output: list[StreamElement[Any]] = []
+    task = StreamTask(ScriptedInput(lambda: InputStatus.NOTHING_AVAILABLE, 7), [], output.append)
+
+    task.run()
+
+    assert values(output) == [7]
+    total_ns = task.idle_timer.total_ns
+    assert task.idle_timer.total_ns == total_ns, "nobody is idle any more"
+
+
+def test_an_error_of_the_inputs_future_fails_the_task() -> None:
+    broken = ScriptedInput(lambda: InputStatus.NOTHING_AVAILABLE)
+    broken.future = Future()
+    broken.future.set_exception(ConnectionError("reset"))
+
+    with pytest.raises(ConnectionError, match="reset"):
+        StreamTask(broken, [], lambda _: None).run()
+
+
+def test_mail_runs_between_any_two_records() -> None:
+    log: list[Any] = []
+
+    class Mailing(LoggedOperator):
+        def process_element(self, record: StreamRecord[Any]) -> None:
+            log.append(record.value)
+            self.context.mailbox_executor.execute(lambda: log.append("mail"))
+
+    StreamTask(IterableInput([1, 2, 3]), Mailing, lambda _: None).run()
+
+    assert log == [1, "mail", 2, "mail", 3, "mail"]
+
+
+# ---------------------------------------------------------------------------------------------------------- room
+
+
+def test_a_head_without_room_is_not_fed_and_mail_still_runs() -> None:
+    made: list[HoldingOperator] = []
+
+    def make(ctx: OperatorContext) -> HoldingOperator:
+        made.append(HoldingOperator(ctx, capacity=2))
+        return made[0]
+
+    queue: QueueInput[int] = QueueInput()
+    output: list[StreamElement[Any]] = []
+    for number in range(5):
+        queue.put(number)
+    queue.end()
+    with running(StreamTask(queue, make, output.append)) as run:
+        for released in range(3):
+            assert mailbox_turn(run.task, lambda: len(made[0].held)) <= 2
+            mailbox_turn(run.task, lambda: made[0].release())
+            assert len(values(output)) == released + 1
+        mailbox_turn(run.task, lambda: made[0].release(2))
+        run.result()
+
+    assert values(output) == [0, 1, 2, 3, 4]
+
+
+def test_an_operator_without_a_say_has_the_room_of_the_one_behind_it() -> None:
+    class Releasing(HoldingOperator):
+        def available_future(self) -> Future[None] | None:
+            future = super().available_future()
+            self.context.mailbox_executor.execute(self.release)
+            return future
+
+    output: list[StreamElement[Any]] = []
+    chain = [LoggedOperator, lambda ctx: Releasing(ctx, capacity=1)]
+
+    StreamTask(IterableInput(range(5)), chain, output.append).run()
+
+    assert values(output) == [0, 1, 2, 3, 4]
+
+
+def test_nothing_is_read_while_the_output_has_no_room() -> None:
+    output, queue = GatedOutput(), QueueInput[int]()
+    output.shut()
+    queue.put(1)
+    queue.end()
+    with running(StreamTask(queue, HoldingOperator, output)) as run:
+        wait_for(output.asked, "the question for room")
+        mailbox_turn(run.task)
+        assert queue._queue
+        mailbox_turn(run.task, output.open_again)
+        run.result()
+
+    assert values(output.elements) == [1]
+    assert output.is_closed
+
+
+def test_an_operator_is_told_of_the_outputs_room() -> None:
+    contexts: list[OperatorContext] = []
+
+    def make(ctx: OperatorContext) -> LoggedOperator:
+        contexts.append(ctx)
+        return LoggedOperator(ctx)
+
+    output = GatedOutput()
+    StreamTask(IterableInput([]), [make, lambda ctx: HoldingOperator(ctx, 1), make], output).run()
+
+    last, first = contexts
+    assert (first.position, last.position) == (0, 2)
+    assert [ctx.mailbox_executor.priority for ctx in (first, last)] == [0, 2]
+    assert last.output_availability is not None
+    assert last.output_availability() is None
+    output.shut()
+    assert last.output_availability() is output.gate
+    assert first.output_availability is not None
+    assert first.output_availability() is None
+
+
+def test_without_an_output_that_may_fill_up_operators_are_told_none() -> None:
+    contexts: list[OperatorContext] = []
+
+    def make(ctx: OperatorContext) -> LoggedOperator:
+        contexts.append(ctx)
+        return LoggedOperator(ctx)
+
+    StreamTask(IterableInput([]), make, lambda _: None).run()
+
+    assert contexts[0].output_availability is None
+
+
+def test_an_operator_that_yields_runs_mail_of_those_behind_it_only() -> None:
+    log: list[Any] = []
+    contexts: dict[int, OperatorContext] = {}
+
+    class Yielding(LoggedOperator):
+        def __init__(self, context: OperatorContext) -> None:
+            super().__init__(context)
+            contexts[context.position] = context
+
+        def process_element(self, record: StreamRecord[Any]) -> None:
+            if self.context.position == 1:
+                for position in (0, 1, 2):
+                    contexts[position].mailbox_executor.execute(lambda p=position: log.append(p))
+                while self.context.mailbox_executor.try_yield():
+                    pass
+                log.append("yielded")
+            self.context.output(record)
+
+    StreamTask(IterableInput([1]), [Yielding, Yielding, Yielding], lambda _: log.append("out")).run()
+
+    assert log == [1, 2, "yielded", "out", 0]
+
+
+# ---------------------------------------------------------------------------------------------------------- timers
+
+
+def test_timers_fire_on_the_mailbox_thread_as_mail() -> None:
+    clock = ManualClock()
+    fired: list[Any] = []
+
+    class Timed(LoggedOperator):
+        def open(self) -> None:
+            self.context.processing_time_service.register_timer(
+                5, lambda due: fired.append((due, threading.current_thread()))
+            )
+
+    queue: QueueInput[int] = QueueInput()
+    with running(StreamTask(queue, Timed, lambda _: None, processing_time_service=clock)) as run:
+        mailbox_turn(run.task)
+        clock.advance(5)
+        mailbox_turn(run.task)
+        queue.end()
+        run.result()
+
+    assert fired == [(5, run.thread)]
+    assert not clock.is_terminated()
+
+
+def test_an_error_of_a_timer_fails_the_task() -> None:
+    class Timed(LoggedOperator):
+        def open(self) -> None:
+            now_ms = self.context.processing_time_service.current_processing_time()
+            self.context.processing_time_service.register_timer(now_ms, self.fail)
+
+        def fail(self, _: int) -> None:
+            raise ValueError("in a timer")
+
+    with pytest.raises(ValueError, match="in a timer"):
+        StreamTask(QueueInput[int](), Timed, lambda _: None).run()

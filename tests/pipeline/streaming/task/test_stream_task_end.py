@@ -1,0 +1,265 @@
+"""However a task ends, everything is closed; a failure comes out of run, a cancel ends it wherever it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from pipeline.streaming.elements import StreamElement, StreamRecord
+from pipeline.streaming.task.inputs import IterableInput, QueueInput
+from pipeline.streaming.task.stream_task import StreamTask, TaskCancelledError, TaskState
+from pipeline.streaming.task.task_chain import OperatorContext
+from pipeline.streaming.task.task_operators import async_wait_operator
+
+from .task_fakes import (
+    TIMEOUT_S,
+    GatedOutput,
+    LoggedOperator,
+    Running,
+    ScriptedInput,
+    logged,
+    mailbox_turn,
+    running,
+    values,
+    wait_for,
+)
+
+# ------------------------------------------------------------------------------------------------ failure and cancel
+
+
+@pytest.mark.parametrize("where", ["open", "process_element", "end_input", "close"])
+def test_what_an_operator_raises_comes_out_of_run_and_everything_is_closed(where: str) -> None:
+    log: list[Any] = []
+
+    class Failing(LoggedOperator):
+        def __init__(self, context: OperatorContext) -> None:
+            super().__init__(context, log, "failing")
+
+            def fail(*_: Any) -> None:
+                log.append("failed")
+                raise ValueError(where)
+
+            setattr(self, where, fail)
+
+    source, output = ScriptedInput(1), GatedOutput()
+    task = StreamTask(source, [*logged(log, "a"), Failing, *logged(log, "c")], output)
+
+    with pytest.raises(ValueError, match=where):
+        task.run()
+
+    closes = [entry for entry in log if entry.endswith("close") or entry == "failed"]
+    assert closes[-1] == "c close"
+    assert "a close" in closes
+    assert ("failing close" in closes) is (where != "close")
+    assert source.is_closed
+    assert output.is_closed
+    assert task.state is TaskState.FAILED
+
+
+def test_a_factory_that_raises_closes_the_operators_that_were_made() -> None:
+    log: list[Any] = []
+
+    def fail(_: OperatorContext) -> LoggedOperator:
+        raise ValueError("cannot be made")
+
+    source = ScriptedInput()
+    with pytest.raises(ValueError, match="cannot be made"):
+        StreamTask(source, [fail, *logged(log, "b")], lambda _: None).run()
+
+    assert log == ["b close"]
+    assert source.is_closed
+
+
+def test_the_first_error_is_raised_and_those_of_closing_are_its_notes() -> None:
+    class Failing(LoggedOperator):
+        def close(self) -> None:
+            raise ValueError("close")
+
+    def fail(_: Any) -> None:
+        raise KeyError("output")
+
+    with pytest.raises(KeyError, match="output") as failed:
+        StreamTask(IterableInput([1]), Failing, fail).run()
+
+    assert failed.value.__notes__ == ["and at the end ValueError('close')"]
+
+
+def test_an_error_of_another_thread_fails_the_task() -> None:
+    with running(StreamTask(QueueInput[int](), [], lambda _: None)) as run:
+        run.task.report_error(ConnectionError("lost"))
+
+        with pytest.raises(ConnectionError, match="lost"):
+            run.result()
+
+
+def test_an_error_reported_before_the_start_fails_the_run() -> None:
+    task = StreamTask(QueueInput[int](), [], lambda _: None)
+    task.report_error(ConnectionError("lost"))
+
+    with pytest.raises(ConnectionError, match="lost"):
+        task.run()
+
+
+def test_an_error_reported_after_the_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    task = StreamTask(IterableInput([]), [], lambda _: None)
+    task.run()
+
+    task.report_error(ConnectionError("too late"))
+
+    assert "too late" in caplog.text
+
+
+def test_a_cancelled_task_closes_everything_and_does_not_end_its_operators() -> None:
+    log: list[Any] = []
+    with running(StreamTask(QueueInput[int](), logged(log, "a"), lambda _: None)) as run:
+        mailbox_turn(run.task)
+        run.task.cancel()
+
+        with pytest.raises(TaskCancelledError):
+            run.result()
+
+    assert log == ["a open", "a close"]
+    assert run.task.state is TaskState.CANCELED
+
+
+def test_a_cancel_ends_the_yield_of_an_operator() -> None:
+    waiting = threading.Event()
+
+    class Waiting(LoggedOperator):
+        def end_input(self) -> None:
+            waiting.set()
+            while True:
+                self.context.mailbox_executor.yield_()
+
+    with running(StreamTask(IterableInput([]), Waiting, lambda _: None)) as run:
+        wait_for(waiting, "the wait")
+        run.task.cancel()
+
+        with pytest.raises(TaskCancelledError):
+            run.result()
+
+
+def test_a_cancel_that_user_code_swallows_still_ends_the_task() -> None:
+    waiting = threading.Event()
+
+    class Swallowing(LoggedOperator):
+        def process_element(self, record: StreamRecord[Any]) -> None:
+            waiting.set()
+            try:
+                self.context.mailbox_executor.yield_()
+            except Exception:
+                self.note("swallowed")
+
+    with running(StreamTask(QueueInput[int](), Swallowing, lambda _: None)) as run:
+        run.task._input.put(1)  # type: ignore[attr-defined]
+        wait_for(waiting, "the wait")
+        run.task.cancel()
+
+        with pytest.raises(TaskCancelledError):
+            run.result()
+
+
+def test_a_task_cancelled_before_its_start_does_nothing_but_close() -> None:
+    log: list[Any] = []
+    source = ScriptedInput(1)
+    task = StreamTask(source, logged(log, "a"), log.append)
+    task.cancel()
+
+    with pytest.raises(TaskCancelledError):
+        task.run()
+
+    assert log == []
+    assert source.position == 0
+    assert source.is_closed
+    assert task.state is TaskState.CANCELED
+
+
+def test_cancelling_what_has_ended_changes_nothing() -> None:
+    task = StreamTask(IterableInput([]), [], lambda _: None)
+    task.run()
+
+    task.cancel()
+
+    assert task.state is TaskState.FINISHED
+    assert not task.is_cancelled
+
+
+def test_a_task_may_be_cancelled_by_what_it_runs() -> None:
+    output: list[StreamElement[Any]] = []
+
+    def emit(element: StreamElement[Any]) -> None:
+        output.append(element)
+        task.cancel()
+
+    task = StreamTask(IterableInput(range(100)), [], emit)
+
+    with pytest.raises(TaskCancelledError):
+        task.run()
+
+    assert len(output) == 1
+
+
+# ------------------------------------------------------------------------------------------- with the real operator
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_asynchronous_calls_end_before_the_task_does(mode: str) -> None:
+    async def double(value: int) -> list[int]:
+        return [2 * value]
+
+    output: list[StreamElement[Any]] = []
+    operator = async_wait_operator(double, timeout_ms=60_000, capacity=7, output_mode=mode)
+
+    StreamTask(IterableInput(range(200)), [operator, operator], output.append).run()
+
+    doubled = [4 * value for value in range(200)]
+    assert (values(output) if mode == "ordered" else sorted(values(output))) == doubled
+
+
+def test_calls_go_on_up_to_the_capacity_and_the_task_waits_in_its_loop() -> None:
+    calls: list[int] = []
+    full, finish = threading.Event(), threading.Event()
+
+    async def held(value: int) -> list[int]:
+        calls.append(value)
+        if len(calls) == 3:
+            full.set()
+        while not finish.is_set():
+            await asyncio.sleep(0.001)
+        return [value]
+
+    output: list[StreamElement[Any]] = []
+    operator = async_wait_operator(held, timeout_ms=60_000, capacity=3)
+    run = Running(StreamTask(IterableInput(range(10)), operator, output.append))
+    run.thread.start()
+    wait_for(full, "the capacity")
+    mailbox_turn(run.task)  # mail of the lowest priority: no operator yields
+    assert calls == [0, 1, 2]
+    finish.set()
+    run.result()
+
+    assert values(output) == list(range(10))
+
+
+def test_a_cancelled_task_gives_up_the_calls_under_way() -> None:
+    started, cancelled = threading.Event(), threading.Event()
+
+    async def endless(value: int) -> list[int]:
+        started.set()
+        try:
+            await asyncio.sleep(TIMEOUT_S * 100)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return [value]
+
+    operator = async_wait_operator(endless, timeout_ms=10_000_000)
+    with running(StreamTask(IterableInput([1]), operator, lambda _: None)) as run:
+        wait_for(started, "the call")
+        run.task.cancel()
+        run.join()
+
+    wait_for(cancelled, "the end of the call")

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from pipeline.sweep.page import DRAWN, render_sweep_page
+
+FIGURES = {
+    "nodes": 10,
+    "applications": 5,
+    "finished": 5,
+    "failed": 0,
+    "killed": 0,
+    "unfinished": 0,
+    "never_placed": 0,
+    "wait_mean_s": 3.0,
+    "wait_p50_s": 0.0,
+    "wait_p95_s": 65.0,
+    "wait_max_s": 90.0,
+    "makespan_s": 7200.0,
+    "memory_used": 0.75,
+    "vcores_used": 0.5,
+    "gpus_used": None,
+    "containers": 5,
+    "events": 100,
+    "failed_events": 0,
+    "wall_s": 0.1,
+    "error": None,
+}
+
+
+def row(number: int, scheduler: str, **changed: Any) -> dict[str, Any]:
+    return {"number": number, "settings": {"scheduler": scheduler}, **FIGURES, **changed}
+
+
+def failed_row(number: int) -> dict[str, Any]:
+    return {**row(number, "capacity"), **dict.fromkeys(set(FIGURES) - {"nodes"}), "error": "ValueError: no <room>"}
+
+
+def without_plotly(page: str) -> str:
+    return page.replace(get_plotlyjs(), "")
+
+
+class _Table(HTMLParser):
+    """The cells of the page's table, with their classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells: list[list[tuple[str, str]]] = []
+        self._style: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.cells.append([])
+        if tag in ("td", "th"):
+            self._style = dict(attrs).get("class") or ""
+
+    def handle_data(self, data: str) -> None:
+        if self._style is not None and data.strip():
+            self.cells[-1].append((data, self._style))
+            self._style = None
+
+    def handle_endtag(self, tag: str) -> None:
+        self._style = None if tag in ("td", "th") else self._style
+
+
+def table_of(page: str) -> list[list[tuple[str, str]]]:
+    parser = _Table()
+    parser.feed(without_plotly(page))
+    return parser.cells
+
+
+def test_the_page_compares_all_combinations_and_marks_the_best() -> None:
+    page = render_sweep_page("openb", [row(1, "fifo"), row(2, "capacity", wait_mean_s=2.0, memory_used=0.7)])
+
+    headings, first, second = table_of(page)
+
+    assert [text for text, _ in headings] == [
+        *("#", "scheduler", "Nodes in all", "Mean wait", "Median wait", "95 % wait", "Longest wait", "Never placed"),
+        *("Makespan", "Memory", "Cores"),
+    ]
+    assert [text for text, _ in first] == [
+        *("1", "fifo", "10", "3 s", "0 s", "1 min 5 s", "1 min 30 s", "0", "2 h", "75.0 %", "50.0 %"),
+    ]
+    assert (first[3], second[3]) == (("3 s", "number"), ("2 s", "number best"))
+    assert (first[9], second[9]) == (("75.0 %", "number best"), ("70.0 %", "number"))
+
+
+def test_problems_get_columns_only_where_there_are_any() -> None:
+    headings, first, second = table_of(
+        render_sweep_page("w", [row(1, "fifo", unfinished=2, gpus_used=0.004), failed_row(2)])
+    )
+
+    assert [text for text, _ in headings][-3:] == ["GPUs", "Unfinished", "Error"]
+    assert first[-2:] == [("0.4 %", "number"), ("2", "number bad")]  # and no error
+    assert second[-1] == ("ValueError: no <room>", "bad")
+    assert second[3] == ("\N{EN DASH}", "number")
+
+
+def test_headline_figures_name_the_best_combination_and_count_the_failed() -> None:
+    page = without_plotly(render_sweep_page("w", [row(1, "fifo"), row(2, "capacity", wait_mean_s=1.5), failed_row(3)]))
+
+    figures = re.findall(
+        r'class="name">(.*?)</div>\s*<div class="value">(.*?)</div>\s*<div class="detail">(.*?)</', page
+    )
+
+    assert figures == [
+        ("Shortest mean wait", "1.5 s", "scheduler=capacity"),
+        ("Shortest makespan", "2 h", "scheduler=fifo, and 1 more"),
+        ("Highest use of memory", "75.0 %", "scheduler=fifo, and 1 more"),
+        ("Failed combinations", "1", "of 3"),
+    ]
+
+
+def test_the_page_needs_no_other_file_and_no_network() -> None:
+    page = without_plotly(render_sweep_page("w", [row(1, "fifo")]))
+
+    assert re.findall(r"""(?:src|href)\s*=\s*["'](?!data:)[^"'\s>]*""", page) == []
+    assert re.findall(r"https?://|url\(|@import", page) == []
+    assert "default-src 'none'" in page
+
+
+def test_names_from_the_workload_and_the_settings_are_no_markup() -> None:
+    page = render_sweep_page("<script>x</script>", [row(1, "<b>bold</b>")])
+
+    assert "<script>x" not in without_plotly(page)
+    assert "<b>bold" not in without_plotly(page)
+
+
+def test_the_same_sweep_makes_the_same_page() -> None:
+    assert render_sweep_page("w", [row(1, "fifo")]) == render_sweep_page("w", [row(1, "fifo")])
+
+
+@pytest.mark.parametrize("count", [DRAWN, DRAWN + 1])
+def test_plots_of_many_combinations_say_where_they_stop(count: int) -> None:
+    page = without_plotly(render_sweep_page("w", [row(number, f"s{number}") for number in range(1, count + 1)]))
+
+    assert (f"The first {DRAWN} combinations." in page) == (count > DRAWN)
+
+
+def test_a_sweep_of_failures_has_a_page_too() -> None:
+    page = without_plotly(render_sweep_page("w", [failed_row(1)]))
+
+    assert page.count("Nothing to show.") == 3

@@ -1,0 +1,311 @@
+"""A whole resource manager in virtual time to which anything may happen, and what must hold of it at any moment.
+
+Threading: a Course belongs to its resource manager's handler thread, but for `start`, `do` and `stop`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from dispatcher.errors import DispatcherError
+from dispatcher.testing import ManualClock
+from statemachines.factory import InvalidStateTransitionError
+from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMApp, RMContainer
+from statemachines.resourcemanager.events.events import (
+    ContainerRequest,
+    NMContainerStatus,
+    RMAppAttemptEventType,
+    RMAppEventType,
+    RMAppManagerEventType,
+    RMContainerEventType,
+    RMNodeEvent,
+    RMNodeEventType,
+    SchedulerEventType,
+)
+from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
+from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.simulation.agenda import Errand
+from statemachines.simulation.workload import ApplicationSpec, NodeSpec
+
+from ...simulation.replays import config
+
+HOSTS = ("node1", "node2", "node3")
+CAPACITY = Resource(10, 10)
+SPECS = {host: NodeSpec(host, CAPACITY) for host in HOSTS}
+NODES = {node_id(host): host for host in HOSTS}
+QUEUES = (
+    {"name": "a", "capacity": 50, "maximum_capacity": 70, "maximum_am_resource_percent": 60, "user_limit_factor": 2},
+    {
+        "name": "b",
+        "capacity": 50,
+        "maximum_am_resource_percent": 50,
+        "minimum_user_limit_percent": 50,
+        "user_limit_factor": 3,
+        "ordering_policy": "fair",
+        "queues": [{"name": "c", "capacity": 40, "priority": 1}, {"name": "d", "capacity": 60}],
+    },
+)
+LEAVES = ("a", "c", "d")
+TIMEOUT_S = 20.0
+MOST_EVENTS = 50_000  # far more than any course needs to come to rest
+SCHEDULERS: dict[str, dict[str, Any]] = {"fifo": {"kind": "fifo"}, "capacity": {"kind": "capacity", "queues": QUEUES}}
+_USABLE = ("RUNNING", "DECOMMISSIONING")
+_EVENTS = (
+    RMAppEventType,
+    RMAppAttemptEventType,
+    RMContainerEventType,
+    RMNodeEventType,
+    RMAppManagerEventType,
+    SchedulerEventType,
+)
+
+
+class Step(NamedTuple):
+    """What is to happen, and when: between two moments, or in the midst of what one moment brings."""
+
+    delay_ms: int
+    """After the step before."""
+    events: int
+    """So many events later than that."""
+    happening: Callable[[Course], None]
+
+
+class Course:
+    """The course that events take."""
+
+    def __init__(self, scheduler: str, heartbeat_interval_ms: int = 0) -> None:
+        self._idle = threading.Event()
+        settings = config(
+            dispatcher={"drain_timeout_s": 1},
+            scheduler=SCHEDULERS[scheduler],
+            simulation={"am_register_delay_ms": 100, "heartbeat_interval_ms": heartbeat_interval_ms},
+        )
+        self.manager = ResourceManager(settings, clock=ManualClock(), on_idle=self._idle.set)
+        self.context = self.manager.context
+        self.apps: list[str] = []  # in the order of their submission
+        self.endless: set[str] = set()  # applications that end when they are killed only
+        self.problems: list[str] = []  # what did not hold, with the event after which it did not
+        self.refused: list[tuple[str, str, str]] = []  # (machine, state, event) of each invalid transition
+        self._used: dict[tuple[str, str], int] = {}  # by queue and type of resource, after the event before
+        self._events = 0
+        self._last: list[str] = []  # events, once there are too many
+        self._awaiting: list[list[Any]] = []  # [events until it happens, happening]
+        self.manager.recorder.invalid = self._note_refusal  # type: ignore[method-assign]
+        for event_type in _EVENTS:
+            self.manager.dispatcher.register(event_type, self._check)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def enter(self, steps: Iterable[Step]) -> None:
+        time_ms = self.context.now_ms()
+        for step in steps:
+            time_ms += step.delay_ms
+            self.manager.cluster.agenda.at(time_ms, self._begin, Errand(step))
+
+    def _begin(self, errand: Errand) -> None:
+        step: Step = errand.about
+        if step.events:
+            self._awaiting.append([step.events, step.happening])
+        else:
+            self._carry_out(step.happening)
+
+    def _carry_out(self, happening: Callable[[Course], None]) -> None:
+        with contextlib.suppress(DispatcherError):  # what a service refuses is refused
+            happening(self)
+
+    def _note_event(self) -> None:
+        """What awaits an event less now; what awaits none any more happens."""
+        for waiting in self._awaiting:
+            waiting[0] -= 1
+        due = [happening for events, happening in self._awaiting if events <= 0]
+        self._awaiting = [waiting for waiting in self._awaiting if waiting[0] > 0]
+        for happening in due:
+            self._carry_out(happening)
+
+    def start(self) -> None:
+        self.manager.init()
+        self.manager.start()
+        self.do(lambda: [self.manager.cluster.add_node(spec) for spec in SPECS.values()])
+
+    def do(self, action: Callable[[], Any]) -> Any:
+        """Do it on the handler thread, and run until nothing is left to happen; returns its result."""
+
+        def act() -> Any:
+            self._idle.clear()  # here, so that it is set again by what follows only
+            return action()
+
+        result = self.manager.dispatcher.mailbox_executor.submit(act, "an action of the test").result(TIMEOUT_S)
+        assert self._idle.wait(TIMEOUT_S), self.manager.dispatcher.queue_contents()
+        assert self._events <= MOST_EVENTS, f"it does not come to rest: {self._last}"
+        return result
+
+    def stop(self) -> None:
+        self.manager.stop()
+
+    # -- what may happen ----------------------------------------------------------------------------------------------
+
+    def submit(self, spec: ApplicationSpec, **submission: Any) -> None:
+        app_id = self.manager.clients.submit_application(
+            ApplicationSubmission(spec.name, spec.am_resource, spec.user, spec.queue, **submission)
+        )
+        self.manager.cluster.specs[app_id] = spec
+        self.apps.append(app_id)
+        if spec.am_duration_ms is None:
+            self.endless.add(app_id)
+
+    def tell_node(self, host: str, type: RMNodeEventType) -> None:
+        if node_id(host) in self.context.nodes:
+            self.context.post(RMNodeEvent(type, node_id(host)))
+
+    def register(self, host: str) -> None:
+        """A node manager that was restarted has nothing; what it ran has ended without a word."""
+        cluster = self.manager.cluster
+        for container in self._running_on(host):
+            cluster.stop_container(container.entity)
+        node = cluster._nodes[node_id(host)]
+        node.launched.clear()
+        node.finished.clear()
+        cluster.add_node(SPECS[host])
+
+    def resync(self, host: str) -> None:
+        """A node manager that had lost the connection has all that it had."""
+        containers = self._running_on(host)
+        apps = sorted({container.application for container in containers})
+        self.manager.tracker.register_node(SPECS[host], map(_report, containers), apps)
+
+    def _running_on(self, host: str) -> list[RMContainer]:
+        tasks = self.manager.cluster._running.values()
+        return [task.container for task in tasks if task.container.node == node_id(host)]
+
+    def repair(self) -> None:
+        """All nodes come back, and are well. Nothing else is to happen any more."""
+        self._awaiting.clear()
+        self.manager.admin.recommission(HOSTS)
+        for id_, host in NODES.items():
+            if id_ not in self.context.nodes:
+                self.manager.cluster.add_node(SPECS[host])
+            else:
+                self.manager.tracker.heartbeat(id_)
+
+    def kill_all(self) -> None:
+        for app_id in self.apps:
+            self.manager.clients.force_kill_application(app_id)
+
+    # -- what must hold -----------------------------------------------------------------------------------------------
+
+    def _note_refusal(self, operand: Any, error: InvalidStateTransitionError) -> None:
+        self.refused.append((operand.machine, error.state.name, error.event_type.name))
+
+    def _check(self, event: Any) -> None:
+        self._events += 1
+        if self._events > MOST_EVENTS:
+            self._last = [*self._last[-20:], f"{event.type} {event.entity}"]
+            self._idle.set()
+            return
+        self.problems += [f"after {event.type.name} for {event.entity}: {problem}" for problem in self._wrong()]
+        self._note_event()
+
+    def _wrong(self) -> list[str]:
+        """Nothing is oversubscribed, the books agree, and no queue has taken more than it may."""
+        scheduler = self.context.scheduler
+        nodes = {node.node_id: node for node in scheduler.nodes()}
+        live = [
+            (app, container)
+            for app in self.context.apps.values()
+            if app.current_attempt is not None
+            for attempt in app.attempts
+            for container in scheduler.live_containers(attempt.entity)
+        ]
+        wrong = []
+        for node in nodes.values():
+            there = [container for _, container in live if container.node == node.node_id]
+            sizes = [container.request.resource for container in there]
+            if {container.entity for container in there} != set(node.containers):
+                wrong.append(f"{node.node_id} has {sorted(node.containers)}, attempts have {there} there")
+            free = (
+                CAPACITY.memory_mb - sum(size.memory_mb for size in sizes),
+                CAPACITY.vcores_milli - sum(size.vcores_milli for size in sizes),
+            )
+            if min(free) < 0 or free != (node.free_memory_mb, node.free_vcores_milli):
+                wrong.append(f"{node.node_id} has free {free}, by its books {node.free()}")
+        wrong += [f"{container} is on a node that is gone" for _, container in live if container.node not in nodes]
+        total: dict[str, int] = {}
+        for node in nodes.values():
+            add(total, amounts_of(node.capacity))
+        return wrong + self._wrong_queues(live, total)
+
+    def _wrong_queues(self, live: list[tuple[RMApp, RMContainer]], total: dict[str, int]) -> list[str]:
+        wrong, before, self._used = [], self._used, {}
+        scheduler = self.context.scheduler
+        for info in scheduler.queues():
+            used: dict[str, int] = {}
+            count = 0
+            for app, container in live:
+                if f"{scheduler.queue_of(app.entity)}.".startswith(f"{info.path}."):
+                    add(used, amounts_of(container.request.resource))
+                    count += 1
+            if (info.used, info.containers) != (resource_of(used), count):
+                wrong.append(f"{info.path} uses {info.used} by its books, its {count} containers have {used}")
+            for type_, amount in used.items():
+                self._used[info.path, type_] = amount
+                # A node that leaves takes its part of the maximum with it: what is used then stays, and may not grow.
+                limit = total.get(type_, 0) * info.maximum_capacity
+                if amount > limit + 1e-6 and amount > before.get((info.path, type_), 0):
+                    wrong.append(f"{info.path} has taken {amount} {type_}, and may have {limit}")
+        return wrong
+
+    def nodes_that_only_one_knows(self) -> set[str]:
+        """Nodes that the scheduler has and that are not usable, or the other way round; to be asked when at rest."""
+        usable = {node.entity for node in self.context.nodes.values() if node.state.name in _USABLE}
+        return usable ^ {node.node_id for node in self.context.scheduler.nodes()}
+
+    def stuck(self) -> list[str]:
+        """Applications that have not ended, and why there is no cause for that; to be asked when nothing happens."""
+        waiting = self.context.scheduler.waiting()
+        found = []
+        for app_id in self.apps:
+            app = self.context.apps[app_id]
+            if app.state in FINAL_STATES:
+                continue
+            attempt = app.current_attempt
+            asks = [request for asker, request in waiting if attempt is not None and asker == attempt.entity]
+            if attempt is None or not (asks or (app_id in self.endless and attempt.state.name == "RUNNING")):
+                found.append(f"{app} with {attempt} waits for nothing")
+            found += [why for request in asks for why in self._unexplained(attempt.entity, request)]  # type: ignore[union-attr]
+        return found
+
+    def _unexplained(self, attempt_id: str, request: ContainerRequest) -> list[str]:
+        """A queue's or user's limit is a reason; so is that no node has room. It has to be said."""
+        why = self.context.scheduler.why_waiting(attempt_id, request)
+        if any(word in why for word in ("queue", "pending", "user")):
+            return []
+        fitting = [node.node_id for node in self.context.scheduler.nodes() if node.fits(request.resource)]
+        if not fitting and ("busy" in why or "no node" in why):
+            return []
+        return [f"{request} of {attempt_id} waits, fits on {fitting}: {why}"]
+
+    def left_over(self) -> list[str]:
+        """What is still held when all applications have ended."""
+        context, cluster = self.context, self.manager.cluster
+        found = [f"{app} has not ended" for app in context.apps.values() if app.state not in FINAL_STATES]
+        found += [f"{container} is still there" for container in context.containers.values()]
+        found += [f"{container} still runs" for container in cluster._running]
+        found += [f"{request} of {attempt} still waits" for attempt, request in context.scheduler.waiting()]
+        found += [f"{info} is in use" for info in context.scheduler.queues() if info.applications or info.containers]
+        for node in context.scheduler.nodes():
+            if node.free() != SchedulerNode(node.node_id, SPECS[node.host]).free():
+                found.append(f"{node.node_id} has only {node.free()}")
+        for rmnode in context.nodes.values():
+            if rmnode.containers or rmnode.running_apps:
+                found.append(f"{rmnode} is said to run {rmnode.containers} of {rmnode.running_apps}")
+        return found
+
+
+def _report(container: RMContainer) -> NMContainerStatus:
+    request = container.request
+    return NMContainerStatus(container.entity, request.resource, request.priority, kind=request.kind)

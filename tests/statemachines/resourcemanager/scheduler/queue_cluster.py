@@ -1,0 +1,171 @@
+"""A cluster with the capacity scheduler; `check` also says what must hold of queues and limits at any time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, cast
+
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.events.events import ContainerRequest
+from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, is_user_full
+from statemachines.resourcemanager.scheduler.capacity.queue_apps import QueueApplication
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.interface import QueueInfo
+
+from ..cluster import Cluster
+
+Used = dict[tuple[str, str], dict[str, int]]
+"""Amounts by (queue, partition) or (leaf and user, partition)."""
+
+
+class QueueCluster(Cluster):
+    """`queues` are the children of the root."""
+
+    def __init__(self, *queues: dict[str, Any], on_heartbeat: bool = False, **scheduler: Any) -> None:
+        def make(context: RMContext) -> CapacityScheduler:
+            return CapacityScheduler(context, on_heartbeat=on_heartbeat)
+
+        scheduler = {"kind": "capacity", "queues": queues or ({"name": "default"},), **scheduler}
+        super().__init__(make, scheduler=scheduler)
+        self.on_heartbeat = on_heartbeat
+
+    @property
+    def capacity_scheduler(self) -> CapacityScheduler:
+        return cast(CapacityScheduler, self.scheduler)
+
+    @property
+    def tree(self) -> QueueTree:
+        return self.capacity_scheduler._tree
+
+    def attempt_in(self, queue: str, user: str = "ann", **submission: Any) -> str:
+        return self.new_attempt(queue=queue, user=user, **submission)
+
+    def info(self, path: str) -> QueueInfo:
+        return next(info for info in self.scheduler.queues() if info.path == path)
+
+    def app_of(self, attempt: str) -> QueueApplication:
+        return cast(QueueApplication, self.capacity_scheduler._attempts[attempt].app)
+
+    def move(self, attempt: str, queue: str) -> None:
+        self.in_handler(lambda: self.scheduler.move_application(self.app_of(attempt).id, queue))
+
+    def usage(self) -> Used:
+        """What all queues, and all users of leaves, use by the containers that there are."""
+        used: Used = {}
+        nodes = {node.node_id: node for node in self.scheduler.nodes()}
+        for container in self.context.containers.values():
+            path = self.scheduler.queue_of(container.application)
+            assert path is not None
+            partition = nodes[container.node].partition
+            names = path.split(".")
+            user = self.context.apps[container.application].submission.user
+            for name in (*(".".join(names[: i + 1]) for i in range(len(names))), f"{path} {user}"):
+                add(used.setdefault((name, partition), {}), amounts_of(container.request.resource))
+        return used
+
+    def books(self) -> Used:
+        """The same by the scheduler's books."""
+        used: Used = {}
+        for queue in self.tree.queues():
+            for partition, share in queue.shares.items():
+                used[queue.path, partition] = share.used
+            if isinstance(queue, LeafQueue):
+                for user in queue.users.values():
+                    used |= {
+                        (f"{queue.path} {user.name}", partition): amounts for partition, amounts in user.used.items()
+                    }
+        return {key: amounts for key, amounts in used.items() if amounts}
+
+    def used(self) -> dict[tuple[str, str, str], int]:
+        """What queues use, by (queue, partition, type)."""
+        return {
+            (queue.path, partition, type_): amount
+            for queue in self.tree.queues()
+            for partition, share in queue.shares.items()
+            for type_, amount in share.used.items()
+        }
+
+    def beyond_maximum(self) -> list[tuple[str, str, str]]:
+        """Where queues use more than their maximum, as keys of `used`."""
+        return [
+            (queue.path, partition, type_)
+            for queue in self.tree.queues()
+            for partition, share in queue.shares.items()
+            for type_, amount in share.used.items()
+            if amount > share.limit.get(type_, 0)
+        ]
+
+    def check(self) -> None:
+        super().check()
+        assert self.books() == self.usage()
+        for info in self.scheduler.queues():
+            inside = [
+                container
+                for container in self.context.containers.values()
+                if f"{self.scheduler.queue_of(container.application)}.".startswith(f"{info.path}.")
+            ]
+            assert info.containers == len(inside)
+        self.check_masters()
+
+    def check_masters(self) -> None:
+        """Masters have their share, and nobody is pending who need not be."""
+        for activation in self.capacity_scheduler._activations.values():
+            leaf = activation.leaf
+            attempts = [a for a in self.capacity_scheduler._attempts.values() if not a.is_stopped]
+            apps = [cast(QueueApplication, attempt.app) for attempt in attempts]
+            mine = [app for app in apps if app.leaf is leaf]
+            pending = [app for app in mine if not app.is_active]
+            assert leaf.active == len(mine) - len(pending)
+            assert leaf.pending == len(pending)
+            for app in pending:
+                assert not has_room_for_master(leaf, app.master_partition, app.master_amounts)
+                assert app in activation
+
+    def check_waiting(self, nodes: dict[str, SchedulerNode]) -> None:
+        """What waits is held up by the limits, or fits on no node; and that is why it says it waits."""
+        asks: Counter[tuple[LeafQueue, str]] = Counter()
+        for attempt, request in self.scheduler.waiting():
+            app, why = self.app_of(attempt), self.scheduler.why_waiting(attempt, request)
+            if not app.is_active:
+                assert "masters" in why
+                continue
+            asks[app.leaf, app.user] += 1
+            limit = self.limit_on(app, request)
+            if limit is not None:
+                assert limit in why
+                continue
+            assert "queue" not in why
+            fitting = [node for node in nodes.values() if self.fits(attempt, request, node)]
+            assert self.on_heartbeat or not fitting, f"{request} of {attempt} waits: {why}"
+        for leaf in self.tree.leaves.values():
+            active = {(leaf, user.name): user.asks for user in leaf.users.values() if user.asks}
+            assert active == {key: count for key, count in asks.items() if key[0] is leaf}
+            assert leaf.active_users == len(active)
+
+    def limit_on(self, app: QueueApplication, request: ContainerRequest) -> str | None:
+        """What is said of the limit that holds the request up; None: none does."""
+        leaf, partition, amounts = app.leaf, self.partition_of(app, request), amounts_of(request.resource)
+        if not leaf.may_use(partition):
+            return "may not use partition"
+        shares = [(queue, queue.share(partition)) for queue in leaf.line]
+        full = [
+            queue
+            for queue, share in shares
+            if not share.has_room(amounts) and not (share.maximum == 1 and share.has_room(()))
+        ]
+        if full:
+            return f"queue {full[0].path} has"
+        return f"user {app.user} has" if is_user_full(leaf, app.user, partition, amounts) else None
+
+    def fits(self, attempt: str, request: ContainerRequest, node: SchedulerNode) -> bool:
+        return (
+            node.partition == self.partition_of(self.app_of(attempt), request)
+            and node.host not in self.capacity_scheduler._attempts[attempt].blacklist
+            and node.fits(request.resource, request.gpu_models)
+        )
+
+    def partition_of(self, app: QueueApplication, request: ContainerRequest) -> str:
+        return app.master_partition if request.node_label is None else request.node_label

@@ -1,0 +1,39 @@
+"""Items whose keys change while they are in a heap."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statemachines.resourcemanager.scheduler.core.lazy_heap import LazyHeap
+
+
+def test_empty_heap_has_no_first() -> None:
+    assert LazyHeap[str](len).first() is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.sampled_from(["set", "discard", "look"]))))
+def test_first_is_the_least_whatever_became_of_the_keys(steps: list[tuple[int, int, str]]) -> None:
+    keys: dict[int, tuple[int, int]] = {}
+    heap: LazyHeap[int] = LazyHeap(keys.__getitem__)
+
+    for item, key, step in steps:
+        if step == "set":
+            keys[item] = (key, item)
+            heap.add(item)
+        elif step == "discard":
+            heap.discard(item)
+            keys.pop(item, None)
+        assert heap.first() == min(keys, key=keys.__getitem__, default=None)
+        assert (len(heap), set(heap)) == (len(keys), set(keys))
+
+
+def test_key_that_grew_is_noticed_by_itself() -> None:
+    keys = {"a": 1, "b": 2}
+    heap: LazyHeap[str] = LazyHeap(keys.__getitem__)
+    for item in keys:
+        heap.add(item)
+
+    keys["a"] = 3
+
+    assert heap.first() == "b"

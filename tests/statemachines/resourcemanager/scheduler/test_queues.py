@@ -1,0 +1,398 @@
+"""The tree of queues by itself: shares, limits, users, and what is no tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.errors import ConfigError
+from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.config import SchedulerConfig
+from statemachines.resourcemanager.scheduler.capacity.limits import (
+    full_queue,
+    has_room_for_master,
+    is_user_full,
+    user_limit,
+)
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, ParentQueue, QueueTree
+from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
+
+ONE = amounts_of(Resource(1, 0))
+
+
+def tree(*queues: dict[str, Any], total: Resource | None = None, **more: Any) -> QueueTree:
+    built = QueueTree(SchedulerConfig.model_validate({"queues": queues, **more}))
+    if total is not None:
+        built.grow("", amounts_of(total))
+    return built
+
+
+def leaf(built: QueueTree, name: str) -> LeafQueue:
+    found = built.leaf(name)
+    assert found is not None
+    return found
+
+
+def use(queue: LeafQueue, user: str, memory_mb: int, vcores_milli: int = 0, asks: int = 0) -> None:
+    """`user` has that much of the default partition, and `asks` that wait."""
+    queue.enter(user)
+    queue.charge(user, "", amounts_of(Resource(memory_mb, vcores_milli)))
+    queue.note_asks(user, asks)
+
+
+# -- what is no tree --------------------------------------------------------------------------------------------------
+
+GPU = {"gpu": {"capacity": 100}}
+
+
+@pytest.mark.parametrize(
+    ("queues", "message"),
+    [
+        ([], r"scheduler\.queues: there must be a queue"),
+        ([{"name": "a", "capacity": 60}, {"name": "b", "capacity": 30}], r"scheduler\.queues: the capacities make 90,"),
+        ([{"name": "a", "capacity": 50}, {"name": "a", "capacity": 50}], r"queues\[1\]\.name: a is the name of"),
+        ([{"name": "root"}], r"scheduler\.queues\[0\]\.name: root is"),
+        (
+            [{"name": "a", "capacity": 40}, {"name": "b", "capacity": 60, "queues": [{"name": "c", "capacity": 99}]}],
+            r"scheduler\.queues\[1\]\.queues: the capacities make 99, and must make 100",
+        ),
+        (
+            [{"name": "a", "capacity": 40}, {"name": "b", "capacity": 60, "queues": [{"name": "a"}]}],
+            r"scheduler\.queues\[1\]\.queues\[0\]\.name: a is the name of scheduler\.queues\[0\] too",
+        ),
+        ([{"name": "a", "maximum_capacity": 99}], r"queues\[0\]\.capacity: 100 is more than its maximum_capacity, 99"),
+        (
+            [{"name": "a", "accessible_node_labels": {"gpu": {"capacity": 100, "maximum_capacity": 50}}}],
+            r"queues\[0\]\.accessible_node_labels\.gpu\.capacity: 100 is more than",
+        ),
+        (
+            [{"name": "a", "accessible_node_labels": {"gpu": {"capacity": 70}}}],
+            r"scheduler\.queues: the capacities of label gpu make 70",
+        ),
+        (
+            [{"name": "a", "accessible_node_labels": {"": {"capacity": 100}}}],
+            r"queues\[0\]\.accessible_node_labels: the default partition has no label",
+        ),
+        (
+            [{"name": "a", "queues": [{"name": "b", "accessible_node_labels": GPU}]}],
+            r"scheduler\.queues\[0\]\.queues\[0\]\.accessible_node_labels\.gpu: the parent queue may not",
+        ),
+        (
+            [{"name": "a", "accessible_node_labels": GPU, "queues": [{"name": "b"}]}],
+            r"scheduler\.queues\[0\]\.queues: the capacities of label gpu make 0",
+        ),
+        ([{"name": "a", "default_node_label": "gpu"}], r"queues\[0\]\.default_node_label: gpu is not one of"),
+        (
+            [{"name": "a", "default_lifetime_s": 9, "maximum_lifetime_s": 8}],
+            r"queues\[0\]\.default_lifetime_s: 9 is more than its maximum_lifetime_s, 8",
+        ),
+    ],
+)
+def test_bad_tree_is_refused_with_the_path_of_what_is_wrong(queues: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tree(*queues)
+
+
+def test_capacities_that_were_rounded_make_100() -> None:
+    assert len(tree(*({"name": name, "capacity": 33.33} for name in "abc")).leaves) == 3
+
+
+# -- shares -----------------------------------------------------------------------------------------------------------
+
+NESTED = (
+    {
+        "name": "research",
+        "capacity": 60,
+        "maximum_capacity": 80,
+        "accessible_node_labels": {"gpu": {"capacity": 100}},
+        "queues": [
+            {"name": "day", "capacity": 50, "accessible_node_labels": {"gpu": {"capacity": 25}}},
+            {
+                "name": "night",
+                "capacity": 50,
+                "maximum_capacity": 50,
+                "accessible_node_labels": {"gpu": {"capacity": 75}},
+            },
+        ],
+    },
+    {"name": "batch", "capacity": 40},
+)
+
+
+def test_shares_are_multiplied_down_the_path() -> None:
+    built = tree(*NESTED)
+    shares = {
+        (queue.path, partition): (float(share.capacity), float(share.maximum))
+        for queue in built.queues()
+        for partition, share in queue.shares.items()
+    }
+
+    assert shares == {
+        ("root", ""): (1, 1),
+        ("root", "gpu"): (1, 1),
+        ("root.research", ""): (0.6, 0.8),
+        ("root.research", "gpu"): (1, 1),
+        ("root.research.day", ""): (0.3, 0.8),
+        ("root.research.day", "gpu"): (0.25, 1),
+        ("root.research.night", ""): (0.3, 0.4),
+        ("root.research.night", "gpu"): (0.75, 1),
+        ("root.batch", ""): (0.4, 1),
+    }
+
+
+def test_queues_are_found_by_path_and_leaves_by_name_too() -> None:
+    built = tree(*NESTED)
+
+    assert built.leaf("night") is built.leaf("root.research.night") is not None
+    assert (built.leaf("research"), built.find("research"), built.leaf("root.research")) == (None, None, None)
+    assert built.find("root.research") is not None
+    assert [queue.path for queue in built.queues()][:3] == ["root", "root.research", "root.research.day"]
+
+
+def test_limits_follow_the_size_of_the_partition() -> None:
+    built = tree(*NESTED)
+    night = leaf(built, "night")
+
+    built.grow("", amounts_of(Resource(100, 50, gpus=1)))
+    before = dict(night.share("").limit)
+    built.grow("", amounts_of(Resource(60, 0)), -1)
+
+    assert before == {"memory_mb": 40, "vcores_milli": 20, "gpu_milli": 400}
+    assert night.share("").limit == {"memory_mb": 16, "vcores_milli": 20, "gpu_milli": 400}
+
+
+def test_percents_with_a_point_are_what_they_say() -> None:
+    built = tree({"name": "a", "capacity": 0.1, "maximum_capacity": 0.3}, {"name": "b", "capacity": 99.9})
+
+    built.grow("", amounts_of(Resource(1000, 0)))
+
+    assert leaf(built, "a").share("").limit == {"memory_mb": 3}  # of floats: 2
+
+
+def test_partition_that_a_queue_may_not_use_has_nothing_for_it() -> None:
+    built = tree(*NESTED)
+    built.grow("gpu", amounts_of(Resource(100, 100)))
+
+    assert full_queue(leaf(built, "batch"), "gpu", ONE) is leaf(built, "batch")
+    assert full_queue(leaf(built, "day"), "gpu", ONE) is None
+
+
+def test_what_is_used_is_counted_all_the_way_up_and_by_user() -> None:
+    built = tree(*NESTED, total=Resource(100, 100))
+    day = leaf(built, "day")
+
+    use(day, "ann", 10)
+    use(day, "bob", 5, 20)
+    use(leaf(built, "batch"), "ann", 7)
+
+    used = {queue.path: (queue.share("").used, queue.containers, queue.applications) for queue in built.queues()}
+    assert used["root"] == ({"memory_mb": 22, "vcores_milli": 20}, 3, 3)
+    assert used["root.research"] == used["root.research.day"] == ({"memory_mb": 15, "vcores_milli": 20}, 2, 2)
+    assert (day.user_share("ann", ""), day.user_share("bob", "")) == (0.1, 0.2)
+    assert day.share("").used_share == 0.2
+
+
+def test_siblings_within_their_guarantee_come_first_then_the_urgent_then_those_that_use_least() -> None:
+    built = tree(
+        {"name": "over", "capacity": 10, "priority": 9},
+        {"name": "full", "capacity": 30},
+        {"name": "half", "capacity": 30},
+        {"name": "urgent", "capacity": 30, "priority": 1},
+        {"name": "nothing", "capacity": 0},
+        total=Resource(100, 100),
+    )
+    for name, memory_mb in (("over", 20), ("full", 29), ("half", 15), ("urgent", 28)):
+        use(leaf(built, name), "ann", memory_mb)
+
+    order = sorted(built.root.children, key=lambda queue: queue.order_key(""))
+
+    assert [queue.name for queue in order] == ["urgent", "half", "full", "over", "nothing"]
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_queue_takes_what_its_siblings_leave_up_to_its_maximum() -> None:
+    built = tree(*NESTED, total=Resource(100, 100))
+    day = leaf(built, "day")
+
+    use(day, "ann", 79)
+
+    assert full_queue(day, "", ONE) is None
+    assert full_queue(day, "", amounts_of(Resource(2, 0))) is built.find("root.research")
+
+
+@pytest.mark.parametrize("resource", [Resource(41, 0), Resource(0, 41), Resource(1, 1, gpus=1, gpu_milli=801)])
+def test_maximum_holds_for_each_type(resource: Resource) -> None:
+    built = tree(*NESTED, total=Resource(100, 100, gpus=2))
+
+    assert full_queue(leaf(built, "night"), "", amounts_of(resource)) is leaf(built, "night")
+
+
+def test_queue_beyond_its_limit_in_one_type_gets_nothing_of_the_others() -> None:
+    built = tree(*NESTED, total=Resource(100, 100))
+    night = leaf(built, "night")
+    use(night, "ann", 40)
+
+    built.grow("", amounts_of(Resource(50, 0)), -1)
+
+    assert full_queue(night, "", amounts_of(Resource(0, 1))) is night
+
+
+@pytest.mark.parametrize(
+    ("used", "asked", "config", "expected"),
+    [
+        pytest.param({"ann": 0}, 1, {}, 0.5, id="one user has the guarantee"),
+        pytest.param({"ann": 0, "bob": 0}, 1, {}, 0.5, id="at a minimum of 100 percent the first takes all"),
+        pytest.param({"ann": 0, "bob": 0}, 1, {"minimum_user_limit_percent": 25}, 0.25, id="equal parts"),
+        pytest.param(dict.fromkeys("abcdef", 0), 1, {"minimum_user_limit_percent": 25}, 0.125, id="the minimum"),
+        pytest.param({"ann": 60}, 1, {}, 0.5, id="the factor bounds it"),
+        pytest.param({"ann": 60}, 1, {"user_limit_factor": 2}, 0.61, id="beyond the guarantee it grows with the use"),
+        pytest.param(
+            {"ann": 40, "bob": 30},
+            10,
+            {"user_limit_factor": 9, "minimum_user_limit_percent": 1},
+            0.4,
+            id="and is shared",
+        ),
+        pytest.param({"ann": 0}, 80, {}, 0.8, id="at least what one container needs"),
+        pytest.param({"ann": 0}, 1, {"user_limit_factor": 0.1}, 0.05, id="a factor below one"),
+    ],
+)
+def test_user_limit_is_that_of_yarn(used: dict[str, int], asked: int, config: dict[str, Any], expected: float) -> None:
+    built = tree({"name": "a", "capacity": 50, **config}, {"name": "b", "capacity": 50}, total=Resource(100, 100))
+    for user, memory_mb in used.items():
+        use(leaf(built, "a"), user, memory_mb, asks=1)
+
+    limit = user_limit(leaf(built, "a"), "", amounts_of(Resource(asked, 0)))
+
+    assert limit == pytest.approx(expected)
+
+
+def test_user_without_waiting_asks_leaves_its_part_to_the_others() -> None:
+    built = tree({"name": "a", "minimum_user_limit_percent": 10}, total=Resource(100, 100))
+    queue = leaf(built, "a")
+    use(queue, "ann", 10, asks=2)
+    use(queue, "bob", 10, asks=1)
+
+    shared = user_limit(queue, "", ONE)
+    went = queue.note_asks("bob", -1)
+
+    assert (shared, went, user_limit(queue, "", ONE)) == (0.5, True, 1.0)
+
+
+def test_user_below_its_limit_gets_one_more_and_then_none() -> None:
+    built = tree({"name": "a", "minimum_user_limit_percent": 50}, total=Resource(100, 100))
+    queue = leaf(built, "a")
+    use(queue, "ann", 49, asks=1)
+    use(queue, "bob", 0, asks=1)
+
+    below = is_user_full(queue, "ann", "", ONE)
+    queue.charge("ann", "", ONE)
+
+    assert (below, is_user_full(queue, "ann", "", ONE), is_user_full(queue, "bob", "", ONE)) == (False, True, False)
+
+
+def test_user_limit_looks_at_the_dominant_resource() -> None:
+    built = tree({"name": "a", "minimum_user_limit_percent": 50}, total=Resource(100, 10))
+    queue = leaf(built, "a")
+    use(queue, "ann", 10, 5, asks=1)
+    use(queue, "bob", 0, asks=1)
+
+    assert is_user_full(queue, "ann", "", ONE)
+
+
+def test_masters_have_their_share_of_the_maximum_and_one_always_fits() -> None:
+    built = tree({"name": "a", "maximum_am_resource_percent": 20, "maximum_capacity": 100}, total=Resource(100, 100))
+    queue = leaf(built, "a")
+    big = amounts_of(Resource(21, 1))
+
+    first = has_room_for_master(queue, "", big)
+    queue.active, queue.masters_used = 1, {"": {"memory_mb": 10}}
+
+    assert first
+    assert [has_room_for_master(queue, "", amounts_of(Resource(mb, 1))) for mb in (10, 11)] == [True, False]
+
+
+def test_share_of_masters_is_the_schedulers_where_a_queue_names_none() -> None:
+    built = tree(
+        {"name": "a", "capacity": 50},
+        {"name": "b", "capacity": 50, "maximum_am_resource_percent": 0},
+        maximum_am_resource_percent=30,
+    )
+
+    assert [float(leaf(built, name).am_share) for name in "ab"] == [0.3, 0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "parent", "own", "expected"),
+    [
+        (None, {}, {}, None),
+        (70, {}, {}, 70),
+        (None, {}, {"maximum_lifetime_s": 50}, 50),
+        (None, {}, {"maximum_lifetime_s": 50, "default_lifetime_s": 20}, 20),
+        (70, {}, {"maximum_lifetime_s": 50, "default_lifetime_s": 20}, 50),
+        (30, {"maximum_lifetime_s": 50}, {}, 30),
+        (70, {"maximum_lifetime_s": 50}, {"maximum_lifetime_s": 60}, 60),
+        (None, {"default_lifetime_s": 50}, {"maximum_lifetime_s": 40}, 40),
+    ],
+)
+def test_lifetime_is_bounded_by_the_queues(
+    asked: int | None, parent: dict[str, int], own: dict[str, int], expected: int | None
+) -> None:
+    built = tree({"name": "p", "queues": [{"name": "a", **own}], **parent})
+
+    assert leaf(built, "a").lifetime_s(asked) == expected
+
+
+def test_queue_below_one_that_is_stopped_is_stopped() -> None:
+    built = tree({"name": "p", "state": "STOPPED", "queues": [{"name": "a"}]})
+
+    assert (leaf(built, "a").is_running, built.root.is_running) == (False, True)
+
+
+# -- any course of events ---------------------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["day", "night", "batch"]),
+        st.sampled_from(["ann", "bob"]),
+        st.sampled_from(["", "gpu"]),
+        st.builds(Resource, st.integers(1, 30), st.integers(0, 30), gpus=st.integers(0, 1)),
+        st.booleans(),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_limits_are_never_exceeded_and_each_queue_uses_what_its_parts_use(steps: list[Any]) -> None:
+    built = tree(*NESTED)
+    for partition, total in (("", Resource(100, 90, gpus=3)), ("gpu", Resource(60, 60, gpus=4))):
+        built.grow(partition, amounts_of(total))
+    for queue in built.leaves.values():
+        queue.enter("ann")
+        queue.enter("bob")
+    charged: list[Any] = []
+
+    for name, user, partition, resource, ends in steps:
+        step = (leaf(built, name), user, partition, amounts_of(resource))
+        if ends and charged:
+            queue, *rest = charged.pop()
+            queue.charge(*rest, -1)
+        elif full_queue(step[0], *step[2:]) is None:
+            step[0].charge(*step[1:])
+            charged.append(step)
+
+    for queue in built.queues():
+        for partition, share in queue.shares.items():
+            assert all(amount <= share.limit.get(type_, 0) for type_, amount in share.used.items())
+            parts = [child.share(partition).used for child in queue.children] if isinstance(queue, ParentQueue) else []
+            if isinstance(queue, LeafQueue):
+                parts = [user.used.get(partition, {}) for user in queue.users.values()]
+            types = {type_ for part in parts for type_ in part}
+            assert share.used == {type_: sum(part.get(type_, 0) for part in parts) for type_ in types}
+    assert built.root.containers == len(charged)

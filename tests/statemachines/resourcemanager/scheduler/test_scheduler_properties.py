@@ -1,0 +1,286 @@
+"""What holds for the scheduler whatever happens: nodes come, change and go, applications ask, containers end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from statemachines.resourcemanager import FifoScheduler, Resource, RMContainer
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.events.events import ContainerRequest, NMContainerStatus
+from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.scheduler.core.backlog import AskGroup, Patience
+from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.simulation.workload import NodeSpec
+
+from ..cluster import Cluster
+
+# Few sizes, and big ones, so that asks wait, and wait together.
+SIZES = st.sampled_from([4, 10])
+HOSTS = st.sampled_from(["n1", "n2", "n3"])
+RACKS = {"n1": "/a", "n2": "/a", "n3": "/b"}
+MODELS = st.sampled_from(["T4", "T4", "V100", ""])
+PARTITIONS = st.sampled_from(["", "", "x"])
+FPGA = (("fpga", 1),)
+RESOURCES = st.sampled_from(
+    [
+        Resource(4, 4),
+        Resource(6, 2),
+        Resource(1, 7),
+        Resource(10, 10),
+        Resource(1, 1, gpus=1),
+        Resource(1, 1, gpus=2, gpu_milli=500),
+        Resource(1, 1, gpus=1, gpu_milli=600),
+        Resource(2, 2, others=FPGA),
+        Resource(11, 1),
+    ]
+)
+WISHES = st.sampled_from(
+    [
+        {},
+        {},
+        {"host": "n1"},
+        {"host": "n2", "rack": "/a"},
+        {"rack": "/b"},
+        {"host": "n2", "relax_locality": False},
+        {"rack": "/a", "relax_locality": False},
+        {"node_label": "x"},
+    ]
+)
+REQUESTS = st.tuples(
+    RESOURCES,
+    st.integers(0, 1),
+    WISHES,
+    st.sampled_from([frozenset(), frozenset(), frozenset({"T4"}), frozenset({"T4", "V100"})]),
+)
+ANY = st.integers(0, 1_000)  # which one of those that there are
+
+
+class AnyCourseOfEvents(RuleBasedStateMachine):
+    """Random events for a scheduler; the invariants are looked at after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster(self.make)
+        self.attempts = [self.new_attempt(priority) for priority in (0, 0, 1)]
+        self.waiting: list[tuple[str, ContainerRequest]] = []  # after the last step, in the order of service
+
+    def make(self, context: RMContext) -> AbstractScheduler:
+        return FifoScheduler(context)
+
+    def new_attempt(self, priority: int = 0) -> str:
+        return self.cluster.new_attempt(priority=priority, keep_containers_across_attempts=True)
+
+    # -- applications -------------------------------------------------------------------------------------------------
+
+    @rule(which=ANY, requests=st.lists(REQUESTS, min_size=1, max_size=6))
+    def ask_and_launch(self, which: int, requests: list[Any]) -> None:
+        asks = [self.cluster.request(r, priority=p, gpu_models=m, **wish) for r, p, wish, m in requests]
+        self.cluster.get(pick(which, self.attempts), *asks)
+
+    @rule(which=ANY, resource=RESOURCES, release=ANY)
+    def ask_and_release(self, which: int, resource: Resource, release: int) -> None:
+        containers = list(self.cluster.context.containers)
+        releases = (pick(release, containers),) if containers else ()
+        self.cluster.ask(pick(which, self.attempts), resource, releases=releases)
+
+    @rule()
+    def launch_all_that_was_allocated(self) -> None:
+        for attempt in self.attempts:
+            self.cluster.get(attempt)
+
+    @precondition(lambda self: self.containers("RUNNING"))
+    @rule(which=ANY)
+    def finish(self, which: int) -> None:
+        self.cluster.finish(pick(which, self.containers("RUNNING")))
+
+    @precondition(lambda self: self.containers("RUNNING"))
+    @rule(which=ANY)
+    def finish_all_of_a_node(self, which: int) -> None:
+        node = pick(which, self.containers("RUNNING")).node
+        for container in self.containers("RUNNING"):
+            if container.node == node:
+                self.cluster.finish(container)
+
+    @precondition(lambda self: self.containers("RUNNING"))
+    @rule(which=ANY, size=RESOURCES)
+    def resize(self, which: int, size: Resource) -> None:
+        self.cluster.resize(pick(which, self.containers("RUNNING")), size)
+
+    @precondition(lambda self: self.containers("ALLOCATED", "ACQUIRED", "RUNNING"))
+    @rule(which=ANY)
+    def expire(self, which: int) -> None:
+        self.cluster.expire(pick(which, self.containers("ALLOCATED", "ACQUIRED", "RUNNING")))
+
+    @rule(which=ANY, host=HOSTS, is_bad=st.booleans())
+    def blacklist(self, which: int, host: str, is_bad: bool) -> None:
+        attempt = pick(which, self.attempts)
+        self.cluster.blacklist(attempt, *([(host,), ()] if is_bad else [(), (host,)]))
+
+    @rule(which=ANY, priority=st.integers(0, 2))
+    def change_priority(self, which: int, priority: int) -> None:
+        app = application_of(pick(which, self.attempts))
+        self.cluster.in_handler(lambda: self.cluster.scheduler.update_priority(app, priority))
+
+    @rule(which=ANY)
+    def replace_application(self, which: int) -> None:
+        attempt = pick(which, self.attempts)
+        self.attempts.remove(attempt)
+        self.cluster.remove_attempt(attempt)
+        self.cluster.remove_app(application_of(attempt))
+        self.attempts.append(self.new_attempt())
+
+    @rule(which=ANY, keeps=st.booleans())
+    def replace_attempt(self, which: int, keeps: bool) -> None:
+        attempt = pick(which, self.attempts)
+        self.attempts.remove(attempt)
+        self.cluster.remove_attempt(attempt, keep_containers=keeps)
+        number = int(attempt.rpartition("_")[2]) + 1
+        following = self.cluster.add_attempt(application_of(attempt), number, transfer_state=keeps)
+        self.cluster.blacklists[following] = self.cluster.blacklists.get(attempt, set()) if keeps else set()
+        self.attempts.append(following)
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    @initialize(sizes=st.lists(SIZES, min_size=1, max_size=3))
+    def start_with_nodes(self, sizes: list[int]) -> None:
+        for number, size in enumerate(sizes):
+            self.add_node(f"n{number + 1}", size, size, number, "T4", "")
+
+    @rule(host=HOSTS, memory_mb=SIZES, vcores_milli=SIZES, gpus=st.integers(0, 3), model=MODELS, partition=PARTITIONS)
+    def add_node(self, host: str, memory_mb: int, vcores_milli: int, gpus: int, model: str, partition: str) -> None:
+        """Or a node comes back that nobody missed: it has been restarted, and has nothing."""
+        more: dict[str, Any] = {"rack": RACKS[host], "partition": partition, "others": {"fpga": gpus}}
+        self.cluster.add_node(host, memory_mb, vcores_milli, gpus, model, **more)
+
+    @precondition(lambda self: len(self.cluster.context.nodes) > 1)
+    @rule(which=ANY)
+    def lose_node(self, which: int) -> None:
+        self.cluster.lose_node(self.node(which))
+
+    @precondition(lambda self: self.cluster.context.nodes)
+    @rule(which=ANY, healthy=st.booleans())
+    def report_health(self, which: int, healthy: bool) -> None:
+        self.cluster.tracker.heartbeat(self.node(which), healthy=healthy)
+
+    @precondition(lambda self: self.cluster.context.nodes)
+    @rule(which=ANY, memory_mb=SIZES, gpus=st.integers(0, 2))
+    def change_capacity(self, which: int, memory_mb: int, gpus: int) -> None:
+        self.cluster.change_capacity(self.node(which), memory_mb, 10, gpus, fpga=gpus)
+
+    @precondition(lambda self: self.cluster.context.nodes)
+    @rule(which=ANY, partition=PARTITIONS)
+    def change_label(self, which: int, partition: str) -> None:
+        self.cluster.change_label(self.node(which), partition)
+
+    @precondition(lambda self: any(n.state.name == "RUNNING" for n in self.cluster.context.nodes.values()))
+    @rule(which=ANY)
+    def decommission(self, which: int) -> None:
+        running = [id_ for id_, node in self.cluster.context.nodes.items() if node.state.name == "RUNNING"]
+        self.cluster.decommission(pick(which, running))
+
+    @precondition(lambda self: any(n.state.name == "DECOMMISSIONING" for n in self.cluster.context.nodes.values()))
+    @rule()
+    def recommission(self) -> None:
+        for node_id, node in list(self.cluster.context.nodes.items()):
+            if node.state.name == "DECOMMISSIONING":
+                self.cluster.recommission(node_id)
+
+    @rule()
+    def restart(self) -> None:
+        """Another scheduler takes over what the nodes run; what was waiting is asked for again."""
+        old, nodes = self.cluster, {node.node_id: node for node in self.cluster.scheduler.nodes()}
+        asks = old.scheduler.waiting()
+        self.cluster = new = Cluster(self.make)
+        new.context.epoch = old.context.epoch + 1
+        new.tags, new.apps = old.tags, old.apps
+        for attempt in self.attempts:
+            app = application_of(attempt)
+            new.add_app(app, is_recovering=True, **old.context.apps[app].submission._asdict())
+            new.recover_attempt(attempt)
+        for node_id, node in nodes.items():
+            rmnode = old.context.nodes[node_id]
+            running = [old.context.containers[id_] for id_ in node.containers if id_ in node.launched]
+            reports = tuple(NMContainerStatus(c.entity, c.request.resource, gpu_devices=c.gpu_devices) for c in running)
+            spec = rmnode.spec
+            new.tracker.register_node(
+                NodeSpec(spec.host, node.capacity, spec.rack, spec.gpu_model, node.partition), reports
+            )
+            new.short.add(node_id)
+        assert {id_ for node in new.scheduler.nodes() for id_ in node.containers} == {
+            id_ for node in nodes.values() for id_ in node.launched
+        }
+        for attempt, request in asks:
+            new.ask(attempt, request)
+        self.waiting = []
+
+    # -- what holds ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def books_are_right(self) -> None:
+        self.cluster.check()
+
+    @invariant()
+    def asks_of_one_shape_are_served_in_order(self) -> None:
+        before, self.waiting = self.waiting, self.cluster.scheduler.waiting()
+        still = {request.tag for _, request in self.waiting}
+        for attempt in self.attempts:
+            for shape in {shape_of(request) for _, request in before}:
+                left = [request.tag for who, request in before if who == attempt and shape_of(request) == shape]
+                kept = [tag for tag in left if tag in still]
+                assert kept == left[len(left) - len(kept) :], "somebody was served before those in front"
+
+    @invariant()
+    def asks_are_kept_or_served(self) -> None:
+        """Each ask of an attempt that is still there waits, or has become a container, once."""
+        waiting = [request.tag for _, request in self.cluster.scheduler.waiting()]
+        containers = self.cluster.context.containers.values()
+        served = [container.request.tag for container in containers if container.state.name != "RESERVED"]
+        mine = [tag for tag in (*waiting, *served) if tag]  # those that were taken back have none
+        assert len(set(mine)) == len(mine)
+
+    def containers(self, *states: str) -> list[RMContainer]:
+        containers = self.cluster.context.containers.values()
+        return [container for container in containers if container.state.name in states]
+
+    def node(self, which: int) -> str:
+        return pick(which, list(self.cluster.context.nodes))
+
+
+class Reserving(FifoScheduler):
+    def _choose_to_reserve(self, node: SchedulerNode, patience: Patience) -> AskGroup | None:
+        return self._backlog.choose_to_reserve(node, patience)
+
+
+class AnyCourseOfEventsOnHeartbeats(AnyCourseOfEvents):
+    def make(self, context: RMContext) -> AbstractScheduler:
+        return Reserving(context, on_heartbeat=True)
+
+    @invariant()
+    def reservations_are_for_somebody(self) -> None:
+        reserved = [node.reserved for node in self.cluster.scheduler.nodes() if node.reserved is not None]
+        assert {one.container.entity for one in reserved} == {one.entity for one in self.containers("RESERVED")}
+
+    @precondition(lambda self: self.cluster.context.nodes)
+    @rule(which=ANY)
+    def heartbeat(self, which: int) -> None:
+        self.cluster.tracker.heartbeat(self.node(which))
+
+
+def shape_of(request: ContainerRequest) -> tuple[Any, ...]:
+    """Without the tag. Who prefers the node that has room comes first: so asks with different wishes are apart."""
+    return request._replace(tag=0)
+
+
+def pick(which: int, items: list[Any]) -> Any:
+    return items[which % len(items)]
+
+
+AnyCourseOfEvents.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestAnyCourseOfEvents = AnyCourseOfEvents.TestCase
+AnyCourseOfEventsOnHeartbeats.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestAnyCourseOfEventsOnHeartbeats = AnyCourseOfEventsOnHeartbeats.TestCase

@@ -1,0 +1,213 @@
+"""The search for a node with room: it finds one if there is one, and does not look where it has looked in vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.scheduler.core import room as room_module
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.room import Room
+from statemachines.resourcemanager.scheduler.core.shapes import Shape
+from statemachines.simulation.workload import NodeSpec
+
+ANYWHERE: frozenset[str] = frozenset()
+
+
+def shape(memory_mb: int = 1, vcores_milli: int = 1, gpus: int = 0, gpu_milli: int = 1000, **more: Any) -> Shape:
+    resource = Resource(memory_mb, vcores_milli, gpus, gpu_milli, more.get("others", ()))
+    return Shape(resource, more.get("models", ANYWHERE), "", None, None, more.get("blacklist", ANYWHERE))
+
+
+def node(number: int, memory_mb: int = 4, vcores_milli: int = 4, gpus: int = 2) -> SchedulerNode:
+    spec = NodeSpec(f"n{number}", Resource(memory_mb, vcores_milli, gpus), gpu_model="T4" if number % 2 else "V100")
+    return SchedulerNode(f"n{number}:1", spec)
+
+
+def fill(node: SchedulerNode) -> None:
+    node.take(f"all of {node.host}", Resource(node.free_memory_mb, node.free_vcores_milli))
+
+
+def empty(room: Room, node: SchedulerNode) -> None:
+    node.give_back(f"all of {node.host}")
+    room.grown(node)
+
+
+class Looking(Shape):
+    """Counts how often a node is looked at."""
+
+    __slots__ = ("looks",)
+
+    def __init__(self, memory_mb: int) -> None:
+        super().__init__(Resource(memory_mb, 0, 1, 1), ANYWHERE, "", None, None, ANYWHERE)
+        self.looks = 0
+
+    def fits_further(self, node: SchedulerNode) -> bool:
+        self.looks += 1
+        return super().fits_further(node)
+
+
+def gpus_taken(count: int) -> tuple[Room, list[SchedulerNode]]:
+    """Nodes that have memory, and no GPU."""
+    nodes = [node(number, memory_mb=100, gpus=1) for number in range(count)]
+    for one in nodes:
+        one.take("gpu", Resource(0, 0, 1))
+    return Room(nodes), nodes
+
+
+def test_nodes_are_filled_one_after_the_other() -> None:
+    nodes = [node(number) for number in range(3)]
+    room, small = Room(nodes), shape(2, 2)
+    found = []
+
+    while (one := room.find(small)) is not None:
+        one.take(f"c{len(found)}", small.resource)
+        found.append(one.host)
+
+    assert found == ["n0", "n0", "n1", "n1", "n2", "n2"]
+
+
+def test_node_that_got_room_is_found_last() -> None:
+    nodes = [node(number) for number in range(3)]
+    room, whole = Room(nodes), shape(4, 4)
+    for one in nodes[:2]:
+        fill(one)
+    assert room.find(whole) is nodes[2]
+
+    empty(room, nodes[0])
+
+    assert room.find(whole) is nodes[2]
+    fill(nodes[2])
+    assert room.find(whole) is nodes[0]
+
+
+def test_nobody_is_looked_at_twice_without_having_got_more_room() -> None:
+    room, nodes = gpus_taken(200)
+    want = Looking(1)
+
+    assert [room.find(want) for _ in range(3)] == [None] * 3
+    assert want.looks == 200
+    nodes[7].give_back("gpu")
+    room.grown(nodes[7])
+
+    assert room.find(want) is nodes[7]
+    assert want.looks == 201
+
+
+def test_who_needs_more_does_not_look_where_less_was_not_found() -> None:
+    room, _ = gpus_taken(2000)
+    assert room.find(Looking(1)) is None
+    greater = Looking(2)
+
+    assert room.find(greater) is None
+
+    assert greater.looks <= 64
+
+
+def test_who_needs_less_of_one_type_looks_for_itself() -> None:
+    room, nodes = gpus_taken(200)
+    assert room.find(Looking(2)) is None
+
+    assert room.find(shape(1)) is nodes[0]
+
+
+def test_line_stays_short_however_often_nodes_get_room() -> None:
+    nodes = [node(number) for number in range(5)]
+    room, whole = Room(nodes), shape(4, 4)
+    for one in nodes:
+        fill(one)
+
+    for turn in range(1000):
+        one = nodes[turn % 5]
+        empty(room, one)
+        assert room.find(whole) is one
+        fill(one)
+        assert room.find(whole) is None
+
+    assert len(room._line) < 100
+    assert len(room) == 5
+
+
+def test_places_are_forgotten_when_there_are_too_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room_module, "_MOST_PLACES", 10)
+    room = Room([node(number) for number in range(5)])
+
+    found = [room.find(shape(memory_mb)) for memory_mb in (*[5] * 30, *[4] * 30)]
+
+    assert [one is None for one in found] == [True] * 30 + [False] * 30
+    assert len(room._places) <= 10
+
+
+# -- against a search that looks at all nodes -------------------------------------------------------------------------
+
+SHAPES = [
+    shape(1, 1),
+    shape(4, 1),
+    shape(1, 4),
+    shape(2, 2, 1),
+    shape(1, 1, 2, 500),
+    shape(1, 1, 1, 300, models=frozenset({"T4"})),
+    shape(1, 1, blacklist=frozenset({"n1", "n2"})),
+    shape(3, 3, 2, 600, blacklist=frozenset({"n1"})),
+]
+STEPS = st.tuples(st.sampled_from(["find", "find", "give back", "add", "remove"]), st.integers(0, 1000))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 80), st.lists(STEPS, max_size=120))
+def test_search_finds_a_node_whenever_one_that_looks_at_all_would(count: int, steps: list[tuple[str, int]]) -> None:
+    nodes = [node(number) for number in range(count)]
+    room, held, added = Room(nodes), [], count
+    for number, (step, which) in enumerate(steps):
+        if step == "find":
+            want = SHAPES[which % len(SHAPES)]
+            found = room.find(want)
+            assert (found is not None) == any(want.fits(one) for one in nodes)
+            if found is not None:
+                assert want.fits(found)
+                found.take(f"c{number}", want.resource)
+                held.append((found, f"c{number}"))
+        elif step == "give back" and held:
+            one, container = held.pop(which % len(held))
+            one.give_back(container)
+            if one in nodes:
+                room.grown(one)
+        elif step == "add":
+            nodes.append(node(added))
+            room.add(nodes[-1])
+            added += 1
+        elif step == "remove" and nodes:
+            room.remove(nodes.pop(which % len(nodes)))
+    for want in SHAPES:
+        assert (room.find(want) is not None) == any(want.fits(one) for one in nodes)
+
+
+GPUS = st.lists(st.integers(0, 1000), max_size=2)
+NEEDS = st.builds(
+    shape,
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.sampled_from([300, 600, 1000]),
+    models=st.sampled_from([ANYWHERE, frozenset({"T4"}), frozenset({"T4", "V100"})]),
+    blacklist=st.sampled_from([ANYWHERE, frozenset({"n0"}), frozenset({"n0", "n1"})]),
+    others=st.sampled_from([(), (("fpga", 1),), (("fpga", 2),)]),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    NEEDS, NEEDS, st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.lists(st.integers(0, 1000), max_size=2)
+)
+def test_who_needs_all_of_another_fits_nowhere_where_the_other_does_not(
+    more: Shape, less: Shape, number: int, memory_mb: int, vcores_milli: int, gpus: list[int]
+) -> None:
+    one = node(number, memory_mb, vcores_milli, 0)
+    one.free_gpu_milli = gpus
+    one.free_others = {"fpga": number}
+
+    assert not (more.needs_all_of(less) and more.fits(one) and not less.fits(one))

@@ -1,0 +1,151 @@
+"""A workshop for the services: a scheduler whose every answer the test decides, and a handler thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+from statemachines.resourcemanager import Resource, RMContainer, RMContainerState
+from statemachines.resourcemanager.events.events import ContainerRequest
+from statemachines.resourcemanager.scheduler import QueueInfo
+
+from ..builders import FakeScheduler, Workshop
+
+TIMEOUT_S = 10.0
+
+
+class DeskScheduler(FakeScheduler):
+    """Does nothing, notes what it is told, and answers as the test has set it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[str, list[RMContainer]] = {}  # by attempt
+        self.why_not_moved: str | None = None
+        self.move_fails: str | None = None  # why, though the check had found nothing
+        self.moved: list[tuple[str, str]] = []
+        self.priorities: list[tuple[str, int]] = []
+        self.resized: list[tuple[str, Resource]] = []
+        self.too_large: set[Resource] = set()  # what `request_resize` refuses
+        self.asks: list[tuple[str, ContainerRequest]] = []
+        self.known_queues: list[QueueInfo] = []
+
+    def live_containers(self, attempt_id: str) -> list[RMContainer]:
+        return self.live.get(attempt_id, [])
+
+    def check_move(self, application: str, queue: str) -> str | None:
+        return self.why_not_moved
+
+    def move_application(self, application: str, queue: str) -> None:
+        if self.move_fails is not None:
+            raise ValueError(self.move_fails)
+        self.moved.append((application, queue))
+
+    def update_priority(self, application: str, priority: int) -> None:
+        self.priorities.append((application, priority))
+
+    def request_resize(self, container_id: str, resource: Resource) -> bool:
+        if resource in self.too_large:
+            return False
+        self.resized.append((container_id, resource))
+        return True
+
+    def waiting(self) -> list[tuple[str, ContainerRequest]]:
+        return self.asks
+
+    def queues(self) -> list[QueueInfo]:
+        return self.known_queues
+
+
+class Desk(Workshop):
+    """A workshop with a DeskScheduler."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self.desk_scheduler = DeskScheduler()
+        self.scheduler = self.desk_scheduler
+        self.context.scheduler = self.scheduler  # type: ignore[assignment]
+
+    def live(self, attempt: str, number: int, state: str = "RUNNING", **more: Any) -> RMContainer:
+        """A container that has not ended, of 1 GB and a core unless said otherwise, in everybody's books."""
+        request = ContainerRequest(**({"resource": Resource(1024, 1000), "kind": "map"} | more))
+        container_id = f"container{attempt.removeprefix('appattempt').rpartition('_')[0]}_01_{number:06d}"
+        app_id = "application" + attempt.removeprefix("appattempt").rpartition("_")[0]
+        container = RMContainer(self.context, container_id, app_id, attempt, "node1:45454", request, ())
+        self.context.containers[container_id] = container
+        self.desk_scheduler.live.setdefault(attempt, []).append(container)
+        assert state in RMContainerState.__members__
+        return self._put(container, state)
+
+
+class HandlerThread:
+    """Runs what it is handed, one after the other; can be held up, so that nothing is done meanwhile."""
+
+    def __init__(self) -> None:
+        self._mails: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while (mail := self._mails.get()) is not None:
+            mail()
+
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def execute(self, function: Callable[[], Any]) -> None:
+        self._mails.put(function)
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """As `RMContext.call`: the result, or the error, of what runs on the thread."""
+        if self.is_current():
+            return function()
+        done, outcome = threading.Event(), []
+
+        def run() -> None:
+            try:
+                outcome.append((function(), None))
+            except Exception as error:
+                outcome.append((None, error))
+            done.set()
+
+        self.execute(run)
+        assert done.wait(TIMEOUT_S), "the handler thread did not get to it"
+        result, error = outcome[0]
+        if error is not None:
+            raise error
+        return result
+
+    def flush(self) -> None:
+        """Returns once all that was handed over before is done."""
+        self.call(lambda: None)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is done in the block; all that is handed over meanwhile is done after it."""
+        is_held, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            is_held.set()
+            go_on.wait(TIMEOUT_S)
+
+        self.execute(hold)
+        assert is_held.wait(TIMEOUT_S)
+        try:
+            yield
+        finally:
+            go_on.set()
+
+    @contextmanager
+    def of(self, workshop: Workshop) -> Iterator[HandlerThread]:
+        """Makes this the handler thread of a workshop's context, and ends it after the block."""
+        context = workshop.context
+        context.call, context.execute, context.on_handler_thread = self.call, self.execute, self.is_current
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._mails.put(None)
+            self._thread.join(TIMEOUT_S)
+            assert not self._thread.is_alive()

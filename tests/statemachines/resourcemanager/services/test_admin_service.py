@@ -1,0 +1,123 @@
+"""The door for administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.errors import NodeNotFoundError
+from statemachines.resourcemanager.services.admin_service import AdminService
+from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
+
+from ..builders import NODE, SPEC, Workshop
+
+
+@pytest.fixture
+def lists(workshop: Workshop) -> NodesListManager:
+    return NodesListManager(workshop.context)
+
+
+@pytest.fixture
+def admin(workshop: Workshop, lists: NodesListManager) -> AdminService:
+    return AdminService(workshop.context, lists)
+
+
+def test_nodes_are_decommissioned(workshop: Workshop, admin: AdminService, lists: NodesListManager) -> None:
+    workshop.node("RUNNING")
+
+    admin.refresh_nodes(["node1"])
+
+    assert (workshop.posted.told(), lists.excluded) == (["RMNode DECOMMISSION"], {"node1"})
+
+
+@pytest.mark.parametrize(("given_s", "timeout_s"), [(60, 60), (None, 3600)])
+def test_nodes_are_emptied_in_the_given_or_the_configured_time(
+    workshop: Workshop, admin: AdminService, given_s: int | None, timeout_s: int
+) -> None:
+    workshop.node("RUNNING")
+
+    admin.refresh_nodes(["node1"], graceful=True, timeout_s=given_s)
+
+    (emptied,) = workshop.posted.events
+    assert (workshop.posted.told(), emptied.about) == (["RMNode GRACEFUL_DECOMMISSION"], timeout_s)
+
+
+def test_only_included_hosts_have_nodes(workshop: Workshop, admin: AdminService, lists: NodesListManager) -> None:
+    workshop.node("RUNNING")
+
+    admin.refresh_nodes(include=["node2"])
+
+    assert (workshop.posted.told(), lists.included) == (["RMNode SHUTDOWN"], {"node2"})
+
+
+def test_included_hosts_stay_as_they_were(admin: AdminService, lists: NodesListManager) -> None:
+    admin.refresh_nodes(include=["node1"])
+
+    admin.refresh_nodes(["node2"])
+
+    assert lists.included == {"node1"}
+
+
+def test_recommissioned_host_may_have_nodes_again(
+    workshop: Workshop, admin: AdminService, lists: NodesListManager
+) -> None:
+    workshop.node("DECOMMISSIONING")
+    lists.excluded = {"node1"}
+
+    admin.recommission(["node1"])
+
+    assert (workshop.posted.told(), lists.excluded) == (["RMNode RECOMMISSION"], set())
+
+
+def test_capacity_of_a_node_is_changed(workshop: Workshop, admin: AdminService) -> None:
+    workshop.node("RUNNING")
+
+    admin.update_node_resource(NODE, Resource(1, 2))
+
+    (update,) = workshop.posted.events
+    assert (workshop.posted.told(), update.entity, update.about) == (["RMNode RESOURCE_UPDATE"], NODE, Resource(1, 2))
+
+
+def test_node_moves_into_a_partition_for_good(workshop: Workshop, admin: AdminService) -> None:
+    node = workshop.node("RUNNING")
+
+    admin.replace_labels_on_node(NODE, "gpu")
+
+    (update,) = workshop.posted.events
+    assert (workshop.posted.told(), update.entity, update.partition) == (["Scheduler NODE_LABELS_UPDATE"], NODE, "gpu")
+    assert (node.spec.partition, node.spec.capacity) == ("gpu", SPEC.capacity)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.update_node_resource(NODE, Resource(1, 1)),
+        lambda admin: admin.replace_labels_on_node(NODE, "gpu"),
+    ],
+    ids=["update_node_resource", "replace_labels_on_node"],
+)
+def test_node_that_has_left_cannot_be_changed(
+    workshop: Workshop, admin: AdminService, call: Callable[[AdminService], Any]
+) -> None:
+    workshop.node("LOST")
+
+    with pytest.raises(NodeNotFoundError, match=f"active node {NODE} is not known"):
+        call(admin)
+
+    assert workshop.posted.events == []
+
+
+def test_all_that_is_done_is_done_on_the_handler_thread(workshop: Workshop, admin: AdminService) -> None:
+    workshop.node("RUNNING")
+    put_off: list[Callable[[], Any]] = []
+    workshop.context.call = put_off.append
+
+    admin.refresh_nodes(["node1"], include=["node1"])
+    admin.recommission(["node1"])
+    admin.update_node_resource(NODE, Resource(1, 1))
+    admin.replace_labels_on_node(NODE, "gpu")
+
+    assert (len(put_off), workshop.posted.events) == (4, [])

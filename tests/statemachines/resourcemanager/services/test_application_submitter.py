@@ -1,0 +1,341 @@
+"""Submissions: how applications begin, and how those who wait hear that they are stored."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import pytest
+
+from dispatcher.errors import RejectedExecutionError
+from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMApp
+from statemachines.resourcemanager.errors import ApplicationRejectedError, InvalidRequestError
+from statemachines.resourcemanager.events.events import RMStateStoreEvent
+from statemachines.resourcemanager.services.client_rm_service import ClientRMService
+from statemachines.resourcemanager.statestore import MemoryRMStateStore
+
+from ...simulation.replays import config
+from ..builders import event_for
+from .desk import TIMEOUT_S, Desk, HandlerThread
+
+SUBMISSION = ApplicationSubmission("wordcount", Resource(1024, 1000), "alice", "root.a")
+FIRST = "application_0_0001"
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def clients(desk: Desk) -> ClientRMService:
+    return ClientRMService(desk.context)
+
+
+# -- on the handler thread --------------------------------------------------------------------------------------------
+
+
+def test_submission_begins_an_application(desk: Desk, clients: ClientRMService) -> None:
+    ids = [clients.submit_application(SUBMISSION) for _ in range(2)]
+
+    assert ids == [FIRST, "application_0_0002"]
+    assert [(app.entity, app.state.name) for app in desk.context.apps.values()] == [(id, "NEW") for id in ids]
+    assert desk.posted.told() == ["RMApp START", "RMApp START"]
+    start = desk.posted.events[0]
+    assert (start.entity, start.payload) == (FIRST, {"name": "wordcount", "user": "alice", "queue": "root.a"})
+
+
+def test_submission_under_an_id_that_was_given_out(desk: Desk, clients: ClientRMService) -> None:
+    clients.get_new_application()
+    id = clients.get_new_application()
+
+    answer = clients.submit_application(SUBMISSION._replace(application_id=id))
+
+    assert (answer, list(desk.context.apps)) == ("application_0_0002", ["application_0_0002"])
+
+
+@pytest.mark.parametrize("state", ["NEW", "RUNNING", "FINISHED", "FAILED"])
+def test_submission_that_is_repeated_is_answered_and_does_nothing(
+    desk: Desk, clients: ClientRMService, state: str
+) -> None:
+    app = desk.app(state)
+
+    answer = clients.submit_application(SUBMISSION._replace(application_id=app.entity))
+
+    assert (answer, desk.context.apps, desk.posted.events) == (app.entity, {app.entity: app}, [])
+
+
+def test_id_of_an_earlier_resource_manager_is_taken(desk: Desk, clients: ClientRMService) -> None:
+    """Its client got no answer, and the application was not stored."""
+    id = "application_1234_0042"
+
+    assert clients.submit_application(SUBMISSION._replace(application_id=id)) == id
+    assert clients.get_new_application() == FIRST
+
+
+@pytest.mark.parametrize("id", ["", "application_1", "application_0_x", "appattempt_0_0001_000001"])
+def test_what_is_no_id_is_refused(desk: Desk, clients: ClientRMService, id: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"'{id}' is not the id of an application: take one from get_new"):
+        clients.submit_application(SUBMISSION._replace(application_id=id))
+
+    assert (desk.context.apps, desk.posted.events) == ({}, [])
+
+
+@pytest.mark.parametrize("lifetime_s", [0, -1])
+def test_lifetime_of_nothing_is_refused(desk: Desk, clients: ClientRMService, lifetime_s: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"lifetime_s is {lifetime_s}: at least 1 s is needed"):
+        clients.submit_application(SUBMISSION._replace(lifetime_s=lifetime_s))
+
+    assert (desk.context.apps, desk.posted.events) == ({}, [])
+
+
+def test_new_ids_come_after_those_that_were_recovered(desk: Desk, clients: ClientRMService) -> None:
+    """Also after those that are no longer kept: only the greatest number tells of them."""
+    for id in ("application_0_0003", "application_0_0007", "application_1234_0042"):
+        desk.context.apps[id] = RMApp(desk.context, id, SUBMISSION)
+
+    assert clients.get_new_application() == "application_0_0008"
+
+
+def test_new_ids_pass_over_one_that_a_client_made_up(desk: Desk, clients: ClientRMService) -> None:
+    """The application that got it next was taken for a repetition, and never began."""
+    clients.get_new_application()
+    clients.submit_application(SUBMISSION._replace(application_id="application_0_0002"))
+
+    assert clients.get_new_application() == "application_0_0003"
+
+
+# -- on other threads -------------------------------------------------------------------------------------------------
+
+
+class Submitters:
+    """Clients on threads of their own, and a handler thread that does what the test says."""
+
+    def __init__(self, desk: Desk, clients: ClientRMService, handler: HandlerThread, pool: ThreadPoolExecutor) -> None:
+        self.desk = desk
+        self.clients = clients
+        self.handler = handler
+        self._pool = pool
+
+    def submit(self, submission: ApplicationSubmission = SUBMISSION, timeout: float | None = TIMEOUT_S) -> Future[str]:
+        """Have another thread submit; the submission has reached the application when this returns."""
+        has_called = threading.Event()
+        execute = self.desk.context.execute
+
+        def executing(function: Callable[[], object]) -> None:
+            execute(function)
+            has_called.set()
+
+        self.desk.context.execute = executing
+        answer = self._pool.submit(self.clients.submit_application, submission, timeout)
+        assert has_called.wait(TIMEOUT_S)
+        self.desk.context.execute = execute
+        self.handler.flush()
+        return answer
+
+    def handle(self, *events: str, id: str = FIRST) -> None:
+        """Have the application handle events of these types."""
+        app = self.desk.context.apps[id]
+        for event in events:
+            self.handler.call(lambda event=event: app.handle(event_for(app, event)))
+
+
+@pytest.fixture
+def submitters(desk: Desk, clients: ClientRMService) -> Iterator[Submitters]:
+    with HandlerThread().of(desk) as handler, ThreadPoolExecutor(4) as pool:
+        yield Submitters(desk, clients, handler, pool)
+        clients.stop()
+
+
+def test_client_is_answered_when_its_application_is_stored(submitters: Submitters) -> None:
+    answer = submitters.submit()
+    submitters.handle("START")
+    before = answer.done()
+
+    submitters.handle("APP_NEW_SAVED")
+
+    assert (before, answer.result(TIMEOUT_S)) == (False, FIRST)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [["KILL"], ["START", "KILL", "APP_UPDATE_SAVED"], ["START", "APP_REJECTED", "APP_UPDATE_SAVED"]],
+    ids=["killed at once", "killed while it is stored", "rejected while it is stored"],
+)
+def test_client_hears_of_an_end_before_it_was_stored(submitters: Submitters, events: list[str]) -> None:
+    answer = submitters.submit()
+    submitters.desk.context.apps[FIRST].diagnostics.append("the queue is full")
+
+    submitters.handle(*events)
+
+    with pytest.raises(ApplicationRejectedError, match=f"{FIRST} was not taken: the queue is full") as raised:
+        answer.result(TIMEOUT_S)
+    assert (raised.value.application_id, raised.value.diagnostics) == (FIRST, "the queue is full")
+
+
+def test_client_hears_of_a_record_that_could_not_be_stored(submitters: Submitters) -> None:
+    answer = submitters.submit()
+
+    submitters.handle("START", "APP_SAVE_FAILED")
+
+    with pytest.raises(ApplicationRejectedError):
+        answer.result(TIMEOUT_S)
+
+
+def test_client_that_is_answered_does_not_hear_of_what_comes_later(submitters: Submitters) -> None:
+    answer = submitters.submit()
+
+    submitters.handle("START", "APP_NEW_SAVED", "APP_REJECTED", "APP_UPDATE_SAVED")
+
+    assert answer.result(TIMEOUT_S) == FIRST
+
+
+def test_repetition_waits_as_the_first_one_does(submitters: Submitters) -> None:
+    repeated = SUBMISSION._replace(application_id=FIRST)
+    answers = [submitters.submit(repeated), submitters.submit(repeated)]
+    submitters.handle("START")
+    answers.append(submitters.submit(repeated))
+    before = [answer.done() for answer in answers]
+
+    submitters.handle("APP_NEW_SAVED")
+
+    assert (before, [answer.result(TIMEOUT_S) for answer in answers]) == ([False] * 3, [FIRST] * 3)
+    assert submitters.desk.posted.told().count("RMApp START") == 1
+
+
+def test_repetition_waits_for_what_was_submitted_on_the_handler_thread(submitters: Submitters) -> None:
+    submitters.handler.call(lambda: submitters.clients.submit_application(SUBMISSION))
+    answer = submitters.submit(SUBMISSION._replace(application_id=FIRST))
+    before = answer.done()
+
+    submitters.handle("START", "APP_NEW_SAVED")
+
+    assert (before, answer.result(TIMEOUT_S)) == (False, FIRST)
+
+
+def test_repetition_is_told_of_an_end_that_is_being_stored(submitters: Submitters) -> None:
+    repeated = SUBMISSION._replace(application_id=FIRST)
+    first = submitters.submit(repeated)
+    submitters.handle("START", "KILL")
+
+    second = submitters.submit(repeated)
+    submitters.handle("APP_UPDATE_SAVED")
+
+    for answer in (first, second):
+        with pytest.raises(ApplicationRejectedError):
+            answer.result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("state", ["SUBMITTED", "RUNNING", "FINAL_SAVING", "FINISHED"])
+def test_repetition_of_what_is_stored_is_answered_at_once(submitters: Submitters, state: str) -> None:
+    app = submitters.desk.app(state)
+
+    answer = submitters.submit(SUBMISSION._replace(application_id=app.entity))
+
+    assert answer.result(TIMEOUT_S) == app.entity
+
+
+def test_client_does_not_wait_longer_than_it_said(submitters: Submitters) -> None:
+    submission = SUBMISSION._replace(application_id=FIRST)
+
+    with pytest.raises(TimeoutError, match=f"{FIRST} was not stored within 0 s, and may still be. Submit it again"):
+        submitters.clients.submit_application(submission, timeout=0)
+    assert submitters.clients._submitter._waiting == set()
+    submitters.handler.flush()
+    submitters.handle("START", "APP_NEW_SAVED")
+
+    assert submitters.submit(submission).result(TIMEOUT_S) == FIRST
+
+
+def test_client_does_not_wait_longer_while_the_handler_thread_is_busy(submitters: Submitters) -> None:
+    with (
+        submitters.handler.held(),
+        pytest.raises(TimeoutError, match=r"'wordcount' was not stored within 0\.001 s, and may still be\. Look"),
+    ):
+        submitters.clients.submit_application(SUBMISSION, timeout=0.001)
+    submitters.handler.flush()
+
+    assert list(submitters.desk.context.apps) == [FIRST]
+
+
+def test_submission_that_fails_fails_its_client_only(submitters: Submitters, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(event: object) -> bool:
+        raise OSError("no room")
+
+    monkeypatch.setattr(submitters.desk.context, "post", full)
+
+    with pytest.raises(OSError, match="no room"):
+        submitters.clients.submit_application(SUBMISSION, TIMEOUT_S)
+    submitters.handler.flush()
+
+
+def test_stop_tells_those_who_wait(submitters: Submitters) -> None:
+    answers = [submitters.submit(timeout=None) for _ in range(3)]
+
+    submitters.clients.stop()
+    submitters.clients.stop()
+
+    assert not wait(answers, TIMEOUT_S).not_done
+    for answer in answers:
+        with pytest.raises(RejectedExecutionError, match="stopped before it acknowledged"):
+            answer.result()
+    submitters.handle("START", "APP_NEW_SAVED")  # an answer that still comes is for nobody
+
+
+def test_after_a_stop_nothing_is_submitted(submitters: Submitters) -> None:
+    submitters.clients.stop()
+
+    with pytest.raises(RejectedExecutionError, match="nothing was submitted"):
+        submitters.clients.submit_application(SUBMISSION)
+
+    submitters.handler.flush()
+    assert submitters.desk.context.apps == {}
+
+
+def test_executor_that_takes_nothing_is_told_to_the_client(submitters: Submitters) -> None:
+    def refuse(function: Callable[[], object]) -> None:
+        raise RejectedExecutionError("the mailbox is CLOSED")
+
+    submitters.desk.context.execute = refuse
+
+    with pytest.raises(RejectedExecutionError, match="CLOSED"):
+        submitters.clients.submit_application(SUBMISSION)
+    assert submitters.clients._submitter._waiting == set()
+
+
+# -- with a resource manager ------------------------------------------------------------------------------------------
+
+
+class SilentStore(MemoryRMStateStore):
+    """Keeps nothing, and answers nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = threading.Event()
+
+    def handle(self, event: RMStateStoreEvent) -> None:
+        self.is_asked.set()
+
+
+def test_application_is_stored_when_its_client_is_answered() -> None:
+    store = MemoryRMStateStore()
+    with ResourceManager(config(), store=store) as manager:
+        id = manager.clients.submit_application(SUBMISSION, TIMEOUT_S)
+        stored = list(manager.context.call(store.load_state).applications)
+        report = manager.clients.get_application_report(id)
+
+    assert (stored, report.name) == ([id], "wordcount")
+
+
+def test_client_that_waits_for_a_resource_manager_that_stops_is_told() -> None:
+    store = SilentStore()
+    with ThreadPoolExecutor(1) as pool:
+        with ResourceManager(config(), store=store) as manager:
+            answer = pool.submit(manager.clients.submit_application, SUBMISSION)
+            assert store.is_asked.wait(TIMEOUT_S)
+
+        with pytest.raises(RejectedExecutionError, match="stopped before it acknowledged"):
+            answer.result(TIMEOUT_S)
+    with pytest.raises(RejectedExecutionError):
+        manager.clients.get_cluster_metrics()

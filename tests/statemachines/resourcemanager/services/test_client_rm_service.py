@@ -1,0 +1,494 @@
+"""The door for clients: what they change, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from dispatcher.errors import DispatcherError, RejectedExecutionError
+from statemachines.resourcemanager import Resource, RMAppState
+from statemachines.resourcemanager.errors import (
+    ApplicationAttemptNotFoundError,
+    ApplicationNotFoundError,
+    ContainerNotFoundError,
+    InvalidRequestError,
+    QueueNotFoundError,
+)
+from statemachines.resourcemanager.events.events import ContainerRequest, FinalApplicationStatus
+from statemachines.resourcemanager.reports import APPLICATION_STATES
+from statemachines.resourcemanager.scheduler import QueueInfo
+from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
+
+from ..builders import NODE, TASK, event_for
+from .desk import Desk, HandlerThread
+
+ENDED = ["FINISHING", "FINISHED", "FAILED", "KILLED"]
+NO_APP, NO_ATTEMPT = "application_0_0009", "appattempt_0_0009_000001"
+NOTHING = Resource(0, 0)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def clients(desk: Desk) -> ClientRMService:
+    return ClientRMService(desk.context)
+
+
+# -- ids that are not known -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "problem"),
+    [
+        (lambda c: c.force_kill_application(NO_APP), ApplicationNotFoundError, f"application {NO_APP}"),
+        (lambda c: c.move_application_across_queues(NO_APP, "b"), ApplicationNotFoundError, f"application {NO_APP}"),
+        (lambda c: c.update_application_priority(NO_APP, 1), ApplicationNotFoundError, f"application {NO_APP}"),
+        (lambda c: c.update_application_timeouts(NO_APP, 1), ApplicationNotFoundError, f"application {NO_APP}"),
+        (lambda c: c.get_application_report(NO_APP), ApplicationNotFoundError, f"application {NO_APP}"),
+        (lambda c: c.get_application_attempts(NO_APP), ApplicationNotFoundError, f"application {NO_APP}"),
+        (lambda c: c.fail_application_attempt(NO_ATTEMPT), ApplicationAttemptNotFoundError, f"attempt {NO_ATTEMPT}"),
+        (
+            lambda c: c.get_application_attempt_report(NO_ATTEMPT),
+            ApplicationAttemptNotFoundError,
+            f"attempt {NO_ATTEMPT}",
+        ),
+        (lambda c: c.get_containers(NO_ATTEMPT), ApplicationAttemptNotFoundError, f"attempt {NO_ATTEMPT}"),
+        (lambda c: c.get_container_report(TASK), ContainerNotFoundError, f"container {TASK}"),
+        (lambda c: c.signal_to_container(TASK, SIGNALS[0]), ContainerNotFoundError, f"container {TASK}"),
+        (lambda c: c.get_queue_info("root.b"), QueueNotFoundError, "queue root.b"),
+    ],
+)
+def test_unknown_id_is_told_so(
+    desk: Desk,
+    clients: ClientRMService,
+    call: Callable[[ClientRMService], Any],
+    error: type[DispatcherError],
+    problem: str,
+) -> None:
+    with pytest.raises(error, match=f"{problem} is not known: it never was, or it is no longer kept"):
+        call(clients)
+
+    assert desk.posted.events == []
+
+
+# -- killing ----------------------------------------------------------------------------------------------------------
+
+
+def test_kill_is_an_event_with_a_reason(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("RUNNING")
+
+    ended = clients.force_kill_application(app.entity, "because")
+
+    (kill,) = desk.posted.events
+    assert (ended, desk.posted.told(), kill.entity, kill.diagnostics) == (False, ["RMApp KILL"], app.entity, "because")
+
+
+@pytest.mark.parametrize("state", ENDED)
+def test_kill_of_an_ended_application_changes_nothing(desk: Desk, clients: ClientRMService, state: str) -> None:
+    app = desk.app(state)
+
+    assert clients.force_kill_application(app.entity) is True
+    assert desk.posted.events == []
+
+
+@pytest.mark.parametrize("state", [state.name for state in RMAppState if state.name not in ENDED])
+def test_kill_can_be_repeated_until_it_is_stored(desk: Desk, clients: ClientRMService, state: str) -> None:
+    app = desk.app(state)
+
+    assert clients.force_kill_application(app.entity) is False
+    app.handle(desk.posted.events[0])
+
+    assert desk.recorder.machines["RMApp"].invalid == 0
+
+
+def test_attempt_can_be_failed(desk: Desk, clients: ClientRMService) -> None:
+    attempt = desk.attempt("RUNNING")
+
+    clients.fail_application_attempt(attempt.entity)
+
+    (fail,) = desk.posted.events
+    assert (desk.posted.told(), fail.entity) == (["RMAppAttempt FAIL"], attempt.entity)
+    assert fail.diagnostics == "failed by its user"
+
+
+@pytest.mark.parametrize("state", ENDED)
+def test_attempt_of_an_ended_application_is_not_failed(desk: Desk, clients: ClientRMService, state: str) -> None:
+    clients.fail_application_attempt(desk.app(state).attempts[0].entity)
+
+    assert desk.posted.events == []
+
+
+# -- changing ---------------------------------------------------------------------------------------------------------
+
+
+def test_move_goes_by_the_scheduler(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("RUNNING")
+
+    clients.move_application_across_queues(app.entity, "root.b")
+
+    assert (desk.desk_scheduler.moved, app.submission.queue) == ([(app.entity, "root.b")], "root.b")
+
+
+@pytest.mark.parametrize("state", ["ACCEPTED", "RUNNING"])
+def test_priority_and_lifetime_of_an_active_application_change(
+    desk: Desk, clients: ClientRMService, state: str
+) -> None:
+    app = desk.app(state)
+
+    changed = clients.update_application_priority(app.entity, 7), clients.update_application_timeouts(app.entity, 60)
+
+    assert changed == (7, app.submit_ms + 60_000)
+    assert (app.submission.priority, app.submission.lifetime_s) == (7, 60)
+
+
+@pytest.mark.parametrize("state", ENDED)
+def test_priority_and_lifetime_of_an_ended_application_stay(desk: Desk, clients: ClientRMService, state: str) -> None:
+    app = desk.app(state, priority=3)
+
+    kept = clients.update_application_priority(app.entity, 7), clients.update_application_timeouts(app.entity, 60)
+
+    assert (kept, desk.posted.events) == ((3, None), [])
+
+
+@pytest.mark.parametrize("state", ["NEW", "NEW_SAVING", "SUBMITTED", "FINAL_SAVING", "KILLING"])
+def test_priority_and_lifetime_cannot_change_otherwise(desk: Desk, clients: ClientRMService, state: str) -> None:
+    app = desk.app(state)
+
+    with pytest.raises(InvalidRequestError, match=f"the priority of {app.entity} cannot be changed: it is {state}"):
+        clients.update_application_priority(app.entity, 7)
+    with pytest.raises(InvalidRequestError, match=f"the lifetime of {app.entity} cannot be changed: it is {state}"):
+        clients.update_application_timeouts(app.entity, 60)
+
+    assert desk.posted.events == []
+
+
+def test_lifetime_of_nothing_is_refused(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("RUNNING")
+
+    with pytest.raises(InvalidRequestError, match="cannot have a lifetime of 0 s"):
+        clients.update_application_timeouts(app.entity, 0)
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_signal_goes_to_the_node(desk: Desk, clients: ClientRMService, signal: str) -> None:
+    container = desk.container("RUNNING")
+
+    clients.signal_to_container(container.entity, signal)
+
+    (event,) = desk.posted.events
+    assert (desk.posted.told(), event.entity) == (["RMNode SIGNAL_CONTAINER"], container.node)
+    assert event.about == (container.entity, signal)
+
+
+def test_signal_that_there_is_not_is_refused(desk: Desk, clients: ClientRMService) -> None:
+    with pytest.raises(InvalidRequestError, match="'SIGTERM' is no signal; there are OUTPUT_THREAD_DUMP, GRACEFUL"):
+        clients.signal_to_container(desk.container("RUNNING").entity, "SIGTERM")
+
+
+# -- applications -----------------------------------------------------------------------------------------------------
+
+
+def test_report_says_what_there_is(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("RUNNING", user="alice", queue="root.a", priority=2, tags=("nightly",), node_label="gpu")
+    attempt = app.attempts[0]
+    attempt.host, attempt.rpc_port, attempt.tracking_url, attempt.progress = "node1", 8030, "http://node1", 0.5
+    attempt.master_container, attempt.master_node = "container_0_0001_01_000001", NODE
+    app.launch_ms = 5
+    desk.live(attempt.entity, 1)
+    desk.live(attempt.entity, 2, resource=Resource(2048, 500, gpus=1, gpu_milli=500))
+    desk.context.app_lifetime_monitor.register(app.entity, 99_000)
+
+    report = clients.get_application_report(app.entity)
+
+    assert (report.application_id, report.attempt_id, report.name) == (app.entity, attempt.entity, "wordcount")
+    assert (report.user, report.queue, report.priority, report.tags) == ("alice", "root.a", 2, ("nightly",))
+    assert (report.application_type, report.unmanaged_am, report.node_label) == ("YARN", False, "gpu")
+    assert (report.state, report.final_status, report.progress) == ("RUNNING", "UNDEFINED", 0.5)
+    assert (report.host, report.rpc_port, report.tracking_url) == ("node1", 8030, "http://node1")
+    assert (report.master_container, report.master_node) == ("container_0_0001_01_000001", NODE)
+    assert (report.submit_ms, report.start_ms, report.launch_ms) == (app.submit_ms, app.start_ms, 5)
+    assert (report.finish_ms, report.deadline_ms) == (None, 99_000)
+    assert (report.containers, report.allocated) == (2, Resource(3072, 1500, gpus=1, gpu_milli=500))
+
+
+def test_report_before_there_is_an_attempt(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("SUBMITTED")
+
+    report = clients.get_application_report(app.entity)
+
+    assert (report.attempt_id, report.master_container, report.master_node) == (None, None, None)
+    assert (report.host, report.rpc_port, report.tracking_url, report.progress) == ("", -1, "", 0.0)
+    assert (report.containers, report.allocated) == (0, NOTHING)
+
+
+def test_report_of_an_ended_application(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("FAILED")
+    app.diagnostics += ["one", "two"]
+    app.finish_ms = 7
+
+    report = clients.get_application_report(app.entity)
+
+    assert (report.state, report.final_status, report.diagnostics) == ("FAILED", "FAILED", "one; two")
+    assert report.finish_ms == 7
+
+
+def test_usage_counts_what_has_ended_and_what_runs(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("RUNNING", attempts=2)
+    app.attempts[0].add_usage(Resource(1000, 1000, gpus=2), 3000, preempted=True)
+    app.attempts[1].add_usage(Resource(1000, 1000), 1000, preempted=False)
+    desk.live(app.attempts[1].entity, 2, resource=Resource(100, 500))
+    desk.clock.advance(2000)
+
+    usage = clients.get_application_report(app.entity).usage
+
+    assert usage.memory_mb_seconds == 3000 + 1000 + 200
+    assert (usage.vcore_seconds, usage.gpu_seconds, usage.preempted_containers) == (3 + 1 + 1, 6, 1)
+
+
+@pytest.mark.parametrize("state", [state for state in RMAppState if state is not RMAppState.FINAL_SAVING])
+def test_clients_know_eight_states(desk: Desk, clients: ClientRMService, state: RMAppState) -> None:
+    app = desk.app(state.name)
+
+    reported = clients.get_application_report(app.entity).state
+
+    assert reported in APPLICATION_STATES
+    if state.name in APPLICATION_STATES:
+        assert reported == state.name
+
+
+def test_end_is_reported_once_it_is_stored(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("RUNNING")
+    states = []
+    for event in ("ATTEMPT_UNREGISTERED", "APP_UPDATE_SAVED"):
+        app.handle(event_for(app, event))
+        states.append(clients.get_application_report(app.entity).state)
+
+    assert states == ["RUNNING", "FINISHED"]
+
+
+def test_what_a_master_says_is_the_final_status(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("FINISHED")
+    app.attempts[0].final_status = FinalApplicationStatus.FAILED
+
+    report = clients.get_application_report(app.entity)
+
+    assert (report.state, report.final_status) == ("FINISHED", "FAILED")
+
+
+@pytest.fixture
+def crowd(desk: Desk) -> Desk:
+    """Four applications that differ in all that can be filtered by."""
+    desk.app("ACCEPTED", user="alice", queue="root.a", application_type="SPARK", tags=("nightly", "etl"))
+    desk.app("RUNNING", user="bob", queue="root.a", application_type="MAPREDUCE", tags=("etl",))
+    desk.app("RUNNING", user="alice", queue="root.b")
+    desk.app("FINISHED", user="carol", queue="root.b", application_type="SPARK", tags=("adhoc",))
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("filters", "numbers"),
+    [
+        ({}, [1, 2, 3, 4]),
+        ({"states": ["RUNNING"]}, [2, 3]),
+        ({"states": ["ACCEPTED", "FINISHED"]}, [1, 4]),
+        ({"states": []}, []),
+        ({"users": ["alice"]}, [1, 3]),
+        ({"queues": {"root.b"}}, [3, 4]),
+        ({"application_types": ["SPARK", "MAPREDUCE"]}, [1, 2, 4]),
+        ({"tags": ["etl", "adhoc"]}, [1, 2, 4]),
+        ({"tags": []}, []),
+        ({"users": ["alice"], "states": ["RUNNING"]}, [3]),
+        ({"limit": 3}, [1, 2, 3]),
+        ({"states": ["RUNNING"], "limit": 1}, [2]),
+    ],
+)
+def test_applications_that_pass_all_filters(
+    crowd: Desk, clients: ClientRMService, filters: dict[str, Any], numbers: list[int]
+) -> None:
+    reports = clients.get_applications(**filters)
+
+    assert [report.application_id for report in reports] == [f"application_0_000{number}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("filters", "problem"),
+    [
+        ({"states": ["RUNNING", "KILLING"]}, "'KILLING' is no application state; there are NEW, NEW_SAVING, SUBMITTED"),
+        ({"limit": 0}, "limit is 0: at least 1 is needed"),
+    ],
+)
+def test_filters_that_cannot_be_are_refused(clients: ClientRMService, filters: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidRequestError, match=problem):
+        clients.get_applications(**filters)
+
+
+# -- attempts and containers ------------------------------------------------------------------------------------------
+
+
+def test_attempts_are_reported_in_their_order(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("RUNNING", attempts=2)
+
+    reports = clients.get_application_attempts(app.entity)
+
+    assert [report.attempt_id for report in reports] == [attempt.entity for attempt in app.attempts]
+
+
+def test_attempt_report_says_what_there_is(desk: Desk, clients: ClientRMService) -> None:
+    attempt = desk.attempt("FAILED")
+    attempt.host, attempt.rpc_port, attempt.tracking_url = "node1", 8030, "http://node1"
+    attempt.exit_status, attempt.finish_ms, attempt.blacklist = 1, 9, {"node2", "node1"}
+    attempt.diagnostics += ["one", "two"]
+
+    report = clients.get_application_attempt_report(attempt.entity)
+
+    assert (report.attempt_id, report.state, report.final_status) == (attempt.entity, "FAILED", "UNDEFINED")
+    assert (report.host, report.rpc_port, report.tracking_url) == ("node1", 8030, "http://node1")
+    assert (report.master_container, report.master_node) == (attempt.master_container, NODE)
+    assert (report.exit_status, report.diagnostics, report.blacklist) == (1, "one; two", ("node1", "node2"))
+    assert (report.start_ms, report.finish_ms) == (attempt.start_ms, 9)
+
+
+@pytest.mark.parametrize(("state", "told"), [("ALLOCATED", "NEW"), ("ACQUIRED", "NEW"), ("RUNNING", "RUNNING")])
+def test_containers_of_an_attempt_are_reported(desk: Desk, clients: ClientRMService, state: str, told: str) -> None:
+    attempt = desk.attempt("RUNNING")
+    desk.clock.advance(5)
+    container = desk.live(attempt.entity, 2, state, priority=3)
+
+    (report,) = clients.get_containers(attempt.entity)
+
+    assert report == clients.get_container_report(container.entity)
+    assert (report.container_id, report.attempt_id, report.node) == (container.entity, attempt.entity, NODE)
+    assert (report.state, report.priority, report.kind) == (told, 3, "map")
+    assert (report.resource, report.created_ms) == (Resource(1024, 1000), 5)
+
+
+# -- nodes, queues, the cluster ---------------------------------------------------------------------------------------
+
+
+def test_node_report_says_what_it_has_and_what_is_used(desk: Desk, clients: ClientRMService) -> None:
+    node = desk.node("RUNNING")
+    attempt = desk.attempt("RUNNING")
+    desk.live(attempt.entity, 2)
+    desk.live(attempt.entity, 3, "RESERVED")
+
+    (report,) = clients.get_cluster_nodes()
+
+    assert (report.node_id, report.host, report.rack) == (NODE, "node1", "/default-rack")
+    assert (report.http_address, report.state, report.is_healthy) == ("node1:8042", "RUNNING", True)
+    assert (report.capacity, report.used, report.containers) == (node.capacity, Resource(1024, 1000), 1)
+
+
+@pytest.mark.parametrize(
+    ("states", "told"), [(None, ["RUNNING", "LOST"]), (["LOST", "REBOOTED"], ["LOST"]), (["UNHEALTHY"], [])]
+)
+def test_nodes_by_state(desk: Desk, clients: ClientRMService, states: list[str] | None, told: list[str]) -> None:
+    desk.node("LOST")
+    desk.node("RUNNING")
+
+    assert [report.state for report in clients.get_cluster_nodes(states)] == told
+
+
+def test_node_state_that_there_is_not_is_refused(clients: ClientRMService) -> None:
+    with pytest.raises(InvalidRequestError, match="'GONE' is no node state; there are NEW, RUNNING"):
+        clients.get_cluster_nodes(["GONE"])
+
+
+def test_queue_is_found_by_its_path(desk: Desk, clients: ClientRMService) -> None:
+    root, a = (
+        QueueInfo(path, "RUNNING", 1.0, 1.0, 0.0, NOTHING, 0, 0, 0, children)
+        for path, children in (("root", ("root.a",)), ("root.a", ()))
+    )
+    desk.desk_scheduler.known_queues = [root, a]
+
+    assert (clients.get_queue_info(), clients.get_queue_info("root.a")) == (root, a)
+
+
+def test_metrics_of_an_empty_cluster_are_zero(clients: ClientRMService) -> None:
+    metrics = clients.get_cluster_metrics()
+
+    assert (metrics.apps_submitted, metrics.containers_allocated, metrics.total_nodes) == (0, 0, 0)
+    assert metrics.total == metrics.allocated == metrics.reserved == metrics.pending == NOTHING
+
+
+def test_metrics_count_each_application_once(desk: Desk, clients: ClientRMService) -> None:
+    for events in (
+        [],
+        ["START", "APP_NEW_SAVED", "APP_ACCEPTED"],
+        ["START", "APP_NEW_SAVED", "APP_ACCEPTED", "ATTEMPT_REGISTERED"],
+        ["START", "APP_NEW_SAVED", "APP_ACCEPTED", "ATTEMPT_REGISTERED", "KILL"],
+        ["START", "APP_NEW_SAVED", "APP_ACCEPTED", "ATTEMPT_REGISTERED", "ATTEMPT_FINISHED"],
+        ["START", "APP_SAVE_FAILED"],
+        ["KILL"],
+    ):
+        app = desk.app()
+        for event in events:
+            app.handle(event_for(app, event))
+    desk.recorder.forgotten("RMApp", RMAppState.KILLED)
+
+    metrics = clients.get_cluster_metrics()
+
+    assert (metrics.apps_submitted, metrics.apps_pending, metrics.apps_running) == (7, 2, 2)
+    assert (metrics.apps_completed, metrics.apps_failed, metrics.apps_killed) == (1, 1, 1)
+
+
+def test_metrics_add_up_containers_asks_and_nodes(desk: Desk, clients: ClientRMService) -> None:
+    desk.node("LOST")
+    desk.node("RUNNING")
+    attempt = desk.attempt("RUNNING")
+    desk.live(attempt.entity, 2)
+    desk.live(attempt.entity, 3, "ACQUIRED", resource=Resource(512, 500, gpus=1))
+    desk.live(attempt.entity, 4, "RESERVED").reserved_resource = Resource(4096, 1000)
+    desk.desk_scheduler.asks = [(attempt.entity, ContainerRequest(Resource(100, 1)))] * 3
+
+    metrics = clients.get_cluster_metrics()
+
+    assert (metrics.containers_allocated, metrics.containers_reserved, metrics.containers_pending) == (2, 1, 3)
+    assert metrics.total == Resource(8192, 8000)
+    assert metrics.allocated == Resource(1536, 1500, gpus=1)
+    assert (metrics.reserved, metrics.pending) == (Resource(4096, 1000), Resource(300, 3))
+    assert (metrics.nodes["RUNNING"], metrics.nodes["LOST"], metrics.total_nodes) == (1, 1, 2)
+    assert "NEW" not in metrics.nodes
+
+
+# -- threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_calls_of_other_threads_are_made_on_the_handler_thread(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("RUNNING")
+    seen: list[bool] = []
+    with HandlerThread().of(desk) as handler:
+        app.acknowledge = None
+        call = desk.context.call
+        desk.context.call = lambda function: call(lambda: (seen.append(handler.is_current()), function())[1])
+
+        report = clients.get_application_report(app.entity)
+        with pytest.raises(ApplicationNotFoundError):
+            clients.get_application_report(NO_APP)
+
+    assert (report.application_id, seen) == (app.entity, [True, True])
+
+
+def test_reports_are_values_that_nobody_can_change(desk: Desk, clients: ClientRMService) -> None:
+    report = clients.get_application_report(desk.app("RUNNING").entity)
+
+    for field in fields(report):
+        with pytest.raises(AttributeError):
+            setattr(report, field.name, None)
+    assert hash(report) == hash(clients.get_application_report(report.application_id))
+
+
+def test_call_that_a_stop_has_cancelled_says_so(desk: Desk, clients: ClientRMService) -> None:
+    def cancelled(function: Callable[[], Any]) -> Any:
+        raise CancelledError
+
+    desk.context.call = cancelled
+
+    with pytest.raises(RejectedExecutionError, match="the resource manager has stopped: nothing was done"):
+        clients.get_new_application()

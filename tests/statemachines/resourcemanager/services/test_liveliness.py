@@ -1,0 +1,311 @@
+"""The monitors: who is expected to report in time, and who did not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dispatcher.testing import ManualClock
+from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
+
+INTERVAL_MS = 10
+IDS = st.sampled_from(["a", "b", "c", "d"])
+
+
+class Watch:
+    """A monitor of each kind on a clock, and what they have expired."""
+
+    def __init__(self, interval_ms: int | None = INTERVAL_MS) -> None:
+        self.clock = ManualClock(1000)
+        self.expired: list[str] = []
+        self.on_expiry: Callable[[str], None] = lambda id: None
+        now_ms = self.clock.current_processing_time
+        self.liveliness = LivelinessMonitor("nodes", interval_ms, now_ms, self._expire)
+        self.deadlines = DeadlineMonitor("lifetimes", now_ms, self._expire)
+
+    def _expire(self, id: str) -> None:
+        self.expired.append(id)
+        self.on_expiry(id)
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+# -- silence ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_silent_for_the_interval_expires_once(watch: Watch) -> None:
+    monitor = watch.liveliness
+    monitor.register("a")
+
+    watch.clock.advance(INTERVAL_MS - 1)
+    monitor.expire_due()
+    before = list(watch.expired)
+    watch.clock.advance(1)
+    monitor.expire_due()
+    monitor.expire_due()
+
+    assert (before, watch.expired, "a" in monitor, len(monitor)) == ([], ["a"], False, 0)
+
+
+@pytest.mark.parametrize("sign_of_life", ["received_ping", "register"])
+def test_sign_of_life_gives_the_whole_time_again(watch: Watch, sign_of_life: str) -> None:
+    monitor = watch.liveliness
+    monitor.register("a")
+    watch.clock.advance(INTERVAL_MS - 1)
+
+    getattr(monitor, sign_of_life)("a")
+    watch.clock.advance(INTERVAL_MS - 1)
+    monitor.expire_due()
+
+    assert (watch.expired, monitor.next_deadline_ms()) == ([], watch.clock.current_processing_time() + 1)
+
+
+def test_ping_of_who_is_not_monitored_does_not_begin_anything(watch: Watch) -> None:
+    watch.liveliness.received_ping("a")
+
+    assert ("a" in watch.liveliness, watch.liveliness.next_deadline_ms()) == (False, None)
+
+
+def test_who_leaves_does_not_expire(watch: Watch) -> None:
+    watch.liveliness.register("a")
+
+    watch.liveliness.unregister("a")
+    watch.liveliness.unregister("a")
+    watch.clock.advance(INTERVAL_MS)
+    watch.liveliness.expire_due()
+
+    assert watch.expired == []
+
+
+def test_those_silent_for_longest_expire_first(watch: Watch) -> None:
+    for id in ("a", "b", "c"):
+        watch.liveliness.register(id)
+    watch.liveliness.received_ping("a")
+
+    watch.clock.advance(INTERVAL_MS)
+    watch.liveliness.expire_due()
+
+    assert watch.expired == ["b", "c", "a"]
+
+
+def test_without_an_interval_nothing_is_monitored() -> None:
+    watch = Watch(None)
+
+    watch.liveliness.register("a")
+    watch.clock.advance(10**12)
+    watch.liveliness.expire_due()
+
+    assert (watch.expired, len(watch.liveliness), watch.liveliness.next_deadline_ms()) == ([], 0, None)
+
+
+# -- deadlines --------------------------------------------------------------------------------------------------------
+
+
+def test_who_reaches_its_deadline_expires_once(watch: Watch) -> None:
+    monitor = watch.deadlines
+    monitor.register("late", 1020)
+    monitor.register("early", 1010)
+
+    watch.clock.advance(10)
+    monitor.expire_due()
+    first = list(watch.expired)
+    watch.clock.advance(10)
+    monitor.expire_due()
+    monitor.expire_due()
+
+    assert (first, watch.expired, len(monitor)) == (["early"], ["early", "late"], 0)
+
+
+@pytest.mark.parametrize(("deadline_ms", "expired"), [(1005, ["a"]), (1015, [])])
+def test_deadline_can_be_moved_both_ways(watch: Watch, deadline_ms: int, expired: list[str]) -> None:
+    watch.deadlines.register("a", 1010)
+
+    watch.deadlines.register("a", deadline_ms)
+    watch.clock.advance(10)
+    watch.deadlines.expire_due()
+
+    assert watch.expired == expired
+
+
+def test_deadline_is_known_while_it_is_monitored(watch: Watch) -> None:
+    watch.deadlines.register("a", 1010)
+    before = watch.deadlines.deadline_ms("a")
+
+    watch.deadlines.unregister("a")
+
+    assert (before, watch.deadlines.deadline_ms("a"), "a" in watch.deadlines) == (1010, None, False)
+
+
+def test_deadline_that_is_set_twice_expires_once(watch: Watch) -> None:
+    watch.deadlines.register("a", 1010)
+    watch.deadlines.register("a", 1010)
+
+    watch.clock.advance(10)
+    watch.deadlines.expire_due()
+
+    assert watch.expired == ["a"]
+
+
+# -- what expiring leads to -------------------------------------------------------------------------------------------
+
+
+def both(watch: Watch, *ids: str) -> None:
+    """Have both monitors expire these ids, at the same time, in that order."""
+    for id in ids:
+        watch.liveliness.register(id)
+        watch.deadlines.register(id, 1000 + INTERVAL_MS)
+    watch.clock.advance(INTERVAL_MS)
+
+
+@pytest.mark.parametrize("name", ["liveliness", "deadlines"])
+def test_who_leaves_because_another_expired_does_not_expire(watch: Watch, name: str) -> None:
+    both(watch, "a", "b", "c")
+    monitor = getattr(watch, name)
+    watch.on_expiry = lambda id: monitor.unregister("b")
+
+    monitor.expire_due()
+
+    assert watch.expired == ["a", "c"]
+
+
+def test_who_is_heard_of_because_another_expired_does_not_expire(watch: Watch) -> None:
+    both(watch, "a", "b")
+    watch.on_expiry = lambda id: watch.liveliness.received_ping("b")
+
+    watch.liveliness.expire_due()
+
+    assert (watch.expired, "b" in watch.liveliness) == (["a"], True)
+
+
+def test_deadline_that_moves_because_another_expired_counts(watch: Watch) -> None:
+    both(watch, "a", "b")
+    watch.on_expiry = lambda id: watch.deadlines.register("b", 1011)
+
+    watch.deadlines.expire_due()
+
+    assert (watch.expired, watch.deadlines.deadline_ms("b")) == (["a"], 1011)
+
+
+def test_who_registers_again_when_it_expires_is_looked_at_next_time(watch: Watch) -> None:
+    """Otherwise one that is due at once would be expired for ever."""
+    both(watch, "a")
+    watch.on_expiry = lambda id: watch.deadlines.register("a", 1000)
+
+    watch.deadlines.expire_due()
+    once = list(watch.expired)
+    watch.deadlines.expire_due()
+
+    assert (once, watch.expired) == (["a"], ["a", "a"])
+
+
+@pytest.mark.parametrize("name", ["liveliness", "deadlines"])
+def test_those_after_one_whose_expiry_fails_expire_next_time(watch: Watch, name: str) -> None:
+    both(watch, "a", "b")
+    monitor = getattr(watch, name)
+
+    def fail(id: str) -> None:
+        watch.on_expiry = lambda id: None
+        raise OSError("no")
+
+    watch.on_expiry = fail
+    with pytest.raises(OSError, match="no"):
+        monitor.expire_due()
+    left = list(watch.expired), len(monitor), monitor.next_deadline_ms()
+    monitor.expire_due()
+
+    assert (left, watch.expired) == ((["a"], 1, 1000 + INTERVAL_MS), ["a", "b"])
+
+
+# -- against a model --------------------------------------------------------------------------------------------------
+
+
+class MonitorsAgainstModel(RuleBasedStateMachine):
+    """The model looks at everything each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch = Watch()
+        self.heard_ms: dict[str, int] = {}  # those heard of last at the end
+        self.deadlines_ms: dict[str, int] = {}
+
+    @property
+    def now_ms(self) -> int:
+        return self.watch.clock.current_processing_time()
+
+    @rule(id=IDS)
+    def register(self, id: str) -> None:
+        self.watch.liveliness.register(id)
+        self.heard_ms.pop(id, None)
+        self.heard_ms[id] = self.now_ms
+
+    @rule(id=IDS)
+    def ping(self, id: str) -> None:
+        self.watch.liveliness.received_ping(id)
+        if self.heard_ms.pop(id, None) is not None:
+            self.heard_ms[id] = self.now_ms
+
+    @rule(id=IDS, in_ms=st.integers(-5, 30))
+    def set_deadline(self, id: str, in_ms: int) -> None:
+        self.watch.deadlines.register(id, self.now_ms + in_ms)
+        self.deadlines_ms[id] = self.now_ms + in_ms
+
+    @rule(id=IDS)
+    def unregister(self, id: str) -> None:
+        self.watch.liveliness.unregister(id)
+        self.watch.deadlines.unregister(id)
+        self.heard_ms.pop(id, None)
+        self.deadlines_ms.pop(id, None)
+
+    @rule(ms=st.integers(0, 15))
+    def pass_time(self, ms: int) -> None:
+        self.watch.clock.advance(ms)
+
+    @rule()
+    def expire(self) -> None:
+        now_ms, expired = self.now_ms, self.watch.expired
+        silent = [id for id, heard_ms in self.heard_ms.items() if heard_ms + INTERVAL_MS <= now_ms]
+        over = sorted((deadline_ms, id) for id, deadline_ms in self.deadlines_ms.items() if deadline_ms <= now_ms)
+        expired.clear()
+
+        self.watch.liveliness.expire_due()
+        self.watch.deadlines.expire_due()
+
+        assert expired == [*silent, *(id for _, id in over)]
+        for id in silent:
+            del self.heard_ms[id]
+        for _, id in over:
+            del self.deadlines_ms[id]
+
+    @invariant()
+    def both_monitor_what_the_model_does(self) -> None:
+        liveliness, deadlines = self.watch.liveliness, self.watch.deadlines
+        for id in "abcd":
+            assert (id in liveliness, id in deadlines) == (id in self.heard_ms, id in self.deadlines_ms)
+            assert deadlines.deadline_ms(id) == self.deadlines_ms.get(id)
+        assert (len(liveliness), len(deadlines)) == (len(self.heard_ms), len(self.deadlines_ms))
+
+    @invariant()
+    def both_know_their_next_deadline(self) -> None:
+        first_ms = min(self.heard_ms.values(), default=None)
+        assert self.watch.liveliness.next_deadline_ms() == (None if first_ms is None else first_ms + INTERVAL_MS)
+        assert self.watch.deadlines.next_deadline_ms() == min(self.deadlines_ms.values(), default=None)
+
+
+TestMonitorsAgainstModel = MonitorsAgainstModel.TestCase
+
+
+@given(ids=st.lists(IDS, max_size=50), moves_ms=st.integers(1, 5))
+def test_heap_stays_in_proportion_to_what_is_monitored(ids: list[str], moves_ms: int) -> None:
+    """Only the end of a monitoring removed superseded entries: an id that is never ended kept one for each move."""
+    watch = Watch()
+    for number, id in enumerate(ids * 20):
+        watch.deadlines.register(id, 2000 + number * moves_ms)
+
+    assert len(watch.deadlines._heap) <= 2 * len(watch.deadlines) + 64

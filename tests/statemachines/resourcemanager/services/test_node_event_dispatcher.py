@@ -1,0 +1,51 @@
+"""Which events reach a node, in service or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from statemachines.resourcemanager.events.events import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher
+
+from ..builders import Workshop, event_for
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "is_handled"),
+    [
+        ("RUNNING", "CLEANUP_CONTAINER", True),
+        ("UNHEALTHY", "STATUS_UPDATE", True),
+        ("NEW", "STARTED", True),
+        ("NEW", "CLEANUP_CONTAINER", False),
+        ("LOST", "RESOURCE_UPDATE", True),
+        ("LOST", "FINISHED_CONTAINERS_PULLED_BY_AM", True),
+        ("LOST", "CLEANUP_CONTAINER", False),
+        ("REBOOTED", "FINISHED_CONTAINERS_PULLED_BY_AM", False),
+        ("DECOMMISSIONED", "CLEANUP_APP", False),
+        ("SHUTDOWN", "STATUS_UPDATE", False),
+    ],
+)
+def test_event_reaches_its_node_if_there_is_something_to_do(
+    workshop: Workshop, state: str, event: str, is_handled: bool
+) -> None:
+    """YARN has no rows for what is to be cleaned up on a node that has left: it logged an error for each."""
+    node = workshop.node(state)
+
+    NodeEventDispatcher(workshop.context).handle(event_for(node, event))
+
+    stats = workshop.recorder.machines["RMNode"]
+    assert (sum(stats.transitions.values()), stats.invalid) == (int(is_handled), 0)
+
+
+def test_event_of_an_active_node_that_its_state_does_not_take_is_counted(workshop: Workshop) -> None:
+    node = workshop.node("DECOMMISSIONING")
+
+    NodeEventDispatcher(workshop.context).handle(event_for(node, "UPDATE_CONTAINER"))
+
+    assert workshop.recorder.machines["RMNode"].invalid == 1
+
+
+def test_event_of_a_node_that_never_was_is_for_nobody(workshop: Workshop) -> None:
+    NodeEventDispatcher(workshop.context).handle(RMNodeEvent(RMNodeEventType.EXPIRE, "nowhere:1"))
+
+    assert workshop.posted.events == []

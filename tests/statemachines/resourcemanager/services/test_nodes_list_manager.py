@@ -1,0 +1,377 @@
+"""Which hosts may have nodes, and who hears what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from statemachines.resourcemanager import RMNode
+from statemachines.resourcemanager.events.events import (
+    NodesListManagerEvent,
+    NodesListManagerEventType,
+    RMNodeEvent,
+    RMNodeEventType,
+)
+from statemachines.resourcemanager.services.nodes_list_manager import (
+    UNTRACKED_KEPT_MS,
+    NodeEventDispatcher,
+    NodesListManager,
+)
+from statemachines.simulation.workload import NodeSpec
+
+from ..builders import NODE, SPEC, Workshop, event_for
+
+PLACEHOLDER = "node1:-1"
+
+
+@pytest.fixture
+def lists(workshop: Workshop) -> NodesListManager:
+    return NodesListManager(workshop.context)
+
+
+def add_node(workshop: Workshop, host: str) -> RMNode:
+    """A node of another host, in service."""
+    node = RMNode(workshop.context, NodeSpec(host, SPEC.capacity))
+    workshop.context.nodes[node.entity] = node
+    node.handle(event_for(node, "STARTED"))
+    workshop.posted.events.clear()
+    return node
+
+
+def settle(workshop: Workshop, lists: NodesListManager) -> list[str]:
+    """Have all that is posted handled by nodes and lists; returns what the nodes were told."""
+    nodes, told, events = NodeEventDispatcher(workshop.context), [], workshop.posted.events
+    while events:
+        event: Any = events.pop(0)
+        if isinstance(event, RMNodeEvent):
+            told.append(f"{event.type.name} {event.entity}")
+            nodes.handle(event)
+        elif isinstance(event, NodesListManagerEvent):
+            lists.handle(event)
+    return told
+
+
+def pass_time(workshop: Workshop, lists: NodesListManager, ms: int) -> None:
+    workshop.clock.advance(ms)
+    for monitor in lists.monitors:
+        monitor.expire_due()
+
+
+def inactive(workshop: Workshop) -> dict[str, str]:
+    return {id_: node.state.name for id_, node in workshop.context.inactive_nodes.items()}
+
+
+# -- who hears of it --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type", NodesListManagerEventType)
+def test_applications_hear_what_becomes_of_a_node(
+    workshop: Workshop, lists: NodesListManager, type: NodesListManagerEventType
+) -> None:
+    app = workshop.app("RUNNING")
+
+    lists.handle(NodesListManagerEvent(type, NODE))
+
+    assert app.node_updates == [(NODE, type)]
+    assert workshop.posted.events == []  # by direct call
+
+
+@pytest.mark.parametrize(
+    ("state", "hears"),
+    [
+        ("NEW", True),
+        ("KILLING", True),
+        ("FINAL_SAVING", True),
+        ("FINISHING", False),
+        ("FINISHED", False),
+        ("FAILED", False),
+        ("KILLED", False),
+    ],
+)
+def test_application_whose_final_state_is_stored_hears_nothing(
+    workshop: Workshop, lists: NodesListManager, state: str, hears: bool
+) -> None:
+    workshop.app(state)
+
+    lists.handle(NodesListManagerEvent(NodesListManagerEventType.NODE_UNUSABLE, NODE))
+
+    assert sum(workshop.recorder.machines["RMApp"].transitions.values()) == int(hears)
+
+
+def test_unusable_nodes_are_those_that_were_not_usable_again(lists: NodesListManager) -> None:
+    for node in ("a:1", "b:1"):
+        lists.handle(NodesListManagerEvent(NodesListManagerEventType.NODE_UNUSABLE, node))
+
+    lists.handle(NodesListManagerEvent(NodesListManagerEventType.NODE_USABLE, "a:1"))
+
+    assert lists.unusable == {"b:1"}
+
+
+# -- the lists --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("included", "excluded", "valid", "untracked"),
+    [
+        ((), (), True, False),
+        ((), ("node1",), False, False),
+        (("node1",), (), True, False),
+        (("node1",), ("node1",), False, False),
+        (("node2",), (), False, True),
+        (("node2",), ("node1",), False, False),
+    ],
+)
+def test_host_may_have_nodes_by_the_lists(
+    lists: NodesListManager, included: tuple[str, ...], excluded: tuple[str, ...], valid: bool, untracked: bool
+) -> None:
+    lists.include(included)
+    lists.exclude(excluded)
+
+    assert (lists.is_valid_node("node1"), lists.is_untracked("node1")) == (valid, untracked)
+
+
+def test_nodes_of_excluded_hosts_are_decommissioned(workshop: Workshop, lists: NodesListManager) -> None:
+    workshop.node("RUNNING")
+    add_node(workshop, "node2")
+
+    lists.exclude(["node1"])
+
+    assert settle(workshop, lists) == [f"DECOMMISSION {NODE}"]
+    assert inactive(workshop) == {NODE: "DECOMMISSIONED"}
+
+
+def test_node_that_is_being_emptied_can_be_decommissioned_at_once(workshop: Workshop, lists: NodesListManager) -> None:
+    workshop.node("RUNNING")
+    lists.exclude(["node1"], graceful=True, timeout_s=60)
+    settle(workshop, lists)
+
+    lists.exclude(["node1"])
+
+    assert settle(workshop, lists) == [f"DECOMMISSION {NODE}"]
+    assert lists.decommissioning_watcher.monitor.next_deadline_ms() is None
+
+
+def test_nodes_of_hosts_that_are_not_included_are_shut_down(workshop: Workshop, lists: NodesListManager) -> None:
+    workshop.node("RUNNING")
+    add_node(workshop, "node2")
+
+    lists.include(["node2"])
+
+    assert settle(workshop, lists) == [f"SHUTDOWN {NODE}"]
+
+
+def test_untracked_node_is_forgotten_after_a_while(workshop: Workshop, lists: NodesListManager) -> None:
+    node = workshop.node("RUNNING")
+    workshop.clock.advance(5)
+    lists.include(["node2"])
+    settle(workshop, lists)
+    assert node.untracked_since_ms == 5
+
+    pass_time(workshop, lists, UNTRACKED_KEPT_MS - 1)
+    assert inactive(workshop) == {NODE: "SHUTDOWN"}
+    pass_time(workshop, lists, 1)
+
+    assert inactive(workshop) == {}
+    assert dict(workshop.recorder.machines["RMNode"].forgotten) == {"SHUTDOWN": 1}
+    assert lists.unusable == set()
+
+
+def test_node_that_left_before_its_host_went_off_the_lists_is_forgotten_too(
+    workshop: Workshop, lists: NodesListManager
+) -> None:
+    workshop.node("LOST")
+    lists.include(["node2"])
+
+    pass_time(workshop, lists, UNTRACKED_KEPT_MS)
+
+    assert inactive(workshop) == {}
+
+
+@pytest.mark.parametrize("change", ["include", "exclude"])
+def test_node_whose_host_is_on_a_list_again_is_not_forgotten(
+    workshop: Workshop, lists: NodesListManager, change: str
+) -> None:
+    node = workshop.node("LOST")
+    lists.include(["node2"])
+
+    getattr(lists, change)(["node1"])
+    pass_time(workshop, lists, UNTRACKED_KEPT_MS)
+
+    assert (inactive(workshop), node.untracked_since_ms) == ({NODE: "LOST"}, None)
+
+
+# -- placeholders -----------------------------------------------------------------------------------------------------
+
+
+def test_excluded_host_without_a_node_counts_as_decommissioned(workshop: Workshop, lists: NodesListManager) -> None:
+    lists.exclude(["node1"])
+    lists.exclude(["node1"])
+
+    assert inactive(workshop) == {PLACEHOLDER: "DECOMMISSIONED"}
+    assert workshop.posted.events == []
+    assert workshop.recorder.machines["RMNode"].created == 1
+
+
+def test_readmitted_host_without_a_node_counts_no_more(workshop: Workshop, lists: NodesListManager) -> None:
+    lists.exclude(["node1", "node2"])
+
+    lists.readmit(["node1"])
+
+    assert inactive(workshop) == {"node2:-1": "DECOMMISSIONED"}
+    assert dict(workshop.recorder.machines["RMNode"].forgotten) == {"DECOMMISSIONED": 1}
+
+
+def test_included_host_of_which_no_node_comes_in_time_counts_as_lost(
+    workshop: Workshop, lists: NodesListManager
+) -> None:
+    workshop.node("RUNNING")
+    lists.include(["node1", "node2", "node3"])
+    add_node(workshop, "node3")
+
+    pass_time(workshop, lists, 599_999)
+    assert inactive(workshop) == {}
+    pass_time(workshop, lists, 1)
+
+    assert inactive(workshop) == {"node2:-1": "LOST"}
+    assert workshop.posted.events == []
+
+
+def test_host_is_awaited_from_its_first_inclusion_on(workshop: Workshop, lists: NodesListManager) -> None:
+    lists.include(["node1"])
+    workshop.clock.advance(599_999)
+
+    lists.include(["node1", "node2"])
+    pass_time(workshop, lists, 1)
+
+    assert inactive(workshop) == {PLACEHOLDER: "LOST"}
+
+
+def test_host_that_is_no_longer_included_is_not_awaited(workshop: Workshop, lists: NodesListManager) -> None:
+    lists.include(["node1"])
+    lists.include([])
+
+    pass_time(workshop, lists, 600_000)
+
+    assert inactive(workshop) == {}
+
+
+def test_node_takes_the_place_of_its_placeholder(workshop: Workshop, lists: NodesListManager) -> None:
+    lists.exclude(["node1"])
+    lists.excluded.clear()
+    node = workshop.node("NEW")
+
+    node.handle(event_for(node, "STARTED"))
+
+    assert inactive(workshop) == {}
+
+
+# -- emptying ---------------------------------------------------------------------------------------------------------
+
+
+def in_use(workshop: Workshop) -> RMNode:
+    node = workshop.node("RUNNING")
+    node.running_apps.add("application_0_0001")
+    return node
+
+
+def test_node_that_is_not_empty_in_time_is_decommissioned(workshop: Workshop, lists: NodesListManager) -> None:
+    node = in_use(workshop)
+    lists.exclude(["node1"], graceful=True, timeout_s=60)
+    assert settle(workshop, lists) == [f"GRACEFUL_DECOMMISSION {NODE}"]
+    assert (node.state.name, node.decommission_timeout_s) == ("DECOMMISSIONING", 60)
+
+    pass_time(workshop, lists, 59_999)
+    assert workshop.posted.events == []
+    pass_time(workshop, lists, 1)
+
+    assert settle(workshop, lists) == [f"DECOMMISSION {NODE}"]
+    assert inactive(workshop) == {NODE: "DECOMMISSIONED"}
+
+
+def test_node_without_a_time_may_take_as_long_as_it_needs(workshop: Workshop, lists: NodesListManager) -> None:
+    in_use(workshop)
+
+    lists.exclude(["node1"], graceful=True)
+    settle(workshop, lists)
+
+    assert [monitor.next_deadline_ms() for monitor in lists.monitors] == [None, None, None]
+
+
+def test_changed_time_counts_from_the_beginning(workshop: Workshop, lists: NodesListManager) -> None:
+    node = in_use(workshop)
+    lists.exclude(["node1"], graceful=True, timeout_s=60)
+    settle(workshop, lists)
+    workshop.clock.advance(20_000)
+
+    lists.exclude(["node1"], graceful=True, timeout_s=30)
+
+    assert settle(workshop, lists) == [f"GRACEFUL_DECOMMISSION {NODE}"]
+    assert node.decommission_timeout_s == 30
+    assert lists.decommissioning_watcher.monitor.next_deadline_ms() == 30_000
+
+
+def test_node_that_is_being_emptied_is_not_told_so_twice(workshop: Workshop, lists: NodesListManager) -> None:
+    in_use(workshop)
+    lists.exclude(["node1"], graceful=True, timeout_s=60)
+    settle(workshop, lists)
+
+    lists.exclude(["node1"], graceful=True, timeout_s=60)
+
+    assert workshop.posted.events == []
+
+
+def test_emptying_that_others_have_begun_is_watched_too(workshop: Workshop, lists: NodesListManager) -> None:
+    in_use(workshop)
+    workshop.posted.events.append(RMNodeEvent(RMNodeEventType.GRACEFUL_DECOMMISSION, NODE, 60))
+
+    settle(workshop, lists)
+
+    assert lists.decommissioning_watcher.monitor.deadline_ms(NODE) == 60_000
+
+
+def test_node_that_was_empty_in_time_is_watched_no_more(workshop: Workshop, lists: NodesListManager) -> None:
+    node = workshop.node("RUNNING")
+    lists.exclude(["node1"], graceful=True, timeout_s=60)
+    settle(workshop, lists)
+
+    node.handle(event_for(node, "STATUS_UPDATE"))
+    settle(workshop, lists)
+
+    assert inactive(workshop) == {NODE: "DECOMMISSIONED"}
+    assert NODE not in lists.decommissioning_watcher
+    assert lists.decommissioning_watcher.monitor.next_deadline_ms() is None
+
+
+def test_readmitted_node_that_is_being_emptied_stays(workshop: Workshop, lists: NodesListManager) -> None:
+    node = in_use(workshop)
+    lists.exclude(["node1"], graceful=True, timeout_s=60)
+    settle(workshop, lists)
+
+    lists.readmit(["node1"])
+    pass_time(workshop, lists, 60_000)
+
+    assert settle(workshop, lists) == [f"RECOMMISSION {NODE}"]
+    assert (node.state.name, lists.is_valid_node("node1")) == ("RUNNING", True)
+
+
+def test_node_that_is_readmitted_before_it_was_told_stays(workshop: Workshop, lists: NodesListManager) -> None:
+    """Its state did not show yet that it was to be emptied: it was, though its host could have nodes again."""
+    node = in_use(workshop)
+    lists.exclude(["node1"], graceful=True, timeout_s=60)
+
+    lists.readmit(["node1"])
+
+    assert settle(workshop, lists) == [f"GRACEFUL_DECOMMISSION {NODE}", f"RECOMMISSION {NODE}"]
+    assert (node.state.name, NODE in lists.decommissioning_watcher) == ("RUNNING", False)
+
+
+def test_time_of_a_node_that_has_changed_its_state_unnoticed_passes_without_harm(
+    workshop: Workshop, lists: NodesListManager
+) -> None:
+    node = in_use(workshop)
+    lists.decommissioning_watcher.watch(NODE, 60)
+
+    pass_time(workshop, lists, 60_000)
+
+    assert (node.state.name, workshop.posted.events) == ("RUNNING", [])

@@ -1,0 +1,214 @@
+"""What both state stores do: keep the last record of each application and attempt, and answer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statemachines.resourcemanager.events.events import RMStateStoreEvent
+from statemachines.resourcemanager.statestore import RecoveredApplication, RMState
+
+from ..stores import (
+    Owner,
+    Stores,
+    app_id,
+    app_record,
+    attempt_id,
+    attempt_record,
+    remove_app,
+    remove_attempt,
+    store_app,
+    store_attempt,
+    update_app,
+    update_attempt,
+)
+
+KINDS = ["memory", "sqlite"]
+
+
+@pytest.fixture(params=KINDS)
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
+    return Stores(request.param, tmp_path / "state.db")
+
+
+def written(stores: Stores, *events: RMStateStoreEvent) -> RMState:
+    """What the next resource manager finds after these writes."""
+    store = stores.open(Owner())
+    for event in events:
+        store.handle(event)
+    stores.close(store)
+    return found(stores)
+
+
+def found(stores: Stores) -> RMState:
+    store = stores.open(Owner())
+    try:
+        return store.load_state()
+    finally:
+        stores.close(store)
+
+
+def test_next_resource_manager_finds_the_last_record_of_each(stores: Stores) -> None:
+    state = written(
+        stores,
+        store_app(1),
+        store_attempt(1),
+        update_attempt(1, state="FAILED", exit_status=-100),
+        store_attempt(1, 2),
+        update_app(1, state="FINISHED", finish_ms=9),
+    )
+
+    attempts = {
+        attempt_id(1): attempt_record(1, state="FAILED", exit_status=-100),
+        attempt_id(1, 2): attempt_record(1, 2),
+    }
+    assert state.applications == {
+        app_id(1): RecoveredApplication(app_record(1, state="FINISHED", finish_ms=9), attempts)
+    }
+
+
+def test_applications_come_in_the_order_of_their_submission_and_attempts_in_that_of_their_ids(stores: Stores) -> None:
+    state = written(
+        stores, store_app(3), store_app(1), store_app(2), update_app(3), store_attempt(1, 2), store_attempt(1, 1)
+    )
+
+    assert list(state.applications) == [app_id(3), app_id(1), app_id(2)]
+    assert list(state.applications[app_id(1)].attempts) == [attempt_id(1, 1), attempt_id(1, 2)]
+
+
+def test_each_write_is_answered_unless_nobody_waits_for_the_answer(stores: Stores) -> None:
+    owner = Owner()
+    store = stores.open(owner)
+    for event in (
+        store_app(1),
+        update_app(1, notify=False),
+        store_attempt(1),
+        update_attempt(1),
+        update_app(1),
+        remove_attempt(1),
+        remove_app(1),
+    ):
+        store.handle(event)
+    stores.close(store)
+
+    assert owner.rest() == [
+        f"RMApp APP_NEW_SAVED {app_id(1)}",
+        f"RMAppAttempt ATTEMPT_NEW_SAVED {attempt_id(1)}",
+        f"RMAppAttempt ATTEMPT_UPDATE_SAVED {attempt_id(1)}",
+        f"RMApp APP_UPDATE_SAVED {app_id(1)}",
+    ]
+
+
+def test_removed_application_goes_with_its_attempts_and_leaves_those_of_others(stores: Stores) -> None:
+    state = written(
+        stores, store_app(1), store_app(2), store_attempt(1), store_attempt(1, 2), store_attempt(2), remove_app(1, 2)
+    )
+
+    assert {app: list(recovered.attempts) for app, recovered in state.applications.items()} == {
+        app_id(2): [attempt_id(2)]
+    }
+
+
+def test_removed_attempt_goes_alone(stores: Stores) -> None:
+    state = written(stores, store_app(1), store_attempt(1), store_attempt(1, 2), remove_attempt(1))
+
+    assert list(state.applications[app_id(1)].attempts) == [attempt_id(1, 2)]
+
+
+def test_news_of_an_attempt_do_not_bring_a_removed_application_back(stores: Stores) -> None:
+    owner = Owner()
+    store = stores.open(owner)
+    for event in (store_app(1), store_attempt(1), remove_app(1), update_attempt(1)):
+        store.handle(event)
+    stores.close(store)
+
+    assert owner.rest()[-1] == f"RMAppAttempt ATTEMPT_UPDATE_SAVED {attempt_id(1)}"
+    assert found(stores).applications == {}
+
+
+def test_application_that_is_removed_and_stored_again_begins_anew(stores: Stores) -> None:
+    state = written(stores, store_app(1), store_attempt(1), store_app(2), remove_app(1), store_app(1))
+
+    assert list(state.applications) == [app_id(2), app_id(1)]
+    assert state.applications[app_id(1)].attempts == {}
+
+
+def test_what_was_loaded_does_not_change_with_later_writes(stores: Stores) -> None:
+    written(stores, store_app(1), store_attempt(1))
+    owner = Owner()
+    store = stores.open(owner)
+    loaded = store.load_state()
+
+    for event in (update_app(1, diagnostics="later"), store_attempt(1, 2), store_app(2)):
+        store.handle(event)
+    owner.next_answers(3)
+    stores.close(store)
+
+    assert loaded.applications == {app_id(1): RecoveredApplication(app_record(1), {attempt_id(1): attempt_record(1)})}
+
+
+def test_epoch_counts_the_resource_managers(stores: Stores) -> None:
+    epochs = []
+    for _ in range(3):
+        store = stores.open(Owner())
+        epochs.append(store.get_and_increment_epoch())
+        stores.close(store)
+
+    assert epochs == [0, 1, 2]
+
+
+WRITES = st.one_of(
+    st.builds(store_app, st.integers(1, 3), diagnostics=st.text(max_size=3)),
+    st.builds(update_app, st.integers(1, 3), diagnostics=st.text(max_size=3)),
+    st.builds(store_attempt, st.integers(1, 3), st.integers(1, 2), diagnostics=st.text(max_size=3)),
+    st.builds(update_attempt, st.integers(1, 3), st.integers(1, 2), diagnostics=st.text(max_size=3)),
+    st.builds(remove_app, st.integers(1, 3), st.just(2)),
+    st.builds(remove_attempt, st.integers(1, 3), st.integers(1, 2)),
+)
+
+
+def modelled(events: list[RMStateStoreEvent]) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """What is stored in the end, worked out by hand."""
+    applications: dict[str, tuple[Any, dict[str, Any]]] = {}
+    for event in events:
+        kind, entity = event.type.name, event.entity
+        owner = "application" + entity.removeprefix("appattempt")[:7] if entity.startswith("appattempt") else entity
+        if kind in ("STORE_APP", "UPDATE_APP"):
+            applications[entity] = (event.state, applications[entity][1] if entity in applications else {})
+        elif kind == "REMOVE_APP":
+            applications.pop(entity, None)
+        elif owner in applications:
+            if kind == "REMOVE_APP_ATTEMPT":
+                applications[owner][1].pop(entity, None)
+            else:
+                applications[owner][1][entity] = event.state
+    return applications
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(st.lists(WRITES, max_size=25), st.integers(1, 5), st.integers(0, 25))
+def test_any_writes_leave_what_they_say(
+    kind: str, events: list[RMStateStoreEvent], batch_size: int, reopened_after: int
+) -> None:
+    owner = Owner()
+    with tempfile.TemporaryDirectory() as folder:
+        stores = Stores(kind, Path(folder) / "state.db")
+        for part in (events[:reopened_after], events[reopened_after:]):
+            store = stores.open(owner, **({"batch_size": batch_size} if kind == "sqlite" else {}))
+            for event in part:
+                store.handle(event)
+            stores.close(store)
+
+        state = found(stores)
+
+    model = modelled(events)
+    assert {app: (a.data, a.attempts) for app, a in state.applications.items()} == model
+    assert list(state.applications) == list(model)
+    assert len(owner.rest()) == sum(event.notify for event in events)

@@ -1,0 +1,157 @@
+"""Files that are no state stores, or not ours: refused in one line that says why, and left as they are."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from statemachines.resourcemanager.statestore import SqliteRMStateStore, StateStoreError, StateStoreVersionError
+
+from ..stores import (
+    TIMEOUT_S,
+    Owner,
+    app_id,
+    applications_in,
+    attempt_id,
+    change,
+    sqlite_store,
+    store_app,
+    store_attempt,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with one application and its attempt."""
+    path = tmp_path / "state.db"
+    owner = Owner()
+    with sqlite_store(path, owner) as store:
+        store.handle(store_app(1))
+        store.handle(store_attempt(1))
+        owner.next_answers(2)
+    return path
+
+
+def refusal(path: Path) -> StateStoreError:
+    """How the store refuses the file, when it is opened or read."""
+    store = SqliteRMStateStore(path)
+    with pytest.raises(StateStoreError) as caught, store:
+        store.load_state()
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ")
+    return caught.value
+
+
+def test_file_of_a_newer_version_is_refused_and_not_touched(path: Path) -> None:
+    change(path, "UPDATE meta SET version = 7")
+    before = path.read_bytes()
+
+    error = refusal(path)
+
+    assert isinstance(error, StateStoreVersionError)
+    assert (error.path, error.found, error.supported) == (path, 7, 1)
+    assert "version 7" in str(error)
+    assert "up to 1" in str(error)
+    assert path.read_bytes() == before
+
+
+def test_file_that_is_no_database_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("milk, bread\n" * 1000)
+
+    error = refusal(path)
+
+    assert "not an SQLite database" in str(error)
+    assert path.read_text() == "milk, bread\n" * 1000
+
+
+def test_database_of_something_else_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "music.db"
+    change(path, "CREATE TABLE songs (title TEXT)")
+
+    error = refusal(path)
+
+    assert "something else" in str(error)
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
+    connection.close()
+
+
+def test_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.touch()
+
+    assert applications_in(path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [(".", "a folder"), ("missing/state.db", "no such folder"), ("/proc/state.db", "unable to open database file")],
+)
+def test_path_where_no_file_can_be_is_refused(tmp_path: Path, name: str, problem: str) -> None:
+    assert problem in str(refusal(tmp_path / name))
+
+
+def test_file_cut_in_half_is_refused(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 + 100])
+
+    assert "damaged" in str(refusal(path))
+
+
+@pytest.mark.parametrize("table", ["applications", "attempts"])
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"mood": "good"}'])
+def test_record_that_cannot_be_read_is_named(path: Path, table: str, record: str) -> None:
+    """Not skipped: an application that was acknowledged would be lost without a word."""
+    change(path, f"UPDATE {table} SET record = ?", record)
+
+    error = refusal(path)
+
+    assert f"the record of {app_id(1) if table == 'applications' else attempt_id(1)} is not valid" in str(error)
+
+
+def test_store_in_use_is_refused_to_another_of_this_process(path: Path) -> None:
+    with sqlite_store(path) as store:
+        error = refusal(path)
+
+        assert "in use: another resource manager" in str(error)
+        assert list(store.load_state().applications) == [app_id(1)]
+    assert applications_in(path) == [app_id(1)]
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
+SqliteRMStateStore(Path(sys.argv[1])).init()
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_store_in_use_by_another_process_is_refused_until_that_one_is_killed(path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            error = refusal(path)
+        finally:
+            process.kill()
+            process.wait(TIMEOUT_S)
+
+    assert "in use: another resource manager" in str(error)
+    assert applications_in(path) == [app_id(1)]
+
+
+def test_refused_file_is_closed(path: Path) -> None:
+    change(path, "UPDATE meta SET version = 7")
+    refusal(path)
+
+    change(path, "UPDATE meta SET version = 1")
+
+    assert applications_in(path) == [app_id(1)]

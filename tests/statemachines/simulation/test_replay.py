@@ -1,0 +1,358 @@
+"""Small workloads in virtual time, with known answers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statemachines.resourcemanager import Replay, RMApp, RMAppAttempt, RMContainer
+from statemachines.simulation.workload import Outcome
+
+from .replays import TIMEOUT_S, Journal, app, config, finish, mixed_workload, node, replayed, run, task, workload
+
+REGISTERED = 1000  # ms from the start of a master's container, as configured by default
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+def at(states: list[tuple[str, ...]], *times: int) -> list[tuple[str, int]]:
+    """Each group of states with its time."""
+    return [(state, time) for group, time in zip(states, times, strict=True) for state in group]
+
+
+# -- the life of one application --------------------------------------------------------------------------------------
+
+
+def test_application_succeeds(path: Path) -> None:
+    journal = replayed(workload(node(), app(submit_ms=50, tasks=(task(5000),))), path)
+
+    registered, ended = 50 + REGISTERED, 50 + REGISTERED + 5000
+    began, end = ("NEW_SAVING", "SUBMITTED", "ACCEPTED"), ("FINAL_SAVING", "FINISHING", "FINISHED")
+    assert journal.states("RMApp") == at([began, ("RUNNING",), end], 50, registered, ended)
+    launching = ("SUBMITTED", "SCHEDULED", "ALLOCATED_SAVING", "ALLOCATED", "LAUNCHED")
+    assert journal.states("RMAppAttempt") == at([launching, ("RUNNING",), end], 50, registered, ended)
+    lives = [("ALLOCATED", "ACQUIRED", "RUNNING"), ("COMPLETED",)]
+    assert journal.states("RMContainer", "01_000001") == at(lives, 50, ended)
+    assert journal.states("RMContainer", "01_000002") == at(lives, registered, ended)
+    assert journal.states("RMNode") == [("RUNNING", 0)]
+
+
+def test_master_runs_on_after_its_last_container(path: Path) -> None:
+    journal = replayed(workload(node(), app(tasks=(task(100), task(300)), am_duration_ms=70)), path)
+
+    assert journal.states("RMApp")[-1] == ("FINISHED", REGISTERED + 300 + 70)
+
+
+def test_container_is_asked_for_when_its_time_has_come_and_the_master_has_registered(path: Path) -> None:
+    tasks = (task(10, start_ms=500), task(10, start_ms=4000), task(10, start_ms=2000))
+
+    journal = replayed(workload(node(), app(submit_ms=100, tasks=tasks)), path)
+
+    starts = [time for state, time in journal.states("RMContainer") if state == "ALLOCATED"]
+    assert starts == [100, 100 + REGISTERED, 2000, 4000]
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2, 3])
+def test_application_that_fails_is_tried_again_as_often_as_allowed(path: Path, max_attempts: int) -> None:
+    failing = app(tasks=(task(500),), outcome=Outcome.FAILED, max_attempts=max_attempts)
+
+    journal = replayed(workload(node(), failing), path, max_attempts=3)
+
+    life_ms = REGISTERED + 500
+    ends = [time for state, time in journal.states("RMAppAttempt") if state == "FAILED"]
+    assert ends == [life_ms * (number + 1) for number in range(max_attempts)]
+    assert journal.states("RMApp")[-1] == ("FAILED", life_ms * max_attempts)
+    assert len(journal.final("RMAppAttempt")) == max_attempts
+
+
+def test_no_application_has_more_attempts_than_configured(path: Path) -> None:
+    """As in YARN, whatever it asks for."""
+    journal = replayed(workload(node(), app(outcome=Outcome.FAILED, max_attempts=9)), path, max_attempts=3)
+
+    assert len(journal.final("RMAppAttempt")) == 3
+
+
+def test_configured_number_of_attempts_holds_where_the_application_says_none(path: Path) -> None:
+    journal = replayed(workload(node(), app(outcome=Outcome.FAILED)), path, max_attempts=4)
+
+    assert len(journal.final("RMAppAttempt")) == 4
+
+
+# -- kills ------------------------------------------------------------------------------------------------------------
+
+
+def test_application_is_killed_while_it_waits(path: Path) -> None:
+    work = workload(node(), app(am=10, am_duration_ms=9000), app(submit_ms=10, am=10, kill_ms=500))
+
+    journal = replayed(work, path)
+
+    assert journal.states("RMApp", "0002")[-3:] == [("KILLING", 500), ("FINAL_SAVING", 500), ("KILLED", 500)]
+    assert journal.states("RMAppAttempt", "0002_000001") == [
+        *[("SUBMITTED", 10), ("SCHEDULED", 10)],
+        *[("FINAL_SAVING", 500), ("KILLED", 500)],
+    ]
+    assert set(journal.final("RMContainer")) == {"container_0_0001_01_000001"}
+
+
+def test_application_is_killed_while_its_master_is_launched(path: Path) -> None:
+    journal = replayed(workload(node(), app(kill_ms=REGISTERED - 1)), path)
+
+    killed = REGISTERED - 1
+    assert journal.states("RMApp")[2:] == [
+        *[("ACCEPTED", 0), ("KILLING", killed), ("FINAL_SAVING", killed), ("KILLED", killed)]
+    ]
+    assert journal.states("RMAppAttempt")[-3:] == [("LAUNCHED", 0), ("FINAL_SAVING", killed), ("KILLED", killed)]
+    assert journal.states("RMContainer")[-1] == ("KILLED", killed)
+
+
+def test_application_is_killed_while_it_runs_and_its_room_goes_to_the_next(path: Path) -> None:
+    tasks = (task(9000, memory_mb=4), task(9000, memory_mb=5))
+    work = workload(node(), app(tasks=tasks, kill_ms=3000), app(submit_ms=5, am=10))
+
+    journal = replayed(work, path)
+
+    containers = journal.final("RMContainer")
+    assert {state for entity, state in containers.items() if "_0001_" in entity} == {("KILLED", 3000)}
+    assert journal.states("RMApp", "0001")[-1] == ("KILLED", 3000)
+    assert journal.states("RMContainer", "0002_01_000001")[0] == ("ALLOCATED", 3000)
+    assert journal.states("RMApp", "0002")[-1] == ("FINISHED", 3000 + REGISTERED)
+
+
+@pytest.mark.parametrize(("kill_ms", "state"), [(1499, "KILLED"), (1500, "FINISHED"), (1501, "FINISHED")])
+def test_kill_that_comes_when_the_master_unregisters_or_later_is_too_late(path: Path, kill_ms: int, state: str) -> None:
+    journal = replayed(workload(node(), app(am_duration_ms=500, kill_ms=kill_ms)), path)
+
+    assert journal.states("RMApp")[-1] == (state, min(kill_ms, REGISTERED + 500))
+
+
+def test_kill_that_comes_with_the_end_of_the_last_container_is_not_too_late(path: Path) -> None:
+    journal = replayed(workload(node(), app(tasks=(task(500),), kill_ms=REGISTERED + 500)), path)
+
+    assert journal.states("RMApp")[-1] == ("KILLED", REGISTERED + 500)
+
+
+@pytest.mark.parametrize("kill_ms", [0, 30])
+def test_kill_that_comes_with_the_submission_or_before_it_kills_at_once(path: Path, kill_ms: int) -> None:
+    journal = replayed(workload(node(), app(submit_ms=30, kill_ms=kill_ms)), path)
+
+    assert journal.states("RMApp")[-1] == ("KILLED", 30)
+
+
+def test_master_without_an_end_runs_until_it_is_killed(path: Path) -> None:
+    journal = replayed(workload(node(), app(am_duration_ms=None, kill_ms=123_456)), path)
+
+    assert journal.states("RMApp")[-1] == ("KILLED", 123_456)
+
+
+@pytest.mark.parametrize("life", [{"tasks": (task(9000),)}, {"am_duration_ms": 9000}, {"tasks": (task(9, 1, 9000),)}])
+def test_nothing_happens_any_more_after_a_kill(life: dict[str, Any]) -> None:
+    replay = run(workload(node(), app(kill_ms=2000, **life)))
+
+    assert replay.progress().virtual_ms == 2000
+
+
+# -- room -------------------------------------------------------------------------------------------------------------
+
+
+def test_applications_wait_for_room_and_get_it_in_the_order_of_submission(path: Path) -> None:
+    work = workload(node(), *[app(submit_ms=number, am=10, am_duration_ms=200) for number in range(3)])
+
+    journal = replayed(work, path)
+
+    turns = [journal.states("RMContainer", f"000{number}_01_000001")[0][1] for number in (1, 2, 3)]
+    ends = [journal.states("RMApp", f"000{number}")[-1] for number in (1, 2, 3)]
+    assert turns == [0, 1200, 2400]
+    assert ends == [("FINISHED", 1200), ("FINISHED", 2400), ("FINISHED", 3600)]
+
+
+def test_containers_of_one_application_wait_for_each_other(path: Path) -> None:
+    tasks = tuple(task(100, memory_mb=4) for _ in range(5))
+
+    journal = replayed(workload(node(), app(tasks=tasks)), path)
+
+    starts = [time - REGISTERED for state, time in journal.states("RMContainer") if state == "ALLOCATED"]
+    assert starts == [-REGISTERED, 0, 0, 100, 100, 200]
+
+
+def test_container_goes_to_the_node_that_it_prefers(path: Path) -> None:
+    work = workload(
+        *[node(host) for host in ("n1", "n2", "n3")], app(am_host="n3", tasks=(task(5, host="n2"), task(5, host="n9")))
+    )
+
+    journal = replayed(work, path)
+
+    nodes = [
+        event["payload"].split('"node":"')[1].split(":")[0]
+        for event in journal.events
+        if (event["event_class"], event["event_type"]) == ("RMContainerEventType", "START")
+    ]
+    assert nodes[:2] == ["n3", "n2"]
+
+
+def test_what_no_node_can_hold_is_told_after_the_end() -> None:
+    work = workload(node(), app("giant", am=11), app("small", am=1))
+
+    replay = run(work)
+
+    assert replay.waiting() == [
+        "appattempt_0_0001_000001 waits for <memory:11 MB, vCores:0.001>: no node could ever take it"
+    ]
+    assert replay.progress().applications_by_state == {"ACCEPTED": 1, "FINISHED": 1}
+
+
+def test_what_waits_for_those_who_never_end_is_told_after_the_end() -> None:
+    work = workload(node(), app("endless", am_duration_ms=None), app("waiting", am=10))
+
+    replay = run(work)
+
+    (line,) = replay.waiting()
+    assert line.startswith("appattempt_0_0002_000001 waits for ")
+    assert line.endswith(": all that could take it are busy")
+    assert replay.progress().applications_by_state == {"RUNNING": 1, "ACCEPTED": 1}
+
+
+# -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [0, 2, 5])
+def test_ended_applications_beyond_the_limit_are_forgotten_while_the_counts_stay(kept: int) -> None:
+    work = workload(node(), *[app(submit_ms=number * 10, tasks=(task(1),)) for number in range(5)])
+
+    replay = run(work, max_completed_applications=kept)
+
+    context, machines = replay.manager.context, replay.manager.recorder.machines
+    assert list(context.apps) == [f"application_0_000{number}" for number in range(6 - kept, 6)]
+    assert list(context.attempts) == [f"appattempt_0_000{number}_000001" for number in range(6 - kept, 6)]
+    assert replay.progress().applications_by_state == {"FINISHED": 5}
+    for machine in ("RMApp", "RMAppAttempt"):
+        assert machines[machine].created == 5
+        assert machines[machine].kept_entities()["FINISHED"] == kept
+
+
+def test_nothing_is_kept_of_containers_and_masters_that_have_ended() -> None:
+    replay = run(workload(node(), app(tasks=(task(5), task(7))), app(kill_ms=2000, tasks=(task(9000),))))
+
+    manager = replay.manager
+    assert manager.context.containers == {}
+    leftovers = {
+        name: value
+        for part in (manager.cluster, manager.masters)
+        for name, value in vars(part).items()
+        if isinstance(value, (dict, set)) and value and name != "_nodes"
+    }
+    assert leftovers == {}
+
+
+def test_what_has_ended_is_freed_without_the_collector_of_cycles() -> None:
+    """Each container and its machine referred to each other: ten million of them were garbage for hours."""
+
+    def entities() -> dict[int, RMContainer | RMApp | RMAppAttempt]:
+        kinds = (RMContainer, RMApp, RMAppAttempt)
+        return {id(each): each for each in gc.get_objects() if isinstance(each, kinds)}
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = entities()  # of other tests; held, so that no new one gets the address of an old one
+        replay = run(mixed_workload(), max_completed_applications=0)
+        new = [entity for address, entity in entities().items() if address not in before]
+    finally:
+        gc.enable()
+
+    assert replay.progress().containers > 30
+    assert {entity.state.name for entity in new} <= {"ACCEPTED", "SCHEDULED", "RUNNING"}
+
+
+# -- the run itself ---------------------------------------------------------------------------------------------------
+
+
+def test_two_replays_make_the_same_journal_byte_for_byte(tmp_path: Path) -> None:
+    one, two = (replayed(mixed_workload(), tmp_path / name).content() for name in ("one", "two"))
+
+    assert one == two
+    assert min(text.count(b"\n") for text in one.values()) > 100
+
+
+def test_journal_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
+    code = "import sys, pathlib, replays; replays.run(replays.mixed_workload(), pathlib.Path(sys.argv[1]))"
+    folder = str(Path(__file__).parent)
+
+    for seed in ("1", "2"):
+        subprocess.run(
+            [sys.executable, "-c", code, tmp_path / seed],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": folder},
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+
+    assert Journal(tmp_path / "1").content() == Journal(tmp_path / "2").content()
+
+
+def test_progress_tells_what_was_done() -> None:
+    done: list[bool] = []
+    work = workload(node(), app(tasks=(task(500),)), app(outcome=Outcome.FAILED, max_attempts=1))
+    replay = Replay(work, config(), on_done=lambda: done.append(True))
+    assert not replay.is_done()
+
+    finish(replay)
+
+    progress = replay.progress()
+    assert (replay.is_done(), done) == (True, [True])
+    assert (progress.virtual_ms, progress.containers, progress.ended) == (REGISTERED + 500, 3, 2)
+    assert progress.applications_by_state == {"FINISHED": 1, "FAILED": 1}
+    assert progress.events == replay.manager.dispatcher.handled > 0
+    assert progress.events_per_s == pytest.approx(progress.events / progress.wall_s)
+    assert replay.progress() == progress
+
+
+def test_run_does_it_all_and_returns_the_progress() -> None:
+    work = mixed_workload()
+    replay = Replay(work, config())
+    began_s = time.perf_counter()
+
+    progress = replay.run()
+
+    assert sum(progress.applications_by_state.values()) == len(work.applications)
+    assert 0 < progress.wall_s <= time.perf_counter() - began_s
+    assert (replay.workload, replay.is_done()) == (work, True)
+    assert replay.manager.dispatcher.is_stopped()
+
+
+def test_workload_without_anything_is_done_at_once() -> None:
+    assert run(workload()).progress().virtual_ms == 0
+
+
+def test_wait_ends_when_the_handler_thread_fails() -> None:
+    """It waited for ever for a replay that nobody could finish."""
+    replay = Replay(workload(node(), app()), config())
+    replay.manager.dispatcher.mailbox_executor.execute(lambda: 1 / 0, "a mail that fails")
+
+    replay.start()
+
+    assert replay.wait(TIMEOUT_S)
+    assert not replay.is_done()
+    replay.stop()
+    with pytest.raises(ZeroDivisionError):
+        replay.raise_failure()
+
+
+def test_wait_gives_up_after_its_timeout() -> None:
+    assert not Replay(workload(), config()).wait(0.01)
+
+
+def test_run_raises_what_made_the_handler_thread_fail() -> None:
+    replay = Replay(workload(node(), app()), config())
+    replay.manager.dispatcher.mailbox_executor.execute(lambda: 1 / 0, "a mail that fails")
+
+    with pytest.raises(ZeroDivisionError):
+        replay.run()

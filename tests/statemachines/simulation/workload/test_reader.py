@@ -1,0 +1,198 @@
+"""Which files of a path are read, and how their formats are told apart."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import statemachines.simulation.workload as package
+from statemachines.simulation.workload import WorkloadError, read_workload
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,8000,1000,2,T4\nn2,8000,1000,0,\n"
+PODS = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+    "pod-1,10,10,1,500,T4|A10,LS,Running,0,9,5\n"
+    "pod-2,10,10,0,0,,BE,Failed,10,19,15\n"
+    "pod-3,10,10,0,0,,BE,Pending,20,29,\n"
+)
+JOB = '{"job.start.ms": 0, "job.queue.name": "q", "job.tasks": [{"container.host": "/r/n1", "duration.ms": 5}]}'
+SLS = f'{JOB}\n{{"num.nodes": 3}}\n{JOB}\n'
+
+
+def folder_of(folder: Path, **files: str) -> Path:
+    """The folder with these files; `_` stands for the dot of a name."""
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
+    return folder
+
+
+def names(path: Path) -> list[str]:
+    return [application.name for application in read_workload(path).applications]
+
+
+def test_package_exports_what_it_promises() -> None:
+    public = {name for name in vars(package) if name[0].isalpha()}
+    modules = {name for name in public if f"{package.__name__}.{name}" in sys.modules}
+
+    assert public - modules - {"annotations"} == set(package.__all__)
+
+
+@pytest.mark.parametrize("name", ["jobs.json", "jobs.csv", "jobs", "jobs.txt"])
+def test_format_of_a_file_is_told_by_its_content(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("\n \n" + SLS, encoding="utf-8")
+
+    workload = read_workload(str(path))
+
+    assert workload.name == "jobs"
+    assert len(workload.applications) == 2
+
+
+def test_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    for name, text in (("jobs.json", SLS), ("pods.csv", PODS), ("nodes.csv", NODES)):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+
+    jobs = names(tmp_path / "jobs.json")
+    pods = names(tmp_path / "pods.csv")
+
+    assert (len(jobs), len(pods)) == (2, 3)
+
+
+def test_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    second = JOB.replace('"job.start.ms"', '"job.id": "second", "job.start.ms"')
+    folder_of(tmp_path, b_JSON=second, a_json=JOB, c_csv='{"num.nodes": 3}')
+
+    workload = read_workload(tmp_path)
+
+    assert [application.name for application in workload.applications] == ["0", "second"]
+    assert workload.name == tmp_path.name
+    assert len(workload.nodes) == 3
+
+
+def test_other_files_and_hidden_ones_and_folders_are_ignored(tmp_path: Path) -> None:
+    folder_of(tmp_path, jobs_json=JOB, README_md="not read", _hidden_json="not read")
+    (tmp_path / "folder.json").mkdir()
+
+    found = names(tmp_path)
+
+    assert found == ["0"]
+
+
+def test_duplicates_are_found_across_files(tmp_path: Path) -> None:
+    folder_of(tmp_path, nodes_csv=NODES, pods1_csv=PODS, pods2_csv=PODS)
+
+    with pytest.raises(WorkloadError, match='found "pod-1" again') as caught:
+        read_workload(tmp_path)
+
+    assert (caught.value.path.name, caught.value.row, caught.value.column) == ("pods2.csv", 2, "name")
+
+
+@pytest.mark.parametrize("bad", ["a,b\n1,2\n", "hello", "1", '"job.tasks"', '"\n', "sn;cpu_milli;memory_mib;gpu;model"])
+@pytest.mark.parametrize("name", ["bad.csv", "bad.json"])
+def test_unknown_format_names_the_file_and_what_is_expected(tmp_path: Path, bad: str, name: str) -> None:
+    folder_of(tmp_path, jobs_json=SLS)
+    (tmp_path / name).write_text(bad)
+
+    with pytest.raises(WorkloadError, match=r"no known format, it starts with .*; expected Hadoop SLS .*sn,.*name,"):
+        read_workload(tmp_path, skip_bad_rows=True)
+
+
+def test_mixed_formats_in_a_folder_are_refused(tmp_path: Path) -> None:
+    folder_of(tmp_path, jobs_json=SLS, pods_csv=PODS, nodes_csv=NODES)
+
+    with pytest.raises(WorkloadError, match=r"jobs.json is SLS JSON, nodes.csv is an openb node list, pods.csv is an"):
+        read_workload(tmp_path)
+
+
+def test_node_list_is_found_beside_a_pod_list(tmp_path: Path) -> None:
+    folder_of(tmp_path, pods_csv=PODS, a_csv="x,y", nodes_csv="\n" + NODES, jobs_json=SLS, _n_csv=NODES)
+    (tmp_path / "binary.csv").write_bytes(b"\xff\0")
+    (tmp_path / "empty.csv").write_bytes(b"")
+
+    workload = read_workload(tmp_path / "pods.csv")
+
+    assert [node.host for node in workload.nodes] == ["n1", "n2"]
+
+
+def test_pod_list_needs_a_node_list(tmp_path: Path) -> None:
+    folder_of(tmp_path, pods_csv=PODS, more_csv=PODS.replace("pod-", "more-"))
+
+    with pytest.raises(WorkloadError, match=r"give the folder that has both, or put the node list beside it, .*sn,cpu"):
+        read_workload(tmp_path / "pods.csv")
+    with pytest.raises(WorkloadError, match=r"pods, but no node list; put it in the folder, .*sn,cpu"):
+        read_workload(tmp_path)
+
+
+def test_several_node_lists_beside_a_pod_list_are_refused(tmp_path: Path) -> None:
+    folder_of(tmp_path, pods_csv=PODS, nodes1_csv=NODES, nodes2_csv=NODES)
+
+    with pytest.raises(WorkloadError, match=r"several node lists beside this pod list: nodes1.csv, nodes2.csv"):
+        read_workload(tmp_path / "pods.csv")
+
+
+def test_node_list_alone_is_no_workload(tmp_path: Path) -> None:
+    folder_of(tmp_path, pods_csv=PODS, nodes_csv=NODES)
+
+    with pytest.raises(WorkloadError, match="a node list without pods"):
+        read_workload(tmp_path / "nodes.csv")
+
+
+@pytest.mark.parametrize("name", ["missing.json", "missing/jobs.json", "\0", "x" * 300])
+def test_path_that_cannot_be_read_is_reported(tmp_path: Path, name: str) -> None:
+    with pytest.raises(WorkloadError, match="cannot be read: "):
+        read_workload(tmp_path / name)
+
+
+def test_unreadable_file_and_folder_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The permission is refused by hand: for root, file modes would not."""
+    folder_of(tmp_path, jobs_json=SLS)
+
+    def refuse(self: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "iterdir", refuse)
+
+    for path in (tmp_path, tmp_path / "jobs.json"):
+        with pytest.raises(WorkloadError, match="cannot be read: Permission denied"):
+            read_workload(path)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\t\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
+def test_empty_file_is_reported(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "jobs.json"
+    path.write_bytes(content)
+
+    with pytest.raises(WorkloadError, match="empty; expected Hadoop SLS"):
+        read_workload(path)
+
+
+def test_folder_without_files_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"no \*\.csv or \*\.json files in this folder"):
+        read_workload(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "row", "problem"),
+    [
+        (b"{}\n{}\0", 2, "binary"),
+        ("{}".encode("utf-16"), 1, "binary"),
+        (b"\n\n\xe4", 3, "found byte 0xe4, expected text in UTF-8"),
+        (b"\xef\xbb\xbf\n\xe4", 2, "found byte 0xe4"),
+    ],
+)
+def test_what_is_not_utf_8_text_is_reported(tmp_path: Path, content: bytes, row: int, problem: str) -> None:
+    path = tmp_path / "jobs.json"
+    path.write_bytes(content)
+
+    with pytest.raises(WorkloadError, match=problem) as caught:
+        read_workload(path)
+
+    assert caught.value.row == row
+
+
+def test_empty_array_has_no_jobs(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="no jobs in it"):
+        read_workload(folder_of(tmp_path, jobs_json="[ ]"))
