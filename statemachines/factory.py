@@ -9,6 +9,7 @@ string that has been hashed before does not. An identity check then makes sure t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -166,17 +167,33 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return self._with(self._declared, self._table())
 
     def make(
-        self, operand: OPERAND, initial_state: S | None = None, listener: StateTransitionListener | None = None
+        self,
+        operand: OPERAND,
+        initial_state: S | None = None,
+        listener: StateTransitionListener | None = None,
+        *,
+        synchronized: bool = False,
     ) -> StateMachine[S, OPERAND]:
         """A machine for `operand`, in `initial_state` or the factory's own.
 
+        `initial_state` is any member of the states' Enum; one without arcs refuses every event.
+
+        The machine belongs to one thread, which handles the operand's events. With `synchronized` it is safe from any
+        thread, as Hadoop's is: see `SynchronizedStateMachine`.
+
         Raises:
-            ValueError: the table has no such state.
+            ValueError: `initial_state` is of another Enum.
         """
-        state = self._initial_state if initial_state is None else initial_state
-        node = (self._nodes or self._table()).get(state._name_)
-        if node is None or node.state is not state:
-            raise ValueError(f"{self._name or 'state machine'}: {state!r} is not one of its states")
+        nodes = self._nodes or self._table()
+        if initial_state is None:
+            node = nodes[self._initial_state._name_]
+        else:
+            found = nodes.get(initial_state._name_)
+            if found is None or found.state is not initial_state:
+                raise ValueError(f"{self._name or 'state machine'}: {initial_state!r} is not one of its states")
+            node = found
+        if synchronized:
+            return SynchronizedStateMachine(node, operand, listener)
         return StateMachine(node, operand, listener)
 
     def transitions(self) -> Iterator[Transition]:
@@ -209,7 +226,11 @@ class StateMachineFactory(Generic[S, OPERAND]):
 
 
 class StateMachine(Generic[S, OPERAND]):
-    """One machine. It belongs to the thread that handles its operand's events; nothing here takes a lock."""
+    """One machine. It belongs to one thread, the one that handles its operand's events.
+
+    It takes no lock: two threads that make transitions at a time lose one of them without an error. For events from
+    several threads, `StateMachineFactory.make(..., synchronized=True)`.
+    """
 
     # A daemon has one for each of its entities: what all of a kind have in common is in their nodes.
     __slots__ = ("_listener", "_node", "_operand", "_previous")
@@ -235,6 +256,10 @@ class StateMachine(Generic[S, OPERAND]):
         First the listener hears of it, then the hook runs, then the state changes, then the listener hears again. If
         the hook raises, its error comes through, the state is unchanged, and the listener is not called a second time.
 
+        A hook or a listener may send its own machine another event; that transition runs at once, within this one. As
+        in Hadoop, one that a hook makes starts from the state before this transition, and its result is overwritten
+        by the state to which this transition leads. Post the event to the dispatcher to have it handled afterwards.
+
         Raises:
             InvalidStateTransitionError: the state does not take the event, or the hook chose an undeclared state.
         """
@@ -243,6 +268,7 @@ class StateMachine(Generic[S, OPERAND]):
         listener = self._listener
         if listener is not None:
             listener.pre_transition(operand, node.state, event)
+            node = self._node  # an event of the listener's own may have moved the machine
         arc = node.arcs.get(event_type._name_)
         if arc is None or arc.event_type is not event_type:
             raise self._refusal(node, event_type, event, accepted=node.arcs)
@@ -279,6 +305,41 @@ class StateMachine(Generic[S, OPERAND]):
         )
 
 
+class SynchronizedStateMachine(StateMachine[S, OPERAND]):
+    """A machine that any thread may send events, with the rules of Hadoop's synchronized `doTransition`.
+
+    One transition runs at a time, its listeners included: another thread's event waits for the transition in progress
+    and meets the state to which it leads. The lock is reentrant, as Java's monitors are. So a hook or a listener may
+    send its own machine an event on the thread that runs it (`do_transition` says what comes of that). A hook that
+    waits for another thread to send the event waits for ever.
+
+    `current_state` and `previous_state` do not wait, unlike Hadoop's `getCurrentState`: during a transition they are
+    those before it. A copy, or one from a pickle, has a lock of its own.
+    """
+
+    __slots__ = ("_lock",)
+
+    _lock: threading.RLock  # held through a transition, hook and listeners included
+
+    def __new__(cls, *_: Any) -> SynchronizedStateMachine[S, OPERAND]:
+        machine = super().__new__(cls)
+        machine._lock = threading.RLock()
+        return machine
+
+    def do_transition(self, event_type: Enum, event: Any) -> S:
+        with self._lock:
+            return super().do_transition(event_type, event)
+
+    def release(self) -> None:
+        """As `StateMachine.release`, after the transition in progress, if another thread makes one."""
+        with self._lock:
+            super().release()
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        with self._lock:
+            return None, {name: getattr(self, name) for name in StateMachine.__slots__}
+
+
 def _in_order(members: Iterable[Enum]) -> tuple[Enum, ...]:
     """As given and each once, but a set in the order of its Enum, so that a table is the same in each run."""
     if not isinstance(members, (set, frozenset)):
@@ -307,4 +368,6 @@ def _build(initial: Enum, machine: str, rows: Sequence[_Row]) -> dict[str, _Node
         present = nodes[pre._name_].arcs.setdefault(event_type._name_, arc)
         if present is not arc:
             raise ValueError(f"{pre.name} has arcs for {present.event_type!r} and {event_type!r}: two Enums, one name")
+    for state in type(initial):  # those in no row: a machine can be made in them
+        nodes.setdefault(state._name_, _Node(state, machine))
     return nodes

@@ -47,10 +47,22 @@ def test_machine_takes_less_than_a_hundred_bytes_beyond_its_operand(factory: Fac
     assert bytes_each < 100  # so that 1,000,000 take less than 200 MB, whatever the allocator adds
 
 
-@pytest.mark.parametrize("state", [S.YELLOW, Other.RED])
-def test_state_that_the_table_lacks_is_no_initial_state(factory: Factory, state: Any) -> None:
+@pytest.mark.parametrize("state", [Other.RED, Other.GO])
+@pytest.mark.parametrize("synchronized", [False, True])
+def test_member_of_another_enum_is_no_initial_state(factory: Factory, state: Any, synchronized: bool) -> None:
     with pytest.raises(ValueError, match="not one of its states"):
-        factory.make("lamp", state)
+        factory.make("lamp", state, synchronized=synchronized)
+
+
+@pytest.mark.parametrize("synchronized", [False, True])
+def test_machine_in_a_state_that_the_table_lacks_refuses_every_event(factory: Factory, synchronized: bool) -> None:
+    machine = factory.add_transition(S.RED, S.GREEN, E.GO).make("lamp", S.YELLOW, synchronized=synchronized)
+
+    for event_type in E:
+        with pytest.raises(InvalidStateTransitionError, match=r"from YELLOW on .*; YELLOW accepts nothing"):
+            machine.do_transition(event_type, None)
+
+    assert machine.current_state is S.YELLOW
 
 
 def test_single_arc_ignores_what_its_hook_returns(factory: Factory) -> None:
