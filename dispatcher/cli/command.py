@@ -7,7 +7,7 @@ brings its own commands. An entry point names a Typer app or a function with Typ
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from typing import NoReturn
 
 from dispatcher.errors import DispatcherError
@@ -37,8 +37,15 @@ def main() -> NoReturn:
             app.add_typer(command, name=entry_point.name)
         else:
             app.command(entry_point.name)(command)
+
     # A callback makes this a group even if only one command is installed.
-    app.callback()(_no_options)
+    @app.callback()
+    def options(
+        wants_version: bool = typer.Option(
+            False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ) -> None: ...
+
     try:
         app(prog_name="dispatcher")
     except DispatcherError as error:
@@ -47,4 +54,7 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _no_options() -> None: ...
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"dispatcher {version('central-dispatcher')}")
+        sys.exit(0)

@@ -1,0 +1,133 @@
+"""What a user installs: a wheel built from the tree, without tests, scripts and Java."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from .commands import COMMAND, ROOT, run_command
+
+PACKAGES = ("dispatcher", "statemachines", "pipeline")
+CONFIG = ROOT / "config"
+EXAMPLES = sorted(path.stem for path in CONFIG.glob("*.yaml"))
+SETUPTOOLS = 77  # as [build-system] in pyproject.toml
+TIMEOUT_S = 240.0
+
+
+def pip(*args: object) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if "No matching distribution found for setuptools" in done.stderr:
+        pytest.skip(f"setuptools {SETUPTOOLS} or newer is neither installed nor to be had here")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of the tree, as a build leaves files in it."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in (*PACKAGES, "config", "tests", "scripts"):
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    is_new = int(version("setuptools").partition(".")[0]) >= SETUPTOOLS
+    built = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", *(["--no-build-isolation"] if is_new else []), "--wheel-dir", built, tree)
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("installed")
+    pip("install", "--no-deps", "--target", target, wheel)
+    return target
+
+
+def run_installed(installed: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run the command of the wheel, with this Python's other packages and no Java."""
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= {"PYTHONPATH": str(installed), "PATH": ""}
+    return subprocess.run(
+        [*COMMAND, *args],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=environment,
+        cwd=installed,
+    )
+
+
+def test_the_wheel_holds_the_packages_and_the_examples_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [Path(name) for name in archive.namelist()]
+
+    tops = {name.parts[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+    assert sorted(name.stem for name in names if name.parent == Path("dispatcher/examples")) == EXAMPLES
+    assert {Path(package, "py.typed") for package in PACKAGES} <= set(names)
+    sources = {path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    pages = {path.relative_to(ROOT) for path in (ROOT / "pipeline").rglob("*.html")}
+    assert pages
+    assert {name for name in names if name.suffix == ".py"} == sources
+    assert {name for name in names if name.suffix == ".html"} == pages
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_installed_command_prints_each_example(installed: Path, name: str) -> None:
+    shown = run_installed(installed, "config", "show", name)
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == (CONFIG / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def test_the_installed_command_lists_the_examples(installed: Path) -> None:
+    assert run_installed(installed, "config", "list").stdout.split() == EXAMPLES
+
+
+def test_the_installed_command_has_the_version_of_its_wheel(installed: Path, wheel: Path) -> None:
+    assert run_installed(installed, "--version").stdout == f"dispatcher {wheel.name.split('-')[1]}\n"
+
+
+# -- the working tree, installed as editable ---------------------------------------------------------------------------
+
+
+def test_an_example_is_shown_by_the_name_of_its_file_as_well() -> None:
+    shown = run_command("config", "show", "replay.yaml")
+
+    assert shown.stdout == (CONFIG / "replay.yaml").read_text(encoding="utf-8")
+
+
+def test_an_unknown_example_is_answered_with_those_there_are() -> None:
+    done = run_command("config", "show", "nothing")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"dispatcher: no example configuration 'nothing'; there are {', '.join(EXAMPLES)}\n"
+
+
+def test_the_version_is_the_distributions() -> None:
+    assert run_command("--version").stdout == f"dispatcher {version('central-dispatcher')}\n"
+
+
+def test_without_its_extra_the_command_says_so_in_one_line() -> None:
+    code = "import sys; sys.modules['typer'] = None; from dispatcher.cli import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "dispatcher: the command needs its extra: pip install 'central-dispatcher[cli]'\n"
