@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from dispatcher.cli.console import aligned
 from dispatcher.errors import DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows
 from statemachines.registry import factory_of
@@ -143,18 +144,18 @@ def _as_table(travel: TimeTravel, everything: bool | None) -> Iterator[str]:
     if not counts:
         return
     yield ""
-    yield from _aligned(["machine", "state", "entities"], _count_rows(counts))
+    yield from aligned(["machine", "state", "entities"], _count_rows(counts))
     replaced = travel.replaced()
     if replaced:
         yield ""
         yield "Machines whose id a new one has taken, in their last states:"
-        yield from _aligned(["machine", "state", "entities"], _count_rows(replaced))
+        yield from aligned(["machine", "state", "entities"], _count_rows(replaced))
     if everything is False:
         return
     yield ""
     listed = _latest(travel, None if everything else LISTED)
     header = ["machine", "entity", "state", "since seq", "since", "transitions"]
-    yield from _aligned(header, [_entity_row(each) for each in listed])
+    yield from aligned(header, [_entity_row(each) for each in listed])
     more = sum(sum(states.values()) for states in counts.values()) - len(listed)
     if more:
         yield f"... and {more} more, which changed before these: --all lists them"
@@ -218,12 +219,6 @@ def _entity_row(entity: EntityState) -> list[str]:
     since_at = entity.since_at
     since = ["-", "-"] if since_at is None else [str(entity.since_seq), format_time(since_at)]
     return [entity.machine, entity.entity, entity.state, *since, str(entity.transitions)]
-
-
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    for row in (header, *rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _remark_lines(travel: TimeTravel) -> Iterator[str]:

@@ -30,7 +30,7 @@ def test_the_core_imports_none_of_the_extras(module: str) -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["pipeline", "pipeline.streaming", "pipeline.cli.commands"])
+@pytest.mark.parametrize("module", ["pipeline", "pipeline.streaming", "pipeline.cli"])
 def test_only_the_spark_package_imports_pyspark(module: str) -> None:
     code = f"import sys, {module}; print('pyspark' in sys.modules)"
 

@@ -10,6 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from dispatcher.cli.console import say
 from statemachines.resourcemanager import ReplayProgress
 
 PLAIN_INTERVAL_S = 5.0
@@ -38,11 +39,7 @@ class ReplayReporter:
             self._bar.update(self._task, completed=progress.ended, text=describe(progress))
         elif time.monotonic() >= self._plain_at_s:
             self._plain_at_s += PLAIN_INTERVAL_S
-            self._console.print(
-                f"{progress.ended}/{self._applications} applications ended, {describe(progress)}",
-                highlight=False,
-                soft_wrap=True,
-            )
+            say(self._console, f"{progress.ended}/{self._applications} applications ended, {describe(progress)}")
 
     def __enter__(self) -> Self:
         self._bar.start()

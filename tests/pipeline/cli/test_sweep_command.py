@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.errors import DispatcherError
-from pipeline.cli.sweep import sweep
+from pipeline.cli import sweep
 
 from ...commands import run_command
 

@@ -88,7 +88,7 @@ def test_local_session_is_reachable_from_this_machine_only(spark: SparkSession) 
     assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
 
 
-@pytest.mark.parametrize("package", ["pipeline", "pipeline.streaming", "pipeline.cli.commands"])
+@pytest.mark.parametrize("package", ["pipeline", "pipeline.streaming", "pipeline.cli"])
 def test_importing_the_rest_of_the_pipeline_imports_no_pyspark(package: str) -> None:
     code = f"import sys, {package}; assert 'pyspark' not in sys.modules"
 

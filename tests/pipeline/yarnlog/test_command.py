@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from pipeline.cli.yarn import yarn_log
+from pipeline.cli import yarn_log
 from pipeline.yarnlog import YarnLogError
 
 LOG = """\

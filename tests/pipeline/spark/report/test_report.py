@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from dispatcher.errors import ConfigError, DispatcherError, JournalError
-from pipeline.cli import commands as cli
+from pipeline.cli import report_command as cli
 from pipeline.spark import Report, write_report
 from pipeline.spark.report.follow.follow import FollowProgress
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
-from pipeline.cli.yarn import yarn_log
+from pipeline.cli import yarn_log
 from pipeline.spark.report.tables.jobs import transition_counts
 from pipeline.spark.report.tables.usage import container_intervals
 from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
@@ -261,7 +261,9 @@ def test_the_command_reports_on_the_tables(
 
     monkeypatch.setattr("pipeline.spark.spark_session", lambda master: nullcontext(spark))
     monkeypatch.setattr("pipeline.spark.write_report", write_report)
-    monkeypatch.setattr("pipeline.cli.commands.print_report", lambda report, console: console.print(f"The {report}"))
+    monkeypatch.setattr(
+        "pipeline.cli.report_command.print_report", lambda report, console: console.print(f"The {report}")
+    )
 
     yarn_log([folder], output=tmp_path)
 

@@ -10,18 +10,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
-from dispatcher.config import configure_logging, load_config
+from dispatcher.cli.console import figures_table, say, standard_output
 from dispatcher.errors import DispatcherError
+from pipeline.cli.workload import in_figures, new_folder, read_input
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
 from pipeline.sweep.table import Row, best_numbers, cell_text, shown_columns
-from statemachines.resourcemanager import ResourceManagerConfig
-from statemachines.simulation.workload import Workload, read_workload
-
-_MOST_WIDTH = 10_000
+from statemachines.simulation.workload import Workload
 
 
 def sweep(
@@ -50,27 +47,17 @@ def sweep(
 
     The capacity scheduler has the queues of the configuration, or if it has none those that the workload names.
     """
-    console = Console()
+    console = standard_output()
     axes = parse_settings(settings or [])
-    base = load_config(config, ResourceManagerConfig) if config is not None else ResourceManagerConfig()
-    configure_logging()
-    recorded = read_workload(workload, base.simulation.workload_defaults, skip_bad_rows=skip_bad_rows)
-    for error in recorded.bad_rows[:10]:
-        _say(console, f"skipped: {error}")
-    if recorded.bad_rows:
-        _say(console, f"{len(recorded.bad_rows):,} bad rows skipped")
+    base, recorded = read_input(workload, config, console, skip_bad_rows=skip_bad_rows)
     combinations = combine(recorded, axes, base)
-    folder = output or Path("runs") / f"{recorded.name}-sweep-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    folder = output or new_folder(f"{recorded.name}-sweep")
     _make(folder)
-    _say(
-        console,
-        f"Workload {recorded.name}: {len(recorded.applications):,} applications, "
-        f"{recorded.container_count:,} containers, {len(recorded.nodes):,} nodes; {len(combinations):,} combinations",
-    )
+    say(console, f"{in_figures(recorded)}; {len(combinations):,} combinations")
     rows = _run(recorded, combinations, master, console)
     _print_comparison(rows, console)
     for path in _write(folder, recorded, rows):
-        _say(console, f"{'Page' if path.suffix == '.html' else 'Table'}: {path}")
+        say(console, f"{'Page' if path.suffix == '.html' else 'Table'}: {path}")
     failed = sum(row["error"] is not None for row in rows)
     if failed:
         raise DispatcherError(f"{failed:,} of {len(rows):,} combinations failed; the table says why")
@@ -89,7 +76,7 @@ def _run(workload: Workload, combinations: Sequence[Combination], master: str, c
             found = [row.asDict() for row in sweep_on_spark(spark, workload, combinations).collect()]
         took_s = time.perf_counter() - started_s
     runs_s = sum(row["wall_s"] or 0.0 for row in found)
-    _say(console, f"{len(found):,} runs of {runs_s:,.1f} s together took {took_s:,.1f} s")
+    say(console, f"{len(found):,} runs of {runs_s:,.1f} s together took {took_s:,.1f} s")
     # Spark keeps no order of rows, nor of a map's entries.
     settings = {combination.number: dict(combination.settings) for combination in combinations}
     return sorted(({**row, "settings": settings[row["number"]]} for row in found), key=lambda row: row["number"])
@@ -101,12 +88,8 @@ def _print_comparison(rows: Sequence[Row], console: Console) -> None:
     ran = [row for row in rows if row["error"] is None]
     columns = shown_columns(ran, duration)
     best = {column.key: best_numbers(column, ran) for column in columns}
-    table = Table(box=None, pad_edge=False)
     keys = list(rows[0]["settings"])
-    for key in keys:
-        table.add_column(Text(key))
-    for column in columns:
-        table.add_column(column.title, justify="right")
+    table = figures_table(*keys, *(column.title for column in columns), names=len(keys))
     for row in rows:
         cells = [Text(row["settings"][key]) for key in keys]
         for column in columns:
@@ -114,11 +97,10 @@ def _print_comparison(rows: Sequence[Row], console: Console) -> None:
             is_best = row["number"] in best[column.key]
             cells.append(Text(cell_text(column, row), style="red" if is_bad else "green" if is_best else ""))
         table.add_row(*cells)
-    # Into a file or a pipe, which have no width, each row goes on one line.
-    (console if console.is_terminal else Console(width=_MOST_WIDTH)).print(table)
+    console.print(table)
     for row in rows:
         if row["error"] is not None:
-            _say(console, f"combination {row['number']} failed: {row['error']}")
+            say(console, f"combination {row['number']} failed: {row['error']}")
 
 
 def _write(folder: Path, workload: Workload, rows: Sequence[Row]) -> list[Path]:
@@ -159,8 +141,3 @@ def _not_writable(folder: Path, error: OSError) -> DispatcherError:
     return DispatcherError(
         f"{folder}: the sweep cannot be written here ({error.strerror or error}). Name another folder for it."
     )
-
-
-def _say(console: Console, line: str) -> None:
-    # Not wrapped: a path over two lines is one that nobody can open with a click.
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from dispatcher.cli.console import figures_table, say, standard_output
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
 
 LISTED = 100
@@ -34,7 +34,7 @@ def yarn_log(
     """Check each transition in logs of ResourceManagers, NodeManagers and MapReduce masters against the tables."""
     files = log_files(logs)
     summary = summarize(files, LogClock(time_zone), keep=listed)
-    console = Console()
+    console = standard_output()
     _print_counts(summary, len(files), console)
     _print_transitions(summary, console)
     _print_mismatches(summary, console)
@@ -45,9 +45,7 @@ def yarn_log(
 
 
 def _print_counts(summary: LogSummary, files: int, console: Console) -> None:
-    table = Table("Lines", box=None, pad_edge=False)
-    for name in ("lines", "records"):
-        table.add_column(name, justify="right")
+    table = figures_table("Lines", "lines", "records")
     table.add_row(f"in {files:,} {_plural('file', files)}", f"{summary.lines:,}")
     table.add_row("parsed", f"{summary.parsed_lines:,}", f"{summary.records_by_kind.total():,}")
     for kind, records in summary.records_by_kind.most_common():
@@ -58,12 +56,10 @@ def _print_counts(summary: LogSummary, files: int, console: Console) -> None:
 
 def _print_transitions(summary: LogSummary, console: Console) -> None:
     if not summary.transitions_by_machine:
-        _say(console, "\nNo transitions.")
+        say(console, "\nNo transitions.")
         return
-    _say(console, "")
-    table = Table("Machine", box=None, pad_edge=False)
-    for name in ("transitions", "not in its table"):
-        table.add_column(name, justify="right")
+    say(console, "")
+    table = figures_table("Machine", "transitions", "not in its table")
     for machine, transitions in summary.transitions_by_machine.most_common():
         against = f"{summary.mismatches_by_machine[machine]:,}" if is_declared(machine) else "unknown machine"
         table.add_row(machine, f"{transitions:,}", against)
@@ -74,19 +70,19 @@ def _print_mismatches(summary: LogSummary, console: Console) -> None:
     total = summary.mismatches_by_machine.total()
     if not total:
         return
-    _say(console, f"\n{total:,} {_plural('transition', total)} not in the tables:")
+    say(console, f"\n{total:,} {_plural('transition', total)} not in the tables:")
     for found in summary.mismatches:
         event = f" on {found.event_type}" if found.event_type else ""
         # A log can have what would move a terminal's cursor.
         entity = "".join(letter if letter.isprintable() else "\ufffd" for letter in found.entity)
-        _say(console, f"{found.file}:{found.line}: {entity} {found.from_state} to {found.to_state}{event}")
-        _say(console, f"    {found.why}")
+        say(console, f"{found.file}:{found.line}: {entity} {found.from_state} to {found.to_state}{event}")
+        say(console, f"    {found.why}")
     if total > len(summary.mismatches):
-        _say(console, f"and {total - len(summary.mismatches):,} more; list more with --listed")
+        say(console, f"and {total - len(summary.mismatches):,} more; list more with --listed")
 
 
 def _report(files: list[Path], time_zone: str, output: Path, master: str, console: Console) -> None:
-    from pipeline.cli.commands import print_report
+    from pipeline.cli.report_command import print_report
     from pipeline.spark import spark_session, write_report
     from pipeline.spark.source.yarn_log import declared_for, read_yarn_log
 
@@ -98,13 +94,8 @@ def _report(files: list[Path], time_zone: str, output: Path, master: str, consol
         declared = declared_for(spark, tables.transitions)
         written = write_report(spark, named, folder, declared=declared, tables=tables.journal)
     print_report(written, console)
-    _say(console, f"Log as tables: {folder / 'log'}")
+    say(console, f"Log as tables: {folder / 'log'}")
 
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
-
-
-def _say(console: Console, line: str) -> None:
-    # Not wrapped: a path over two lines is one that nobody can open with a click.
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,107 @@
+"""`dispatcher report`: the Spark jobs over a journal, once or while it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from dispatcher.cli.console import say, standard_output, summary_table
+from dispatcher.errors import ConfigError
+from dispatcher.journal import check_journal
+from dispatcher.journal.format.segments import segments
+from dispatcher.signals import StopSignals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.spark import Report
+
+LONG_RUN_BYTES = 128 << 20
+"""A report on a bigger journal takes minutes."""
+FOLLOW_INTERVAL_S = 10.0
+"""Between one look for new segments of a journal that is followed and the next."""
+
+_DAMAGE_PRINTED = 10
+
+
+def report(
+    journal: Annotated[Path, typer.Argument(help="Folder of the journal.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the report; by default `report` beside the journal.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+    compare: Annotated[
+        Path | None, typer.Option(help="Journal of an earlier run, to say what has changed.", show_default=False)
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep the report up to date until Ctrl-C, while the journal is written.")
+    ] = False,
+) -> None:
+    """Run the Spark jobs over a journal: tables as Parquet, and an HTML page with plots."""
+    for path in filter(None, (journal, compare)):
+        check_journal(path)  # before Spark starts, which takes seconds
+    if follow and compare is not None:
+        raise ConfigError("--follow and --compare: choose one. A journal is compared once it has ended.")
+    from pipeline.spark import spark_session, write_report
+
+    console, folder = standard_output(), output or journal.absolute().parent / "report"
+    long_run = follow or sum(path.stat().st_size for path in segments(journal)) > LONG_RUN_BYTES
+    with spark_session(master, long_run=long_run) as spark:
+        if follow:
+            written = _follow(spark, journal, folder, console)
+        else:
+            written = write_report(spark, journal, folder, compare=compare)
+    print_report(written, console)
+
+
+def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> Report:
+    """Write the report again and again as the journal grows; returns the last one after a signal to end."""
+    from pipeline.spark.report.follow.follow import FollowProgress, follow_journal
+    from pipeline.spark.report.report import write_page
+    from pipeline.spark.source.journal import journal_damage
+
+    shown: FollowProgress | None = None
+    written: Report | None = None
+    with StopSignals() as signals, follow_journal(spark, journal, folder, trigger_s=FOLLOW_INTERVAL_S) as follower:
+        say(console, f"Following {journal}; Ctrl-C ends it. Page: {folder.absolute() / 'report.html'}")
+        is_ending = False
+        while not is_ending:
+            is_ending = signals.wait(FOLLOW_INTERVAL_S) or follower.wait(0.0)
+            progress = follower.progress()
+            if progress == shown and written is not None:
+                continue
+            follower.write_tables()
+            written, shown = write_page(folder.absolute(), str(journal), damage=journal_damage(journal)), progress
+            missing = f", {progress.missing:,} events missing" if progress.missing else ""
+            say(console, f"{progress.events:,} events{missing}, {progress.transitions:,} transitions: report written")
+    assert written is not None, "the loop ends after the first report only"
+    return written
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print a report's headline figures and where its page is."""
+    from pipeline.spark.report.page.formats import duration
+
+    summary = summary_table()
+    summary.add_row("Applications", f"{report.applications:,}")
+    for state, number in report.applications_by_final_state.items():
+        summary.add_row(f"  {escape(state)}", f"{number:,}")
+    summary.add_row("Containers", f"{report.containers:,}", f"on {report.nodes:,} nodes")
+    summary.add_row("Events", f"{report.events:,}", f"in {duration(report.span_s)} of the run's clock")
+    for name, problems, of in (
+        ("Failed events", report.failed_events, report.events),
+        ("Unknown transitions", report.unknown_transitions, report.transitions),
+        ("Oversubscribed nodes", report.oversubscribed_nodes, report.nodes),
+    ):
+        summary.add_row(name, f"{problems:,}", f"of {of:,}", style="red" if problems else None)
+    if report.damage:
+        summary.add_row("Damage", f"{len(report.damage):,}", "passed over in the journal", style="red")
+    console.print(summary)
+    for line in report.damage[:_DAMAGE_PRINTED]:
+        say(console, f"  {line}", style="red")
+    say(console, f"Page: {report.page}")
+    say(console, f"Tables: {report.tables}")
