@@ -37,7 +37,7 @@ class DispatcherConfig(ConfigModel):
         description="a post to a full queue waits (block), is refused (reject), or discards the oldest (drop_oldest)",
     )
     queue_full_timeout_s: float | None = Field(
-        None, gt=0, description="longest wait of a post under block, then it is refused; null: no limit"
+        None, gt=0, description="longest wait of a post under block, in seconds, before it is refused; null: no limit"
     )
     batch_size: int = Field(256, ge=1, description="most events handled before the loop looks at anything else")
     drain_events_on_stop: bool = Field(
@@ -46,7 +46,7 @@ class DispatcherConfig(ConfigModel):
     drain_timeout_s: float = Field(
         30.0,
         ge=0,
-        description="longest that stop() waits for handlers; what is left then is discarded, counted",
+        description="longest that stop() waits for handlers, in seconds; what is left then is discarded, counted",
     )
     measure_times: Literal["all", "sampled", "none"] = Field(
         "sampled",
@@ -54,7 +54,10 @@ class DispatcherConfig(ConfigModel):
         "or sampled: each while handlers are slow, in a flood of quick ones the mean of a batch and one post per ms",
     )
     handler_warn_after_s: float | None = Field(
-        10.0, gt=0, description="a handler that runs longer is logged once, with its stack; null: none is"
+        10.0,
+        gt=0,
+        description="a handler that runs longer than this, in seconds, is logged once, with its stack; "
+        "null disables it",
     )
     print_events_info_threshold: int = Field(
         5000, ge=1, description="a queue of this many events is logged by event type, at most once in 30 s"
@@ -72,9 +75,11 @@ class MetricsConfig(ConfigModel):
 class JournalConfig(ConfigModel):
     """Of the event journal."""
 
-    segment_bytes: int = Field(64 * 1024 * 1024, ge=1024, description="a segment that has grown this big is closed")
+    segment_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="a segment that has grown this big, in bytes, is closed"
+    )
     segment_age_s: float = Field(
-        60.0, gt=0, description="a segment that is this old is closed with the next event or idle moment"
+        60.0, gt=0, description="a segment that is this old, in seconds, is closed with the next event or idle moment"
     )
     buffer_rows: int = Field(4096, ge=1, description="rows kept in memory before they are written")
     durability: Literal["none", "interval", "sync"] = Field(
@@ -95,10 +100,13 @@ class JournalConfig(ConfigModel):
         "without a journal, saying so",
     )
     retention_s: float | None = Field(
-        None, gt=0, description="closed segments that are older are removed, unless recovery needs them; null: none are"
+        None,
+        gt=0,
+        description="closed segments older than this, in seconds, are removed, unless recovery needs them; "
+        "null disables it",
     )
     retention_bytes: int | None = Field(
-        None, ge=1, description="the oldest closed segments beyond this size are, too; null: none are"
+        None, ge=1, description="the oldest closed segments beyond this size, in bytes, are removed; null disables it"
     )
 
 

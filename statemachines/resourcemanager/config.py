@@ -30,12 +30,13 @@ class SimulationConfig(ConfigModel):
     """Of the simulated node managers and application masters."""
 
     am_register_delay_ms: int = Field(
-        1000, ge=0, description="from the start of a master's container until the master registers"
+        1000, ge=0, description="from the start of a master's container until the master registers, in ms"
     )
     heartbeat_interval_ms: int = Field(
         0,
         ge=0,
-        description="in virtual time, from one heartbeat of a node or master to its next; 0: they report news at once",
+        description="in virtual time, from one heartbeat of a node or master to its next, in ms; 0: they "
+        "report news at once",
     )
     workload_defaults: WorkloadDefaults = Field(
         default_factory=WorkloadDefaults, description="resources of what a workload names without them"
@@ -52,50 +53,86 @@ class PartitionCapacityConfig(ConfigModel):
 class QueueConfig(ConfigModel):
     """One queue of the capacity scheduler; its children, if any, have all of its applications."""
 
-    name: str = Field(min_length=1, pattern=r"^[^.\s]+$", description="the queue's name, without its parents'")
-    capacity: float = Field(100, ge=0, le=100, description="guaranteed share, percent of the parent's")
-    maximum_capacity: float = Field(100, ge=0, le=100, description="most it may use, percent of the parent's")
-    state: Literal["RUNNING", "STOPPED"] = Field("RUNNING", description="a stopped queue takes no new applications")
-    priority: int = Field(0, description="greater comes first among siblings that are below their capacity")
+    name: str = Field(
+        min_length=1,
+        pattern=r"^[^.\s]+$",
+        description="the queue's name, without its parents'; unique among queues without children",
+    )
+    capacity: float = Field(100, ge=0, le=100, description="guaranteed share, percent of what its parent has")
+    maximum_capacity: float = Field(
+        100, ge=0, le=100, description="most that it may use of what its siblings leave, percent of what its parent has"
+    )
+    state: Literal["RUNNING", "STOPPED"] = Field(
+        "RUNNING", description="RUNNING; STOPPED: it and the queues below take no new applications"
+    )
+    priority: int = Field(
+        0,
+        description="greater comes first, among siblings that are within their capacity, and among those that "
+        "are beyond",
+    )
     minimum_user_limit_percent: int = Field(
-        100, ge=1, le=100, description="share of the queue that each user gets at least, when several want it"
+        100,
+        ge=1,
+        le=100,
+        description="when several users want room, each may have an equal part, of this percentage at least",
     )
     user_limit_factor: float = Field(1, gt=0, description="times the queue's capacity that one user may use")
     maximum_am_resource_percent: float | None = Field(
-        None, ge=0, le=100, description="share of its maximum that masters may use, percent; null: the scheduler's"
+        None,
+        ge=0,
+        le=100,
+        description="percent of the queue's maximum that masters may use; applications beyond that are "
+        "pending, though one may always run. null: the scheduler's",
     )
-    maximum_applications: int = Field(10_000, ge=1, description="applications, running and pending, that it takes")
+    maximum_applications: int = Field(
+        10_000, ge=1, description="applications, running and pending, in it and the queues below"
+    )
     maximum_lifetime_s: int | None = Field(
-        None, ge=1, description="longest lifetime of an application; null: the parent's, at the top no end"
+        None, ge=1, description="longest lifetime of an application, in seconds; null: the parent's, at the top no end"
     )
     default_lifetime_s: int | None = Field(
-        None, ge=1, description="lifetime of an application that names none; null: the parent's, at the top the longest"
+        None,
+        ge=1,
+        description="lifetime of an application that names none, in seconds; null: the parent's, at the top "
+        "the longest",
     )
     ordering_policy: Literal["fifo", "fair"] = Field(
-        "fifo", description="which application comes first: the oldest, or the one that has least"
+        "fifo",
+        description="which application comes first: fifo (more urgent, then older) or fair (the one that has least)",
     )
     accessible_node_labels: dict[str, PartitionCapacityConfig] = Field(
-        default_factory=dict, description="partitions that it may use, with its share of each"
+        default_factory=dict,
+        description="partitions that it may use, by node label, with its share of each; the parent must have "
+        "them too, such as gpu: {capacity: 100, maximum_capacity: 100}",
     )
-    default_node_label: str | None = Field(None, description="partition of asks that name none; null: the default one")
+    default_node_label: str | None = Field(
+        None,
+        description="partition of applications and requests that name none; null: the default one, which has no label",
+    )
     queues: tuple[QueueConfig, ...] = Field((), description="its children; their capacities make 100")
 
 
 class SchedulerConfig(ConfigModel):
     """Who gets which room."""
 
-    kind: Literal["fifo", "capacity"] = Field("fifo", description="fifo: one queue; capacity: a tree of queues")
+    kind: Literal["fifo", "capacity"] = Field(
+        "fifo", description="fifo: one queue, first come, first served; capacity: a tree of queues"
+    )
     queues: tuple[QueueConfig, ...] = Field(
-        (QueueConfig(name="default"),), description="capacity: the children of the root queue"
+        (QueueConfig(name="default"),),
+        description="the queues of the capacity scheduler, below the root queue; the capacities of each "
+        "parent's children make 100",
     )
     maximum_am_resource_percent: float = Field(
-        10, ge=0, le=100, description="capacity: share of a queue's maximum that masters may use, where it names none"
+        10, ge=0, le=100, description="percent of a queue's maximum that masters may use, where the queue names none"
     )
     node_locality_delay: int = Field(
-        40, ge=-1, description="opportunities that an ask lets pass before it takes another node of its rack; -1: none"
+        40,
+        ge=-1,
+        description="node heartbeats that a request lets pass before it takes another node of its rack; -1: none",
     )
     rack_locality_additional_delay: int = Field(
-        -1, ge=-1, description="further ones before it takes any node; -1: as many as there are nodes, at most"
+        -1, ge=-1, description="further heartbeats before it takes any node; -1: as many as there are nodes, at most"
     )
     containers_per_heartbeat: int = Field(
         100, ge=-1, description="most containers that a node gets with one heartbeat; -1: no limit"
@@ -123,7 +160,9 @@ class ResourceManagerConfig(ConfigModel):
     dispatcher: DispatcherConfig = Field(default_factory=DispatcherConfig, description="the central dispatcher")
     metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="the Prometheus endpoint")
     journal_path: Path | None = Field(
-        None, description="folder for the event journal of the daemon, new or empty; null: no journal"
+        None,
+        description="folder below which each run writes an event journal of its own, named after its start; "
+        "null: no journal",
     )
     journal: JournalConfig = Field(default_factory=JournalConfig, description="how the journal is written")
     scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig, description="who gets which room")
@@ -134,23 +173,32 @@ class ResourceManagerConfig(ConfigModel):
     work_preserving_recovery: bool = Field(
         True, description="after a restart, running containers go on; false: running applications get a new attempt"
     )
-    nm_heartbeat_interval_ms: int = Field(1000, ge=1, description="from one report of a node to the next")
-    nm_expiry_interval_s: float = Field(600, gt=0, description="a node that is silent for so long is lost")
-    am_expiry_interval_s: float = Field(600, gt=0, description="a master that is silent for so long has failed")
+    nm_heartbeat_interval_ms: int = Field(1000, ge=1, description="from one heartbeat of a node to the next, in ms")
+    nm_expiry_interval_s: float = Field(
+        600, gt=0, description="a node that is silent for this long, in seconds, is lost"
+    )
+    am_expiry_interval_s: float = Field(
+        600, gt=0, description="a master that is silent for this long, in seconds, has failed"
+    )
     container_allocation_expiry_s: float = Field(
-        600, gt=0, description="a container that is fetched and not started for so long is taken back"
+        600, gt=0, description="a container that is acquired and not started for this long, in seconds, is taken back"
     )
     decommission_timeout_s: int | None = Field(
         3600,
         ge=0,
-        description="longest wait of a graceful decommissioning for applications; null: as long as it takes",
+        description="longest wait of a graceful decommissioning for applications, in seconds; null: as long "
+        "as it takes",
     )
     max_completed_applications: int = Field(
         10_000, ge=0, description="ended applications that are kept; the oldest beyond that are forgotten"
     )
-    nodes: tuple[NodeConfig, ...] = Field((), description="the daemon's nodes; a workload brings its own")
-    workload: Path | None = Field(None, description="a workload that the daemon runs in real time; null: none")
-    simulation: SimulationConfig = Field(default_factory=SimulationConfig, description="nodes and masters")
+    nodes: tuple[NodeConfig, ...] = Field((), description="the daemon's nodes, which replace those of a workload")
+    workload: Path | None = Field(
+        None, description="a workload, file or folder, that the daemon runs in real time; null: none"
+    )
+    simulation: SimulationConfig = Field(
+        default_factory=SimulationConfig, description="the simulated node managers and application masters"
+    )
 
     @model_validator(mode="after")
     def _recovers_from_its_store(self) -> Self:
