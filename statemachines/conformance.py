@@ -5,10 +5,30 @@ All by names, as logs, journals and DataFrames have them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 
 from statemachines.registry import factory_of
+
+Arcs = Mapping[str, Mapping[str, frozenset[str]]]
+"""The states to which a state's events lead, by state and event; every state of the machine has an entry."""
+
+
+@cache  # as many entries as there are machines: an unknown name raises
+def arcs_of(machine: str) -> Arcs:
+    """The table of the machine of that name, in upper or lower case.
+
+    Raises:
+        UnknownMachineError: there is no such machine.
+    """
+    factory = factory_of(machine)
+    arcs: dict[str, dict[str, frozenset[str]]] = {factory.initial_state.name: {}}
+    for row in factory.transitions():
+        to_states = frozenset(state.name for state in row.to_states)
+        arcs.setdefault(row.from_state.name, {})[row.event.name] = to_states
+        for state in to_states:
+            arcs.setdefault(state, {})
+    return arcs
 
 
 @lru_cache(maxsize=4096)  # a log says the same few things over and over
@@ -20,7 +40,7 @@ def violation(machine: str, from_state: str, to_state: str, event: str | None = 
     Raises:
         UnknownMachineError: there is no such machine.
     """
-    name, arcs = _arcs(machine.lower())
+    name, arcs = factory_of(machine).name, arcs_of(machine.lower())
     for state in (from_state, to_state):
         if state not in arcs:
             return f"{name} has no state {state}"
@@ -35,19 +55,6 @@ def violation(machine: str, from_state: str, to_state: str, event: str | None = 
     if to_state not in leaving[event]:
         return f"{name}: {event} does not lead from {from_state} to {to_state}, only to {_listed(leaving[event])}"
     return None
-
-
-@cache  # as many entries as there are machines: an unknown name raises
-def _arcs(machine: str) -> tuple[str, dict[str, dict[str, frozenset[str]]]]:
-    """The machine's name as declared, and its target states by state and event; every state has an entry."""
-    factory = factory_of(machine)
-    arcs: dict[str, dict[str, frozenset[str]]] = {factory.initial_state.name: {}}
-    for row in factory.transitions():
-        to_states = frozenset(state.name for state in row.to_states)
-        arcs.setdefault(row.from_state.name, {})[row.event.name] = to_states
-        for state in to_states:
-            arcs.setdefault(state, {})
-    return factory.name, arcs
 
 
 def _listed(names: Iterable[str]) -> str:

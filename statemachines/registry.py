@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dispatcher.errors import DispatcherError
-from statemachines import mapreduce, resourcemanager
 from statemachines.factory import StateMachineFactory
+from statemachines.mapreduce import mrjob, mrtask, mrtaskattempt
+from statemachines.resourcemanager.machines import rmapp, rmappattempt, rmcontainer, rmnode
 
-FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {**resourcemanager.FACTORIES, **mapreduce.FACTORIES}
+
+class Machine(NamedTuple):
+    """A machine's table, and the class of Hadoop that logs the transitions of such machines."""
+
+    factory: StateMachineFactory[Any, Any]
+    hadoop_class: str
+
+
+MACHINES = (
+    Machine(rmapp.FACTORY, "RMAppImpl"),
+    Machine(rmappattempt.FACTORY, "RMAppAttemptImpl"),
+    Machine(rmcontainer.FACTORY, "RMContainerImpl"),
+    Machine(rmnode.FACTORY, "RMNodeImpl"),
+    Machine(mrjob.FACTORY, "JobImpl"),
+    Machine(mrtask.FACTORY, "TaskImpl"),
+    Machine(mrtaskattempt.FACTORY, "TaskAttemptImpl"),
+)
+"""The one list of machines: commands, reports, log reading and time travel know those that are here."""
+
+FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {machine.factory.name: machine.factory for machine in MACHINES}
 """By the machine's name, as the journal writes it."""
 
-HADOOP_CLASSES: Mapping[str, str] = {
-    "RMAppImpl": "RMApp",
-    "RMAppAttemptImpl": "RMAppAttempt",
-    "RMContainerImpl": "RMContainer",
-    "RMNodeImpl": "RMNode",
-    "JobImpl": "MRJob",
-    "TaskImpl": "MRTask",
-    "TaskAttemptImpl": "MRTaskAttempt",
-}
+HADOOP_CLASSES: Mapping[str, str] = {machine.hadoop_class: machine.factory.name for machine in MACHINES}
 """The machine whose transitions a class of Hadoop logs."""
 
 _BY_LOWER_NAME = {name.lower(): factory for name, factory in FACTORIES.items()}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 
-from statemachines.conformance import violation
+from statemachines.conformance import arcs_of, violation
 from statemachines.registry import FACTORIES
 
 
@@ -24,20 +24,9 @@ def mismatch(machine: str, from_state: str, event_type: str, to_state: str, vali
         return None
     if valid:
         return violation(machine, from_state, to_state, event_type or None)
-    arcs = _arcs(machine)
+    arcs = arcs_of(machine)
     if from_state not in arcs:
         return f"{machine} has no state {from_state}"
     if event_type in arcs[from_state]:
         return f"{machine}: {from_state} takes {event_type}, which was refused"
     return None
-
-
-@cache  # as many entries as there are machines
-def _arcs(machine: str) -> dict[str, set[str]]:
-    """The events that each state takes."""
-    arcs: dict[str, set[str]] = {}
-    for row in FACTORIES[machine].transitions():
-        arcs.setdefault(row.from_state.name, set()).add(row.event.name)
-        for state in row.to_states:
-            arcs.setdefault(state.name, set())
-    return arcs

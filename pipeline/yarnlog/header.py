@@ -32,7 +32,7 @@ _WITH_LOGGER = re.compile(_START + _LOGGER + "(.*)", re.ASCII | re.DOTALL)
 _WITHOUT_LOGGER = re.compile(_START + "()(.*)", re.ASCII | re.DOTALL)
 
 
-class Header(NamedTuple):
+class RecordHeader(NamedTuple):
     """A line that begins a record, taken apart."""
 
     at: int
@@ -94,7 +94,7 @@ def _offset(zone: str) -> tzinfo:
     return timezone(sign * timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:])))
 
 
-def read_header(line: str, clock: LogClock) -> Header | None:
+def read_header(line: str, clock: LogClock) -> RecordHeader | None:
     """The line taken apart; None if it does not begin with a time and a level, as a line of a stack trace."""
     if not "0" <= line[:1] <= "9":  # most lines that begin nothing begin with no digit
         return None
@@ -105,4 +105,4 @@ def read_header(line: str, clock: LogClock) -> Header | None:
     at = clock.unix_ns(text, fraction, zone)
     if at is None:
         return None
-    return Header(at, level, later_thread if thread is None else thread, logger, message)
+    return RecordHeader(at, level, later_thread if thread is None else thread, logger, message)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from statemachines.conformance import arcs_of
 from statemachines.registry import FACTORIES, HADOOP_CLASSES, factory_of
 
 Kind = Literal[
@@ -152,11 +153,7 @@ def only_event(machine: str, from_state: str, to_state: str) -> str:
     """The one event by which the machine's table leads from the one state to the other; empty if there is not one."""
     if machine not in FACTORIES:
         return ""
-    events = [
-        row.event.name
-        for row in factory_of(machine).transitions()
-        if row.from_state.name == from_state and to_state in {state.name for state in row.to_states}
-    ]
+    events = [event for event, to_states in arcs_of(machine).get(from_state, {}).items() if to_state in to_states]
     return events[0] if len(events) == 1 else ""
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pipeline.yarnlog.header import Header, LogClock, read_header
+from pipeline.yarnlog.header import LogClock, RecordHeader, read_header
 from pipeline.yarnlog.messages import Message, read_message, refused_entity, with_more_lines
 
 LINES_KEPT = 5000
@@ -52,13 +52,13 @@ class _Open:
 
     __slots__ = ("header", "line", "lines", "message")
 
-    def __init__(self, line: int, text: str, header: Header, message: Message) -> None:
+    def __init__(self, line: int, text: str, header: RecordHeader, message: Message) -> None:
         self.line = line
         self.lines = [text]
         self.header = header
         self.message = message
 
-    def takes(self, header: Header) -> bool:
+    def takes(self, header: RecordHeader) -> bool:
         """Whether the line with this header only adds the entity to a refusal that did not tell it."""
         if self.message.entity is not None or self.message.error is None or header.logger != self.header.logger:
             return False

@@ -3,19 +3,13 @@
 There are no hooks, as no work is done here. A machine follows a log when each of its events is an `Observation`.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from statemachines.factory import StateMachineFactory
 from statemachines.mapreduce import mrjob, mrtask, mrtaskattempt
 from statemachines.mapreduce.mrjob import JobEventType, JobStateInternal
 from statemachines.mapreduce.mrtask import TaskEventType, TaskStateInternal
 from statemachines.mapreduce.mrtaskattempt import TaskAttemptEventType, TaskAttemptStateInternal
 from statemachines.observation import Observation
 
-FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
-    factory.name: factory for factory in (mrjob.FACTORY, mrtask.FACTORY, mrtaskattempt.FACTORY)
-}
+FACTORIES = {"MRJob": mrjob.FACTORY, "MRTask": mrtask.FACTORY, "MRTaskAttempt": mrtaskattempt.FACTORY}
 """The tables, by the machine's name."""
 
 __all__ = [

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from statemachines.factory import StateMachineFactory
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
@@ -46,9 +45,10 @@ from statemachines.resourcemanager.statestore import (
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
+    from statemachines.factory import StateMachineFactory
     from statemachines.simulation.replay import Replay, ReplayProgress
 
-FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
+FACTORIES: "Mapping[str, StateMachineFactory[Any, Any]]" = {
     "RMApp": rmapp.FACTORY,
     "RMAppAttempt": rmappattempt.FACTORY,
     "RMContainer": rmcontainer.FACTORY,

@@ -90,7 +90,4 @@ def test_an_unknown_machine_is_answered_with_those_there_are() -> None:
     done = run_command("graph", "rmap")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "dispatcher: no state machine 'rmap'; there are rmapp, rmappattempt, rmcontainer, rmnode, mrjob, mrtask, "
-        "mrtaskattempt\n"
-    )
+    assert done.stderr == f"dispatcher: no state machine 'rmap'; there are {', '.join(FACTORIES).lower()}\n"

@@ -6,9 +6,11 @@ import pytest
 
 from statemachines.registry import FACTORIES, HADOOP_CLASSES, UnknownMachineError, factory_of
 
+from .test_tables import ABSORBING
+
 
 def test_all_machines_are_there_by_the_name_that_their_factory_has() -> None:
-    assert list(FACTORIES) == ["RMApp", "RMAppAttempt", "RMContainer", "RMNode", "MRJob", "MRTask", "MRTaskAttempt"]
+    assert list(FACTORIES) == list(ABSORBING)
     assert [factory.name for factory in FACTORIES.values()] == list(FACTORIES)
 
 
@@ -23,9 +25,7 @@ def test_unknown_name_is_refused_in_one_line_with_those_there_are(name: str) -> 
         factory_of(name)
 
     assert refused.value.name == name
-    assert str(refused.value) == (
-        f"no state machine '{name}'; there are rmapp, rmappattempt, rmcontainer, rmnode, mrjob, mrtask, mrtaskattempt"
-    )
+    assert str(refused.value) == f"no state machine '{name}'; there are {', '.join(ABSORBING).lower()}"
 
 
 def test_each_machine_has_the_class_of_hadoop_that_logs_its_transitions() -> None:

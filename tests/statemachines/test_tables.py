@@ -14,7 +14,7 @@ from statemachines.graph import to_csv
 from statemachines.registry import FACTORIES
 
 REFERENCE = Path(__file__).resolve().parents[2].parent / "shared" / "reference" / "transitions"
-ABSORBING = {
+ABSORBING = {  # of all machines, in the order of the registry
     "RMApp": {"FINISHED", "FAILED", "KILLED"},
     "RMAppAttempt": {"FINISHED", "FAILED", "KILLED"},
     "RMContainer": {"COMPLETED", "EXPIRED", "RELEASED", "KILLED"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.yarnlog.errors import YarnLogError
-from pipeline.yarnlog.header import Header, LogClock, read_header
+from pipeline.yarnlog.header import LogClock, RecordHeader, read_header
 
 SECOND = 1_000_000_000
 # 2015-10-18 18:01:47 UTC
@@ -18,51 +18,51 @@ MS = 1_000_000
     [
         (  # a container's syslog
             "2015-10-18 18:01:47,978 INFO [main] org.apache.hadoop.mapreduce.v2.app.MRAppMaster: Created",
-            Header(AT + 978 * MS, "INFO", "main", "org.apache.hadoop.mapreduce.v2.app.MRAppMaster", "Created"),
+            RecordHeader(AT + 978 * MS, "INFO", "main", "org.apache.hadoop.mapreduce.v2.app.MRAppMaster", "Created"),
         ),
         (  # a daemon's log, as Hadoop comes
             "2015-10-18 18:01:47,978 WARN org.apache.hadoop.yarn.event.AsyncDispatcher: a: b",
-            Header(AT + 978 * MS, "WARN", None, "org.apache.hadoop.yarn.event.AsyncDispatcher", "a: b"),
+            RecordHeader(AT + 978 * MS, "WARN", None, "org.apache.hadoop.yarn.event.AsyncDispatcher", "a: b"),
         ),
         (  # the debugging layout, in which levels are as wide as the longest
             "2015-10-18 18:01:47,978 INFO  resourcemanager.ResourceManager (ResourceManager.java:<init>(123)) - up",
-            Header(AT + 978 * MS, "INFO", None, "resourcemanager.ResourceManager", "up"),
+            RecordHeader(AT + 978 * MS, "INFO", None, "resourcemanager.ResourceManager", "up"),
         ),
         (  # the same with the thread
             "2015-10-18 18:01:47,978 INFO  [Thread-1] rmapp.RMAppImpl (RMAppImpl.java:handle(1)) - up",
-            Header(AT + 978 * MS, "INFO", "Thread-1", "rmapp.RMAppImpl", "up"),
+            RecordHeader(AT + 978 * MS, "INFO", "Thread-1", "rmapp.RMAppImpl", "up"),
         ),
         (  # log4j 2 with the thread first
             "2015-10-18 18:01:47.978 [main] ERROR a.b.C - down",
-            Header(AT + 978 * MS, "ERROR", "main", "a.b.C", "down"),
+            RecordHeader(AT + 978 * MS, "ERROR", "main", "a.b.C", "down"),
         ),
         (  # a small cluster for tests
             "2015-10-18 18:01:47 INFO  RMContainerImpl:422 - moved",
-            Header(AT, "INFO", None, "RMContainerImpl", "moved"),
+            RecordHeader(AT, "INFO", None, "RMContainerImpl", "moved"),
         ),
         (  # the console
             "15/10/18 18:01:47 WARN resourcemanager.RMAuditLogger: USER=ann",
-            Header(AT, "WARN", None, "resourcemanager.RMAuditLogger", "USER=ann"),
+            RecordHeader(AT, "WARN", None, "resourcemanager.RMAuditLogger", "USER=ann"),
         ),
         (
             "2015-10-18T20:01:47.978+0200 INFO a.B: north",
-            Header(AT + 978 * MS, "INFO", None, "a.B", "north"),
+            RecordHeader(AT + 978 * MS, "INFO", None, "a.B", "north"),
         ),
-        ("2015-10-18 13:31:47 -04:30 INFO a.B: west", Header(AT, "INFO", None, "a.B", "west")),
-        ("2015-10-18 18:01:47Z FATAL a.B: sea", Header(AT, "FATAL", None, "a.B", "sea")),
+        ("2015-10-18 13:31:47 -04:30 INFO a.B: west", RecordHeader(AT, "INFO", None, "a.B", "west")),
+        ("2015-10-18 18:01:47Z FATAL a.B: sea", RecordHeader(AT, "FATAL", None, "a.B", "sea")),
         (  # a thread with brackets in its name
             "2015-10-18 18:01:47,978 INFO [Task [a] of 2] a.B: x",
-            Header(AT + 978 * MS, "INFO", "Task [a] of 2", "a.B", "x"),
+            RecordHeader(AT + 978 * MS, "INFO", "Task [a] of 2", "a.B", "x"),
         ),
-        ("2015-10-18 18:01:47,978 INFO a.B: ", Header(AT + 978 * MS, "INFO", None, "a.B", "")),
-        ("2015-10-18 18:01:47,978 INFO a.B:", Header(AT + 978 * MS, "INFO", None, "a.B", "")),
+        ("2015-10-18 18:01:47,978 INFO a.B: ", RecordHeader(AT + 978 * MS, "INFO", None, "a.B", "")),
+        ("2015-10-18 18:01:47,978 INFO a.B:", RecordHeader(AT + 978 * MS, "INFO", None, "a.B", "")),
         (  # no logger: the rest is the message
             "2015-10-18 18:01:47,978 INFO STARTUP_MSG host = a",
-            Header(AT + 978 * MS, "INFO", None, "", "STARTUP_MSG host = a"),
+            RecordHeader(AT + 978 * MS, "INFO", None, "", "STARTUP_MSG host = a"),
         ),
     ],
 )
-def test_each_layout_of_hadoop_is_taken_apart(line: str, header: Header) -> None:
+def test_each_layout_of_hadoop_is_taken_apart(line: str, header: RecordHeader) -> None:
     assert read_header(line, LogClock()) == header
 
 
