@@ -17,6 +17,7 @@ from .commands import COMMAND, ROOT, run_command
 PACKAGES = ("dispatcher", "statemachines", "pipeline")
 CONFIG = ROOT / "config"
 EXAMPLES = sorted(path.stem for path in CONFIG.glob("*.yaml"))
+DATA = (".html", ".js", ".properties")
 SETUPTOOLS = 77  # as [build-system] in pyproject.toml
 TIMEOUT_S = 240.0
 
@@ -80,10 +81,10 @@ def test_the_wheel_holds_the_packages_and_the_examples_and_nothing_else(wheel: P
     assert sorted(name.stem for name in names if name.parent == Path("dispatcher/examples")) == EXAMPLES
     assert {Path(package, "py.typed") for package in PACKAGES} <= set(names)
     sources = {path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    pages = {path.relative_to(ROOT) for path in (ROOT / "pipeline").rglob("*.html")}
-    assert pages
+    data = {path.relative_to(ROOT) for kind in DATA for path in (ROOT / "pipeline").rglob(f"*{kind}")}
+    assert {path.suffix for path in data} == set(DATA)
     assert {name for name in names if name.suffix == ".py"} == sources
-    assert {name for name in names if name.suffix == ".html"} == pages
+    assert {name for name in names if name.suffix in DATA} == data
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -6,55 +6,41 @@ Executors need the packages, and nothing else: the workload goes to them with th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
 from pipeline.sweep.combinations import Combination
-from pipeline.sweep.outcome import run_row
+from pipeline.sweep.outcome import Outcome, run_row
 from pipeline.sweep.shipping import pack, unpack
 from statemachines.simulation.workload import Workload
 
-_SCHEMA = pa.schema(
-    [
-        ("number", pa.int32()),
-        ("settings", pa.map_(pa.string(), pa.string())),
-        ("nodes", pa.int64()),
-        ("applications", pa.int64()),
-        ("finished", pa.int64()),
-        ("failed", pa.int64()),
-        ("killed", pa.int64()),
-        ("unfinished", pa.int64()),
-        ("never_placed", pa.int64()),
-        ("wait_mean_s", pa.float64()),
-        ("wait_p50_s", pa.float64()),
-        ("wait_p95_s", pa.float64()),
-        ("wait_max_s", pa.float64()),
-        ("makespan_s", pa.float64()),
-        ("memory_used", pa.float64()),
-        ("vcores_used", pa.float64()),
-        ("gpus_used", pa.float64()),
-        ("containers", pa.int64()),
-        ("events", pa.int64()),
-        ("failed_events", pa.int64()),
-        ("wall_s", pa.float64()),
-        ("error", pa.string()),
-    ]
-)
-_NAMING = ("number", "settings")
-SWEEP_SCHEMA = (
-    "number int, settings map<string,string>, nodes long, applications long, finished long, failed long, killed long, "
-    "unfinished long, never_placed long, wait_mean_s double, wait_p50_s double, wait_p95_s double, wait_max_s double, "
-    "makespan_s double, memory_used double, vcores_used double, gpus_used double, containers long, events long, "
-    "failed_events long, wall_s double, error string"
-)
+_ARROW_TYPES = {
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+_OF_AN_OUTCOME = {"int": "long", "float": "double", "float | None": "double"}
+_COLUMNS = {
+    "number": "int",
+    "settings": "map<string,string>",
+    "nodes": "long",
+    **{field.name: _OF_AN_OUTCOME[str(field.type)] for field in fields(Outcome)},
+    "error": "string",
+}
+_SCHEMA = pa.schema([(name, _ARROW_TYPES[type_]) for name, type_ in _COLUMNS.items()])
+SWEEP_SCHEMA = ", ".join(f"{name} {type_}" for name, type_ in _COLUMNS.items())
 
 
 def result_schema(keys: Sequence[str]) -> pa.Schema:
     """The columns of `sweep` as they are written to files: one column for each setting, called `set KEY`."""
     settings = [pa.field(f"set {key}", pa.string()) for key in keys]
-    return pa.schema([_SCHEMA.field("number"), *settings, *(each for each in _SCHEMA if each.name not in _NAMING)])
+    figures = [each for each in _SCHEMA if each.name not in ("number", "settings")]
+    return pa.schema([_SCHEMA.field("number"), *settings, *figures])
 
 
 def sweep(spark: SparkSession, workload: Workload, combinations: Sequence[Combination]) -> DataFrame:
@@ -63,12 +49,9 @@ def sweep(spark: SparkSession, workload: Workload, combinations: Sequence[Combin
     There is a task for each combination, those that are expected to take longest first, so as many run at a time as
     there are cores. Every action on the result runs all of them again: collect it once, it is small.
 
-    Out: number int (of the combination, unique), settings map<string,string>, nodes long (of its cluster), then what
-         `pipeline.sweep.Outcome` says: applications, finished, failed, killed, unfinished, never_placed long >= 0,
-         wait_mean_s, wait_p50_s, wait_p95_s, wait_max_s double (submission to first container; null if none was
-         placed), makespan_s double (null if nothing ended), memory_used, vcores_used, gpus_used double (0 to 1, of the
-         cluster over the makespan; null where it has none), containers, events, failed_events long, wall_s double;
-         error string (null if it ran; else all between nodes and this is null). In any order.
+    Out: number int (of the combination, unique), settings map<string,string>, nodes long (of its cluster), then the
+         fields of `pipeline.sweep.Outcome`, int as long and float as double, null for None; error string (null if it
+         ran; else all between nodes and this is null). In any order.
 
     Raises:
         DispatcherError: there is no combination.

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib import resources
 from typing import Any, Final, NamedTuple
 
 import plotly.graph_objects as go
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from pipeline.spark.report.page.formats import count, duration
-from pipeline.sweep.table import Column, Row, best_numbers, cell_text, percent, settings_text, shown_columns
+from pipeline.spark.report.page.template import render
+from pipeline.sweep.table import ComparedColumn, Row, best_numbers, cell_text, percent, settings_text, shown_columns
 
 DRAWN: Final = 60
 """Combinations in each plot at most; the table has all."""
@@ -56,12 +54,12 @@ def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
 
     `rows`: of all combinations, as `pipeline.sweep.run_row` gives them, in their order.
     """
-    source = resources.files("pipeline.sweep").joinpath("sweep.html").read_text(encoding="utf-8")
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(source)
     ran = [row for row in rows if row["error"] is None]
     cut = f" The first {DRAWN} combinations." if len(ran) > DRAWN else ""
     drawn = ran[:DRAWN]
-    return template.render(
+    return render(
+        __package__,
+        "sweep.html",
         title="What-if sweep",
         subtitle=f"Workload {workload}: {count(len(rows))} combinations of settings, each replayed in virtual time.",
         figures=_headlines(rows, ran),
@@ -71,7 +69,6 @@ def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
             _plot("utilisation", "Utilisation", f"Mean share in use over the makespan.{cut}", _utilisation(drawn)),
         ],
         **_table(rows, ran),
-        plotly_js=Markup(get_plotlyjs()),
     )
 
 
@@ -120,7 +117,7 @@ def _table(rows: Sequence[Row], ran: Sequence[Row]) -> Mapping[str, Any]:
     return {"columns": headings, "rows": cells}
 
 
-def _figure_cell(column: Column, row: Row, is_best: bool) -> _Cell:
+def _figure_cell(column: ComparedColumn, row: Row, is_best: bool) -> _Cell:
     value = row[column.key]
     mood = " best" if is_best else " bad" if column.is_bad and value else ""
     return _Cell(cell_text(column, row), "" if value is None else repr(value), "number" + mood)

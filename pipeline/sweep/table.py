@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 """One of `pipeline.sweep.run_row`."""
 
 
-class Column(NamedTuple):
+class ComparedColumn(NamedTuple):
     """One column of the comparison."""
 
     title: str
@@ -24,25 +24,25 @@ class Column(NamedTuple):
     """A value other than 0 is."""
 
 
-def columns(duration: Callable[[float], str]) -> tuple[Column, ...]:
+def columns(duration: Callable[[float], str]) -> tuple[ComparedColumn, ...]:
     """What is compared, after the settings; `duration` writes seconds."""
     return (
-        Column("Nodes in all", "nodes", _count),
-        Column("Mean wait", "wait_mean_s", duration, min),
-        Column("Median wait", "wait_p50_s", duration, min),
-        Column("95 % wait", "wait_p95_s", duration, min),
-        Column("Longest wait", "wait_max_s", duration, min),
-        Column("Never placed", "never_placed", _count, min),
-        Column("Makespan", "makespan_s", duration, min),
-        Column("Memory", "memory_used", percent, max),
-        Column("Cores", "vcores_used", percent, max),
-        Column("GPUs", "gpus_used", percent, max),
-        Column("Unfinished", "unfinished", _count, is_bad=True),
-        Column("Failed events", "failed_events", _count, is_bad=True),
+        ComparedColumn("Nodes in all", "nodes", _count),
+        ComparedColumn("Mean wait", "wait_mean_s", duration, min),
+        ComparedColumn("Median wait", "wait_p50_s", duration, min),
+        ComparedColumn("95 % wait", "wait_p95_s", duration, min),
+        ComparedColumn("Longest wait", "wait_max_s", duration, min),
+        ComparedColumn("Never placed", "never_placed", _count, min),
+        ComparedColumn("Makespan", "makespan_s", duration, min),
+        ComparedColumn("Memory", "memory_used", percent, max),
+        ComparedColumn("Cores", "vcores_used", percent, max),
+        ComparedColumn("GPUs", "gpus_used", percent, max),
+        ComparedColumn("Unfinished", "unfinished", _count, is_bad=True),
+        ComparedColumn("Failed events", "failed_events", _count, is_bad=True),
     )
 
 
-def shown_columns(rows: Sequence[Row], duration: Callable[[float], str]) -> list[Column]:
+def shown_columns(rows: Sequence[Row], duration: Callable[[float], str]) -> list[ComparedColumn]:
     """Those of `columns` that say anything of these rows: GPUs where there are some, and problems likewise."""
     return [
         column
@@ -51,13 +51,13 @@ def shown_columns(rows: Sequence[Row], duration: Callable[[float], str]) -> list
     ]
 
 
-def cell_text(column: Column, row: Row) -> str:
+def cell_text(column: ComparedColumn, row: Row) -> str:
     """A value, or a dash where there is none."""
     value = row[column.key]
     return NOTHING if value is None else column.show(value)
 
 
-def best_numbers(column: Column, rows: Sequence[Row]) -> frozenset[int]:
+def best_numbers(column: ComparedColumn, rows: Sequence[Row]) -> frozenset[int]:
     """The numbers of the combinations that are best in this column; none if all are alike, or nothing is better."""
     values = {row["number"]: row[column.key] for row in rows if row[column.key] is not None}
     if column.best is None or len(set(values.values())) < 2:

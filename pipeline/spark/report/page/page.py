@@ -6,18 +6,12 @@ own, and loads nothing. No name from a journal can become a script, even if it b
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from importlib import resources
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from pipeline.spark.report.page.formats import count, duration, moment
 from pipeline.spark.report.page.page_sections import PageData, sections_of
 from pipeline.spark.report.page.page_views import Figure
+from pipeline.spark.report.page.template import render
 
 DAMAGE_SHOWN = 20
 _REAL_FROM_NS = 31_536_000_000_000_000  # a clock in its first year is one that started at 0
@@ -25,26 +19,17 @@ _REAL_FROM_NS = 31_536_000_000_000_000  # a clock in its first year is one that 
 
 def render_page(data: PageData, figures: Sequence[Figure]) -> str:
     """The page as text, to be written in UTF-8. The same data give the same page."""
-    source = resources.files("pipeline.spark.report.page").joinpath("report.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.filters["hash_source"] = _hash_source
     damage = [Figure("Damage", count(len(data.damage)), "passed over in the journal", "bad")] if data.damage else []
-    return environment.from_string(source).render(
+    return render(
+        __package__,
+        "report.html",
         title="Resource manager report",
         subtitle=_subtitle(data),
         figures=[*damage, *figures],
         damage=data.damage[:DAMAGE_SHOWN],
         damage_left_out=count(len(data.damage) - DAMAGE_SHOWN) if len(data.damage) > DAMAGE_SHOWN else "",
         sections=sections_of(data),
-        # Browsers hash a script as they have parsed it, where any end of line is one \n.
-        plotly_js=Markup(get_plotlyjs().replace("\r\n", "\n").replace("\r", "\n")),
     )
-
-
-def _hash_source(script: str) -> Markup:
-    """The script as a source in a content security policy."""
-    digest = hashlib.sha256(script.encode("utf-8")).digest()
-    return Markup("'sha256-{}'").format(base64.b64encode(digest).decode("ascii"))
 
 
 def _subtitle(data: PageData) -> str:

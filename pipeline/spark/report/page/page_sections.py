@@ -7,25 +7,25 @@ from typing import NamedTuple
 
 from pipeline.spark.report.page.formats import NOTHING, duration, memory, percent, thousandths
 from pipeline.spark.report.page.page_views import (
-    Column,
     GraphView,
     PlotView,
     Row,
     Section,
+    TableColumn,
     anchor,
-    fraction,
+    count_column,
+    decimal_column,
+    duration_column,
+    elapsed_column,
+    flag_column,
     plot,
-    problems,
-    seconds,
-    since,
+    problem_count_column,
     table,
-    whole,
-    word,
-    yes,
+    text_column,
 )
+from pipeline.spark.report.phases import PHASES
 from pipeline.spark.report.plots import plots, plots_over_time
 from pipeline.spark.report.plots.plot_style import Rows, time_axis
-from pipeline.spark.report.plots.plots_over_time import PHASES
 from pipeline.spark.report.plots.state_graph import draw_graph
 
 APPLICATIONS_DRAWN = 30
@@ -67,34 +67,34 @@ def sections_of(data: PageData) -> list[Section]:
 
 
 _WAITS = [
-    whole("Applications", "applications"),
-    seconds("Median wait", "p50_s"),
-    seconds(_P95, "p95_s"),
-    seconds("Longest", "max_s"),
-    problems("Never placed", "never_placed"),
+    count_column("Applications", "applications"),
+    duration_column("Median wait", "p50_s"),
+    duration_column(_P95, "p95_s"),
+    duration_column("Longest", "max_s"),
+    problem_count_column("Never placed", "never_placed"),
 ]
 _PATHS = [
-    word("Application", "application"),
-    word("Final state", "final_state"),
-    seconds("Total", "total_s"),
-    *(seconds(phase.capitalize(), f"{phase}_s") for phase in PHASES),
-    word("Longest phase", "longest_phase"),
+    text_column("Application", "application"),
+    text_column("Final state", "final_state"),
+    duration_column("Total", "total_s"),
+    *(duration_column(phase.capitalize(), f"{phase}_s") for phase in PHASES),
+    text_column("Longest phase", "longest_phase"),
 ]
 
 
 def _applications(data: PageData) -> Section:
     columns = [
-        word("Application", "id"),
-        word("Name", "name"),
-        word("User", "user"),
-        word("Queue", "queue"),
-        word("Final state", "final_state"),
-        since("Submitted after", "submitted_at", data.first_at),
-        since("First container after", "first_container_at", data.first_at),
-        since("Ended after", "ended_at", data.first_at),
-        seconds("Wait", "wait_s"),
+        text_column("Application", "id"),
+        text_column("Name", "name"),
+        text_column("User", "user"),
+        text_column("Queue", "queue"),
+        text_column("Final state", "final_state"),
+        elapsed_column("Submitted after", "submitted_at", data.first_at),
+        elapsed_column("First container after", "first_container_at", data.first_at),
+        elapsed_column("Ended after", "ended_at", data.first_at),
+        duration_column("Wait", "wait_s"),
     ]
-    queue, user = word("Queue", "queue"), word("User", "user")
+    queue, user = text_column("Queue", "queue"), text_column("User", "user")
     longest_waits = (
         "Those that waited longest for their first container, before them those that never got one. "
         "Times count from the start of the run."
@@ -139,20 +139,20 @@ def _plots_of_applications(data: PageData) -> list[PlotView]:
 
 def _cluster(data: PageData) -> Section:
     columns = [
-        word("Node", "node"),
-        word("Rack", "rack"),
+        text_column("Node", "node"),
+        text_column("Rack", "rack"),
         _of("Memory", "peak_memory_mb", "memory_mb", memory),
         _of("Virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
         _of("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
-        Column(
+        TableColumn(
             "Of one GPU",
             lambda row: thousandths(row["peak_gpu_device_milli"] or None),
             lambda row: row["peak_gpu_device_milli"] or None,
             is_bad=lambda row: row["peak_gpu_device_milli"] > 1000,
         ),
-        word("GPU model", "gpu_model"),
-        whole("Containers", "peak_containers"),
-        yes("Oversubscribed", "oversubscribed", bad=True),
+        text_column("GPU model", "gpu_model"),
+        count_column("Containers", "peak_containers"),
+        flag_column("Oversubscribed", "oversubscribed", bad=True),
     ]
     text = "The most that was taken at one time, of the capacity; oversubscribed nodes first, then the fullest."
     nodes = table("Nodes", text, columns, data.of("node_peaks"), "node_peaks")
@@ -192,11 +192,11 @@ def _plots_of_cluster(data: PageData) -> list[PlotView]:
     ]
 
 
-def _of(title: str, peak: str, capacity: str, show: Callable[[int | None], str]) -> Column:
+def _of(title: str, peak: str, capacity: str, show: Callable[[int | None], str]) -> TableColumn:
     def text(row: Row) -> str:
         return f"{show(row[peak])} of {show(row[capacity])}" if row[peak] or row[capacity] else NOTHING
 
-    return Column(
+    return TableColumn(
         title,
         text,
         lambda row: row[peak] / row[capacity] if row[capacity] else None,
@@ -206,26 +206,26 @@ def _of(title: str, peak: str, capacity: str, show: Callable[[int | None], str])
 
 def _problems(data: PageData) -> Section:
     failures = [
-        word("Of", "subject"),
-        word("Result", "result", lambda row: True),
-        word("Class", "event_class"),
-        word("Event", "event_type"),
-        word("From state", "from_state"),
-        word("Error", "error_class"),
-        whole("Count", "count"),
-        whole("First seq", "first_seq"),
-        whole("Last seq", "last_seq"),
-        word("An example", "example_entity"),
-        word("Its message", "example_error"),
+        text_column("Of", "subject"),
+        text_column("Result", "result", lambda row: True),
+        text_column("Class", "event_class"),
+        text_column("Event", "event_type"),
+        text_column("From state", "from_state"),
+        text_column("Error", "error_class"),
+        count_column("Count", "count"),
+        count_column("First seq", "first_seq"),
+        count_column("Last seq", "last_seq"),
+        text_column("An example", "example_entity"),
+        text_column("Its message", "example_error"),
     ]
     stuck = [
-        word("Machine", "machine"),
-        word("Entity", "entity"),
-        word("State", "state"),
-        seconds("Stay", "stay_s"),
-        seconds("99 % of such stays below", "p99_s"),
-        since("Entered after", "from_at", data.first_at),
-        yes("Still there", "is_open", bad=True),
+        text_column("Machine", "machine"),
+        text_column("Entity", "entity"),
+        text_column("State", "state"),
+        duration_column("Stay", "stay_s"),
+        duration_column("99 % of such stays below", "p99_s"),
+        elapsed_column("Entered after", "from_at", data.first_at),
+        flag_column("Still there", "is_open", bad=True),
     ]
     causes = "Events that failed or that nobody handles; applications and attempts that failed or were killed."
     outliers = "Longer in a state than 99 of 100 were, the worst first; open ones are still there at the journal's end."
@@ -239,38 +239,38 @@ def _problems(data: PageData) -> Section:
 
 
 _KIND = [
-    word("Machine", "machine"),
-    word("From", "from_state"),
-    word("Event", "event_type"),
-    word("To", "to_state"),
-    whole("Count", "count"),
-    yes("Valid", "valid", bad=False),
-    yes("Declared", "declared", bad=False),
+    text_column("Machine", "machine"),
+    text_column("From", "from_state"),
+    text_column("Event", "event_type"),
+    text_column("To", "to_state"),
+    count_column("Count", "count"),
+    flag_column("Valid", "valid", bad=False),
+    flag_column("Declared", "declared", bad=False),
 ]
 
 
 _TYPES = [
-    word("Class", "event_class"),
-    word("Type", "event_type"),
-    whole("Events", "count"),
-    problems("Failed", "failed"),
-    problems("Unregistered", "unregistered"),
-    seconds("Queue mean", "queue_mean_us", _PER_US),
-    seconds(f"Queue {_P99}", "queue_p99_us", _PER_US),
-    seconds("Handler mean", "handling_mean_us", _PER_US),
-    seconds(f"Handler {_P99}", "handling_p99_us", _PER_US),
-    seconds("Handler total", "handling_total_ms", _PER_MS),
+    text_column("Class", "event_class"),
+    text_column("Type", "event_type"),
+    count_column("Events", "count"),
+    problem_count_column("Failed", "failed"),
+    problem_count_column("Unregistered", "unregistered"),
+    duration_column("Queue mean", "queue_mean_us", _PER_US),
+    duration_column(f"Queue {_P99}", "queue_p99_us", _PER_US),
+    duration_column("Handler mean", "handling_mean_us", _PER_US),
+    duration_column(f"Handler {_P99}", "handling_p99_us", _PER_US),
+    duration_column("Handler total", "handling_total_ms", _PER_MS),
 ]
 
 
 def _events(data: PageData) -> Section:
     handlings = [
-        whole("Seq", "seq"),
-        word("Class", "event_class"),
-        word("Type", "event_type"),
-        word("Entity", "entity"),
-        seconds("Handling", "handling_ms", _PER_MS),
-        since("Started after", "at", data.first_at),
+        count_column("Seq", "seq"),
+        text_column("Class", "event_class"),
+        text_column("Type", "event_type"),
+        text_column("Entity", "entity"),
+        duration_column("Handling", "handling_ms", _PER_MS),
+        elapsed_column("Started after", "at", data.first_at),
     ]
     described = "Wall-clock times, also where the run itself was in virtual time."
     tables = [
@@ -317,13 +317,13 @@ def _machines(data: PageData) -> Section:
     stays, mined = data.of("time_in_state"), data.of("mined_graph")
     machines = list(dict.fromkeys(row["machine"] for row in mined))
     states = [
-        word("Machine", "machine"),
-        word("State", "state"),
-        whole("Stays", "count"),
-        seconds("Median", "p50_s"),
-        seconds(_P95, "p95_s"),
-        seconds(_P99, "p99_s"),
-        seconds("Longest", "max_s"),
+        text_column("Machine", "machine"),
+        text_column("State", "state"),
+        count_column("Stays", "count"),
+        duration_column("Median", "p50_s"),
+        duration_column(_P95, "p95_s"),
+        duration_column(_P99, "p99_s"),
+        duration_column("Longest", "max_s"),
     ]
     tables = [
         table("Time in state", "Stays that were entered and left again.", states, stays, "time_in_state"),
@@ -359,11 +359,11 @@ def _comparison(data: PageData) -> Section:
     # The run as a whole first, then what its users feel.
     metrics = sorted(data.of("comparison"), key=lambda row: _SUBJECTS.get(row["subject"].partition(" ")[0], 2))
     columns = [
-        word("Of", "subject"),
-        word("What", "metric"),
+        text_column("Of", "subject"),
+        text_column("What", "metric"),
         _measure("Before", "before"),
         _measure("After", "after"),
-        Column("Change", lambda row: _change(row["change"]), lambda row: row["change"]),
+        TableColumn("Change", lambda row: _change(row["change"]), lambda row: row["change"]),
     ]
     text = f"Before is {data.compared_with}, after is {data.journal}."
     drawings = [plot("What has changed the most", text, plots.changes_plot(metrics), wide=True)]
@@ -371,16 +371,16 @@ def _comparison(data: PageData) -> Section:
     return Section("comparison", "Comparison", drawings, tables=tables)
 
 
-def _measure(title: str, key: str) -> Column:
+def _measure(title: str, key: str) -> TableColumn:
     def text(row: Row) -> str:
         value, per_second = row[key], _UNITS_PER_S.get(row["unit"])
         if row["metric"].endswith("_share"):
             return percent(value)
         if value is None or per_second is None:
-            return fraction(title, key, 0 if value is None or float(value).is_integer() else 2).text(row)
+            return decimal_column(title, key, 0 if value is None or float(value).is_integer() else 2).text(row)
         return duration(value / per_second)
 
-    return Column(title, text, lambda row: row[key])
+    return TableColumn(title, text, lambda row: row[key])
 
 
 _SUBJECTS = {"run": 0, "queue": 1}

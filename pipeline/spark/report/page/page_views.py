@@ -31,7 +31,7 @@ class Figure(NamedTuple):
     mood: str = ""
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table. `value`: what rows are sorted by, a number where `is_number`; None goes last."""
 
     title: str
@@ -52,7 +52,7 @@ class TableView(NamedTuple):
     anchor: str
     title: str
     text: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Sequence[Cell]]
     note: str
 
@@ -92,14 +92,14 @@ def plot(title: str, text: str, figure: go.Figure | None, wide: bool = False) ->
     return PlotView(anchor("plot", title), title, text, Markup(figure.to_json()), figure.layout.height, wide)
 
 
-def table(title: str, text: str, columns: Sequence[Column], rows: Sequence[Row], name: str) -> TableView:
+def table(title: str, text: str, columns: Sequence[TableColumn], rows: Sequence[Row], name: str) -> TableView:
     """The table for the template, with as many of its rows as are shown. `name`: of the Parquet table."""
     cells = [[_cell(column, row) for column in columns] for row in rows[:ROWS_SHOWN]]
     cut = f"The first {ROWS_SHOWN} rows. " if len(rows) > ROWS_SHOWN else ""
     return TableView(anchor("table", name), title, text, columns, cells, f"{cut}All rows: tables/{name} (Parquet).")
 
 
-def _cell(column: Column, row: Row) -> Cell:
+def _cell(column: TableColumn, row: Row) -> Cell:
     styles = ["number"] if column.is_number else []
     if column.is_bad(row):
         styles.append("bad")
@@ -116,47 +116,47 @@ def _never(row: Row) -> bool:
     return False
 
 
-def word(title: str, key: str, is_bad: Test = _never) -> Column:
+def text_column(title: str, key: str, is_bad: Test = _never) -> TableColumn:
     """A column of names."""
-    return Column(title, lambda row: text_of(row[key]), lambda row: row[key], False, is_bad)
+    return TableColumn(title, lambda row: text_of(row[key]), lambda row: row[key], False, is_bad)
 
 
-def whole(title: str, key: str, is_bad: Test = _never) -> Column:
+def count_column(title: str, key: str, is_bad: Test = _never) -> TableColumn:
     """A column of whole numbers."""
-    return Column(title, lambda row: count(row[key]), lambda row: row[key], True, is_bad)
+    return TableColumn(title, lambda row: count(row[key]), lambda row: row[key], True, is_bad)
 
 
-def problems(title: str, key: str) -> Column:
+def problem_count_column(title: str, key: str) -> TableColumn:
     """A column of whole numbers that ought to be zero."""
-    return whole(title, key, lambda row: bool(row[key]))
+    return count_column(title, key, lambda row: bool(row[key]))
 
 
-def fraction(title: str, key: str, digits: int = 1) -> Column:
+def decimal_column(title: str, key: str, digits: int = 1) -> TableColumn:
     """A column of numbers with a fixed number of decimals."""
-    return Column(title, lambda row: decimal(row[key], digits), lambda row: row[key])
+    return TableColumn(title, lambda row: decimal(row[key], digits), lambda row: row[key])
 
 
-def seconds(title: str, key: str, per_second: float = 1.0) -> Column:
+def duration_column(title: str, key: str, per_second: float = 1.0) -> TableColumn:
     """A column of durations, of which `per_second` are a second."""
-    return Column(
+    return TableColumn(
         title,
         lambda row: NOTHING if row[key] is None else duration(row[key] / per_second),
         lambda row: row[key],
     )
 
 
-def since(title: str, key: str, start_at: int | None) -> Column:
+def elapsed_column(title: str, key: str, start_at: int | None) -> TableColumn:
     """A column of times in Unix ns, shown as durations since `start_at`."""
 
     def text(row: Row) -> str:
         return NOTHING if row[key] is None or start_at is None else duration((row[key] - start_at) / _NS_PER_S)
 
-    return Column(title, text, lambda row: row[key])
+    return TableColumn(title, text, lambda row: row[key])
 
 
-def yes(title: str, key: str, bad: bool) -> Column:
+def flag_column(title: str, key: str, bad: bool) -> TableColumn:
     """A column of truths; `bad` is the one that ought not to be."""
-    return Column(
+    return TableColumn(
         title,
         lambda row: "yes" if row[key] else "no",
         lambda row: int(bool(row[key])),

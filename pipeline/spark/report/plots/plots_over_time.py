@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pipeline.spark.report.page.formats import count, duration, moment
+from pipeline.spark.report.phases import PHASES
 from pipeline.spark.report.plots.plot_style import (
     AMBER,
     BLUE,
@@ -32,9 +33,6 @@ from pipeline.spark.report.plots.plot_style import (
     style,
     whole_numbers,
 )
-
-PHASES = ("saving", "admission", "scheduling", "launching", "running", "finishing")
-"""Of an application's critical path, in their order."""
 
 _STATE_COLOURS = {
     "NEW": "#b7c0ca",

@@ -9,11 +9,10 @@ from pyspark.sql import functions as F
 
 from pipeline.spark.report.digests.histograms import grouped, summed_up
 from pipeline.spark.report.digests.transition_digest import Ends
+from pipeline.spark.report.phases import PHASES
 from pipeline.spark.report.tables.jobs import APPLICATION_END_STATES, has_moved
 
 NS_PER_S = 1e9
-PHASES = ("saving", "admission", "scheduling", "launching", "running", "finishing")
-"""What an application goes through, in this order."""
 
 _STAY = ["machine", "entity", "state", "seq", "from_at", "stay_ns"]
 _MASTER_IS_NOT_PLACED = ("SUBMITTED", "SCHEDULED")
