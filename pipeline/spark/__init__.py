@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
-    from pipeline.spark.async_io.lookup import lookup_join
+    from pipeline.spark.async_io.lookup_join import lookup_join
     from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
     from pipeline.spark.failures import task_failure
     from pipeline.spark.report.report import Report, write_report
@@ -29,7 +29,7 @@ _MODULES = {
     "failures": ("task_failure",),
     "source.journal": ("JournalTables", "journal_damage", "journal_failure", "read_journal", "stream_journal"),
     "source.journal_source": ("register_journal",),
-    "async_io.lookup": ("lookup_join",),
+    "async_io.lookup_join": ("lookup_join",),
     "report.report": ("Report", "write_report"),
     "session": ("SparkUnavailableError", "spark_session"),
     "source.yarn_log": ("YarnLogTables", "conformance", "declared_for", "not_in_table", "read_yarn_log"),

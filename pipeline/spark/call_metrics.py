@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pipeline.streaming.calls.call_metrics import CallMetrics, register_call_metrics
+from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
 
 METRICS_COLUMN: Final = "__async_wait_metrics"
 _COUNTERS: Final = (

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from pyspark import TaskContext
 
 from dispatcher.errors import DispatcherError
-from pipeline.streaming.calls.failures import AsyncOperatorError, describe, quoted
+from pipeline.streaming.errors import AsyncOperatorError, describe, quoted
 
 _INDENT: Final = "  "
 _FRAMES: Final = 8

@@ -1,20 +1,20 @@
 """Stream processing on the mailbox, independent of any engine: stream tasks, and Async I/O after Flink's."""
 
-from pipeline.streaming.calls.async_wait import AsyncWaitOperator
-from pipeline.streaming.calls.call_metrics import CallMetrics, register_call_metrics
-from pipeline.streaming.calls.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError, RetryAfter
-from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.hosts.call_host import CallHost
-from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.queues import (
+from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
+from pipeline.streaming.calls.element_queues import (
     OrderedStreamElementQueue,
     ResultFuture,
     StreamElementQueue,
     UnorderedStreamElementQueue,
 )
+from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming.calls.hosts.call_host import CallHost
+from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError, RetryAfter
 from pipeline.streaming.task.checkpoint_format import CheckpointError, JsonSerializer, PickleSerializer
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
 from pipeline.streaming.task.inputs import InputClosedError, InputStatus, IterableInput, QueueInput, StreamTaskInput

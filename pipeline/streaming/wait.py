@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Generic, TypeVar
 
 from dispatcher.mailbox import MailboxProcessor, ManualClock
-from pipeline.streaming.calls.async_wait import OutputMode
-from pipeline.streaming.calls.call_metrics import CallMetrics
+from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.error_policy import DeadLetter, OnError
 from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.calls.wait_operator import OutputMode
 from pipeline.streaming.exchange import Bell, ChunkInput, ResultOutput
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext, StreamOperator

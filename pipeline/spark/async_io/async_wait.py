@@ -39,14 +39,14 @@ from pipeline.spark.async_io.time_zones import time_zone
 from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE, TaskReport, observe_calls
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
-from pipeline.streaming.calls.call_metrics import CallMetrics
+from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.error_policy import OnError
-from pipeline.streaming.calls.failures import AsyncOperatorError, CapturedError
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.errors import AsyncOperatorError, CapturedError
 from pipeline.streaming.wait import WaitSettings, timeout_to_ms, wait_in_chunks
 
 DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]

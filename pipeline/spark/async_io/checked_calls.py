@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.spark.async_io.result_values import Check, ResultSchemaError
-from pipeline.streaming.calls.failures import CapturedError
 from pipeline.streaming.calls.functions import (
     AnyFunction,
     as_results,
@@ -20,6 +19,7 @@ from pipeline.streaming.calls.functions import (
     is_coroutine_function,
 )
 from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.wait import WaitSettings
 
 Checked = Callable[[Any], list[Any]]

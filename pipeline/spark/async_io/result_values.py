@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 
 from dispatcher.errors import DispatcherError
 from pipeline.spark.async_io.arrow_types import TIME_TYPE
-from pipeline.streaming.calls.failures import quoted
+from pipeline.streaming.errors import quoted
 
 Check = Callable[[Any], Any]
 

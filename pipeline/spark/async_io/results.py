@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from pipeline.spark.async_io.arrow_types import TIME_TYPE, arrow_type
 from pipeline.spark.async_io.result_values import Check, row_check
-from pipeline.streaming.calls.failures import CapturedError
+from pipeline.streaming.errors import CapturedError
 
 Builder = Callable[[Sequence[Any]], Any]
 """Takes checked values, gives the pyarrow Array of them."""

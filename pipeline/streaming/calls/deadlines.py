@@ -21,7 +21,7 @@ class _Late(Protocol):
 T = TypeVar("T", bound=_Late)
 
 
-class Deadlines(Generic[T]):
+class CallDeadlines(Generic[T]):
     """The records that are not done, and when each is late.
 
     `timers` calls back on the mailbox thread, and `on_late` is given all that are late at a moment. A `timeout_ms` of

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor
-from pipeline.streaming.calls.queues import StreamElementQueue
+from pipeline.streaming.calls.element_queues import StreamElementQueue
 from pipeline.streaming.elements import StreamElement
 
 OutputAvailability: TypeAlias = Callable[[], "Future[None] | None"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from pipeline.streaming.calls.call_metrics import CallMetrics
+from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import RecordCall
-from pipeline.streaming.calls.failures import AsyncOperatorError, CapturedError
 from pipeline.streaming.calls.functions import as_results
+from pipeline.streaming.errors import AsyncOperatorError, CapturedError
 
 OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
 DeadLetter: TypeAlias = Callable[[CapturedError], Any]

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from pipeline.streaming.calls.failures import AsyncTimeoutError, quoted
+from pipeline.streaming.errors import AsyncTimeoutError, quoted
 
 In = TypeVar("In")
 Out = TypeVar("Out")

@@ -11,18 +11,18 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService
-from pipeline.streaming.calls.call_metrics import CallMetrics
+from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import BatchCall, CallPath, RecordCall
-from pipeline.streaming.calls.deadlines import Deadlines
+from pipeline.streaming.calls.deadlines import CallDeadlines
+from pipeline.streaming.calls.element_queues import ResultFuture
 from pipeline.streaming.calls.emission import Emission
 from pipeline.streaming.calls.error_policy import ErrorPolicy
-from pipeline.streaming.calls.failures import RetryAfter
 from pipeline.streaming.calls.functions import as_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
-from pipeline.streaming.calls.queues import ResultFuture
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.calls.sharing import SharedCalls
+from pipeline.streaming.errors import RetryAfter
 
 
 class RecordCalls:
@@ -63,7 +63,7 @@ class RecordCalls:
         self._retry = retry
         self._read_ahead = read_ahead
         self._box = AnswerBox(executor.execute, self._fetch_answers)
-        self._deadlines: Deadlines[RecordCall] = Deadlines(timers, timeout_ms, self._late)
+        self._deadlines: CallDeadlines[RecordCall] = CallDeadlines(timers, timeout_ms, self._late)
         self._path = CallPath(
             host,
             self._box,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.streaming.calls.async_wait import AsyncWaitOperator
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
+from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.task.task_chain import OperatorContext, OperatorFactory
 
 

@@ -36,7 +36,7 @@ def neutral(what: str, rows: int) -> Answer:
 
 def _stream_task(mode: str, count: int) -> float:
     """A StreamTask on this thread, from its start to its end."""
-    from pipeline.streaming.calls.async_wait import AsyncWaitOperator
+    from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
     from pipeline.streaming.task.inputs import IterableInput
     from pipeline.streaming.task.stream_task import StreamTask
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.calls.call_metrics import CallMetrics
-from pipeline.streaming.calls.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError
+from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord
+from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError
 from pipeline.streaming.exchange import Bell, ChunkInput, ResultOutput
 from pipeline.streaming.task.inputs import InputStatus
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks

@@ -16,9 +16,9 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.errors import RejectedExecutionError
-from pipeline.streaming.calls.failures import AsyncTimeoutError
 from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.errors import AsyncTimeoutError
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, Final
 
-from pipeline.streaming.calls.failures import RetryAfter, describe
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import Call, CallHost
 from pipeline.streaming.calls.hosts.precise_loop import new_event_loop
+from pipeline.streaming.errors import RetryAfter, describe
 
 log = logging.getLogger(__name__)
 

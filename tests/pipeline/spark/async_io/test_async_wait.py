@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
-from pipeline.streaming.calls.failures import CapturedError
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.errors import CapturedError
 
 TIMEOUT_S = 60.0
 
@@ -384,7 +384,7 @@ def test_call_without_an_answer_times_out(spark: SparkSession) -> None:
     found = ordered_wait(numbers(spark, 3, 1), hang, "id long", timeout=0.2, on_error="capture").collect()
 
     assert [row.id for row in found] == [0, None, 2]
-    assert found[1].error.error_class == "pipeline.streaming.calls.failures.AsyncTimeoutError"
+    assert found[1].error.error_class == "pipeline.streaming.errors.AsyncTimeoutError"
 
 
 def test_timeout_hook_gives_results_instead(spark: SparkSession) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import Observation, Row, SparkSession
 
 from pipeline.spark.async_io.async_wait import ordered_wait
 from pipeline.spark.call_metrics import METRICS_TYPE, TaskReport, call_metrics, format_call_metrics
-from pipeline.streaming.calls.call_metrics import CallMetrics, register_call_metrics
+from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
 from pipeline.streaming.calls.retry import RetryStrategy
 
 TIMEOUT_S = 60.0

@@ -13,9 +13,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pipeline.spark.async_io.async_wait import ordered_wait
 from pipeline.spark.failures import AsyncTaskError, open_failure, raise_in_worker, row_failure, task_failure
-from pipeline.streaming.calls.failures import AsyncOperatorError
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.errors import AsyncOperatorError
 
 TIMEOUT_S = 60.0
 

@@ -22,7 +22,7 @@ from pipeline.lookup import (
     SqliteTable,
     TableUnavailableError,
 )
-from pipeline.spark.async_io.lookup import lookup_join
+from pipeline.spark.async_io.lookup_join import lookup_join
 from pipeline.spark.call_metrics import call_metrics
 from pipeline.streaming.calls.functions import AsyncFunction
 

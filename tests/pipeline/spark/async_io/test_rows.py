@@ -19,7 +19,7 @@ from pipeline.spark.async_io.arrow_types import UnsupportedTypeError, arrow_type
 from pipeline.spark.async_io.result_values import ResultSchemaError, row_check
 from pipeline.spark.async_io.results import BatchBounds, OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import RowReader, row_maker
-from pipeline.streaming.calls.failures import CapturedError
+from pipeline.streaming.errors import CapturedError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 EMPTY = T.StructType([])

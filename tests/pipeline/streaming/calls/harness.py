@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from dispatcher.mailbox import MailboxExecutor, ManualClock, ProcessingTimeService, TaskMailbox
-from pipeline.streaming.calls.async_wait import AsyncWaitOperator
 from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 
 TIMEOUT_S = 10.0

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dispatcher.mailbox import MailboxExecutor
-from pipeline.streaming.calls.failures import AsyncOperatorError, AsyncTimeoutError
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError
 
 from .harness import TIMEOUT_S, HandFunction, Harness, Switch, until
 

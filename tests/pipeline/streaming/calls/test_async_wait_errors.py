@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.calls.failures import AsyncOperatorError, AsyncTimeoutError, CapturedError
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord, Watermark
+from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError
 
 from .harness import Harness
 

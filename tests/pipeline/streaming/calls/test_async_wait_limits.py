@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.calls.failures import CapturedError, RetryAfter
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord
+from pipeline.streaming.errors import CapturedError, RetryAfter
 
 from .harness import TIMEOUT_S, HandFunction, Harness, until
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher.mailbox import SystemProcessingTimeService
-from pipeline.streaming.calls.failures import CapturedError, RetryAfter
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.errors import CapturedError, RetryAfter
 from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
 from .harness import TIMEOUT_S, HandCall, HandFunction, Harness, Switch

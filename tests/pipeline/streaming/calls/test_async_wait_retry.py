@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.calls.failures import AsyncOperatorError, AsyncTimeoutError, RetryAfter
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord, Watermark
+from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, RetryAfter
 
 from .harness import TIMEOUT_S, HandFunction, Harness, until
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import REGISTRY
 
-from pipeline.streaming.calls.call_metrics import CallMetrics, Histogram, register_call_metrics
+from pipeline.streaming.calls.call_counts import CallMetrics, Histogram, register_call_metrics
 
 COUNTERS = ("calls", "completed", "timed_out", "retried", "failed", "dropped", "captured", "shared", "remembered")
 DURATIONS = st.lists(st.integers(0, 2**64 - 1), max_size=50)

@@ -16,19 +16,19 @@ from concurrent.futures import Future
 from typing import Any, Literal, TypeAlias
 
 from dispatcher.mailbox import MailboxExecutor, MailboxTimeService, ProcessingTimeService
-from pipeline.streaming.calls.call_metrics import CallMetrics
+from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import DEFAULT_BATCH_SIZE
-from pipeline.streaming.calls.emission import Emission, OutputAvailability
-from pipeline.streaming.calls.error_policy import DeadLetter, ErrorPolicy, OnError
-from pipeline.streaming.calls.functions import AnyFunction
-from pipeline.streaming.calls.hosts.call_host import CallHost
-from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.queues import (
+from pipeline.streaming.calls.element_queues import (
     OrderedStreamElementQueue,
     ResultFuture,
     StreamElementQueue,
     UnorderedStreamElementQueue,
 )
+from pipeline.streaming.calls.emission import Emission, OutputAvailability
+from pipeline.streaming.calls.error_policy import DeadLetter, ErrorPolicy, OnError
+from pipeline.streaming.calls.functions import AnyFunction
+from pipeline.streaming.calls.hosts.call_host import CallHost
+from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.record_calls import RecordCalls
 from pipeline.streaming.calls.retry import RetryStrategy
