@@ -15,6 +15,7 @@ from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError, RetryAfter
+from pipeline.streaming.options import AsyncOptions
 from pipeline.streaming.task.checkpoint_format import CheckpointError, JsonSerializer, PickleSerializer
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
 from pipeline.streaming.task.inputs import InputClosedError, InputStatus, IterableInput, QueueInput, StreamTaskInput
@@ -41,6 +42,7 @@ __all__ = [
     "MAX_WATERMARK",
     "AsyncFunction",
     "AsyncOperatorError",
+    "AsyncOptions",
     "AsyncTimeoutError",
     "AsyncWaitOperator",
     "AvailabilityProvider",

@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, Final, Generic, TypeVar, Unpack
 
-from dispatcher.mailbox import MailboxProcessor, ManualClock
 from pipeline.streaming.calls.call_counts import CallMetrics
-from pipeline.streaming.calls.error_policy import DeadLetter, OnError
-from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
+from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
-from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.calls.wait_operator import OutputMode
+from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.exchange import Bell, ChunkInput, ResultOutput
+from pipeline.streaming.options import AsyncOptions, DeadLetter, WaitOptions, takes_options
 from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorContext, StreamOperator
+from pipeline.streaming.task.task_chain import OperatorFactory
 from pipeline.streaming.task.task_operators import async_wait_operator
 
 In = TypeVar("In")
@@ -39,140 +36,55 @@ _NO_MORE: Final[list[Any]] = []
 """Instead of a chunk: this very object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitSettings:
-    """How the calls are made; each field as in AsyncWaitOperator. Pickles if what it refers to does.
-
-    `capacity`: the calls under way; some more rows are read ahead. `linger_ms`: None is 5 ms. At the end of the input,
-    retries are made in their time: the end of a partition or of a micro-batch is no reason to hurry.
-    """
-
-    timeout_ms: int
-    capacity: int = 100
-    output_mode: OutputMode = "ordered"
-    retry: RetryStrategy | None = None
-    on_error: OnError = "fail"
-    dead_letter: DeadLetter | None = None
-    rate_limit: RateLimit | RateLimiter | None = None
-    concurrency: int | None = None
-    dedupe_by: Callable[[Any], Any] | None = None
-    remember: int = 0
-    remember_ms: int | None = None
-    combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None
-    pool_size: int | None = None
-    max_batch_size: int | None = None
-    linger_ms: int | None = None
-
-    def check(self, function: AnyFunction[Any, Any] | CallHost) -> None:
-        """Raise what `operator` would."""
-        executor = MailboxProcessor(lambda _: None).main_mailbox_executor
-        self.operator(
-            function, OperatorContext(executor, ManualClock(), _nowhere, None, _nowhere, task_name="check", position=0)
-        )
-
-    def operator(
-        self, function: AnyFunction[Any, Any] | CallHost, context: OperatorContext, metrics: CallMetrics | None = None
-    ) -> StreamOperator:
-        """The operator, as part of a task.
-
-        Raises:
-            ValueError: a setting is not possible. TypeError: `function` is no function.
-        """
-        options = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.linger_ms is None:
-            options["linger_ms"] = _LINGER_MS if _takes_batches(function) else 0
-        holds_calls = self.rate_limit is not None or self.concurrency is not None or _takes_batches(function)
-        read_ahead = 0 if holds_calls else self.capacity // _READ_AHEAD
-        make = async_wait_operator(
-            function, retries_at_end=True, read_ahead=read_ahead, metrics=metrics, name=context.task_name, **options
-        )
-        return make(context)
+WaitSettings = AsyncOptions
+"""The options of `wait_in_chunks`, under the name that it has had for them."""
 
 
+@takes_options(WaitOptions)
 def ordered_wait(
     values: Iterable[In],
     function: AnyFunction[In, Any],
     *,
     timeout: float,
-    capacity: int = 100,
-    retry: RetryStrategy | None = None,
-    on_error: OnError = "fail",
-    dead_letter: DeadLetter | None = None,
-    rate_limit: RateLimit | None = None,
-    concurrency: int | None = None,
     dedupe_by: Callable[[In], Any] | None = None,
-    remember: int = 0,
-    remember_ms: int | None = None,
-    pool_size: int | None = None,
-    max_batch_size: int | None = None,
-    linger_ms: int | None = None,
+    dead_letter: DeadLetter | None = None,
     metrics: CallMetrics | None = None,
+    **options: Unpack[WaitOptions],
 ) -> Iterator[Any]:
     """Call `function` for each value, up to `capacity` at a time, and give the results in the order of the values.
 
-    `timeout` is in seconds, for a value with all its attempts. The other options are those of AsyncWaitOperator.
+    `timeout` is in seconds, for a value with all its attempts. The other options are those of AsyncOptions; a fourth of
+    the capacity is read ahead.
     Values are read as results are taken, on the same thread: while `values` blocks, the calls go on, and their results
     come after that. A generator that is closed early gives up the calls under way; for one that blocks, and does not
-    return, it waits up to 10 seconds.
+    return, it waits up to 10 seconds. At the end of the input, retries are made in their time.
 
     Raises:
         AsyncOperatorError: a call has failed, and `on_error` is "fail"; after the results before it.
         ValueError, TypeError: an option is not possible; at once.
     """
-    settings = WaitSettings(
-        timeout_ms=timeout_to_ms(timeout),
-        capacity=capacity,
-        output_mode="ordered",
-        retry=retry,
-        on_error=on_error,
-        dead_letter=dead_letter,
-        rate_limit=rate_limit,
-        concurrency=concurrency,
-        dedupe_by=dedupe_by,
-        remember=remember,
-        remember_ms=remember_ms,
-        pool_size=pool_size,
-        max_batch_size=max_batch_size,
-        linger_ms=linger_ms,
-    )
+    settings = AsyncOptions(timeout_ms=timeout_to_ms(timeout), dedupe_by=dedupe_by, dead_letter=dead_letter, **options)
     return _wait_for_each(values, function, settings, metrics)
 
 
+@takes_options(WaitOptions)
 def unordered_wait(
     values: Iterable[In],
     function: AnyFunction[In, Any],
     *,
     timeout: float,
-    capacity: int = 100,
-    retry: RetryStrategy | None = None,
-    on_error: OnError = "fail",
-    dead_letter: DeadLetter | None = None,
-    rate_limit: RateLimit | None = None,
-    concurrency: int | None = None,
     dedupe_by: Callable[[In], Any] | None = None,
-    remember: int = 0,
-    remember_ms: int | None = None,
-    pool_size: int | None = None,
-    max_batch_size: int | None = None,
-    linger_ms: int | None = None,
+    dead_letter: DeadLetter | None = None,
     metrics: CallMetrics | None = None,
+    **options: Unpack[WaitOptions],
 ) -> Iterator[Any]:
     """As `ordered_wait`, but the results come as the calls end: one slow call holds up no other."""
-    settings = WaitSettings(
+    settings = AsyncOptions(
         timeout_ms=timeout_to_ms(timeout),
-        capacity=capacity,
         output_mode="unordered",
-        retry=retry,
-        on_error=on_error,
-        dead_letter=dead_letter,
-        rate_limit=rate_limit,
-        concurrency=concurrency,
         dedupe_by=dedupe_by,
-        remember=remember,
-        remember_ms=remember_ms,
-        pool_size=pool_size,
-        max_batch_size=max_batch_size,
-        linger_ms=linger_ms,
+        dead_letter=dead_letter,
+        **options,
     )
     return _wait_for_each(values, function, settings, metrics)
 
@@ -193,7 +105,7 @@ def timeout_to_ms(timeout: float) -> int:
 def wait_in_chunks(
     chunks: Iterable[Sequence[In]],
     function: AnyFunction[In, Out] | CallHost,
-    settings: WaitSettings,
+    settings: AsyncOptions,
     *,
     max_chunk: int = 1000,
     metrics: CallMetrics | None = None,
@@ -208,16 +120,16 @@ def wait_in_chunks(
     """
     if max_chunk < 1:
         raise ValueError(f"max_chunk is {max_chunk}; a list of results has room for 1 at least")
-    settings.check(function)
-    run: _Run[In, Out] = _Run(function, settings, metrics, chunks_ahead=1, ring_at=max_chunk, max_chunk=max_chunk)
+    make = _operator(function, settings, metrics)
+    run: _Run[In, Out] = _Run(make, chunks_ahead=1, ring_at=max_chunk, max_chunk=max_chunk)
     return run.results(chunks)
 
 
 def _wait_for_each(
-    values: Iterable[In], function: AnyFunction[In, Any], settings: WaitSettings, metrics: CallMetrics | None
+    values: Iterable[In], function: AnyFunction[In, Any], settings: AsyncOptions, metrics: CallMetrics | None
 ) -> Iterator[Any]:
-    settings.check(function)
-    run: _Run[In, Any] = _Run(function, settings, metrics, chunks_ahead=_VALUES_AHEAD, ring_at=1, max_chunk=1000)
+    make = _operator(function, settings, metrics)
+    run: _Run[In, Any] = _Run(make, chunks_ahead=_VALUES_AHEAD, ring_at=1, max_chunk=1000)
 
     def each() -> Iterator[Any]:
         for results in run.results((value,) for value in values):
@@ -226,12 +138,25 @@ def _wait_for_each(
     return each()
 
 
-def _takes_batches(function: AnyFunction[Any, Any] | CallHost) -> bool:
-    return function.is_batch if isinstance(function, CallHost) else is_batch_function(function)
+def _operator(
+    function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions, metrics: CallMetrics | None
+) -> OperatorFactory:
+    """The operator of a wait.
 
+    The end of its input is the end of a partition or a micro-batch, which is no reason to hurry retries.
 
-def _nowhere(_: object) -> None:
-    pass
+    Raises:
+        ValueError, TypeError: the options are not for this function, or it is not callable.
+    """
+    is_batch = host_for(function, options).is_batch
+    holds_calls = options.rate_limit is not None or options.concurrency is not None or is_batch
+    options = replace(
+        options,
+        retries_at_end=True,
+        read_ahead=0 if holds_calls else options.capacity // _READ_AHEAD,
+        linger_ms=_LINGER_MS if is_batch and options.linger_ms is None else options.linger_ms,
+    )
+    return async_wait_operator(function, metrics=metrics, name="async wait", **options.arguments())
 
 
 class _Run(Generic[In, Out]):
@@ -239,9 +164,7 @@ class _Run(Generic[In, Out]):
 
     def __init__(
         self,
-        function: AnyFunction[In, Out] | CallHost,
-        settings: WaitSettings,
-        metrics: CallMetrics | None,
+        operator: OperatorFactory,
         *,
         chunks_ahead: int,
         ring_at: int,
@@ -255,12 +178,7 @@ class _Run(Generic[In, Out]):
         self._is_over = False  # written by the task's thread, once
         self._input: ChunkInput[In] = ChunkInput(chunks_ahead, self._bell)
         self._output: ResultOutput[Out] = ResultOutput(ring_at, max_chunk * _CHUNKS_OF_RESULTS, self._bell)
-        self._task = StreamTask(
-            self._input,
-            lambda context: settings.operator(function, context, metrics),
-            self._output,
-            name="async wait",
-        )
+        self._task = StreamTask(self._input, operator, self._output, name="async wait")
         self._thread = threading.Thread(target=self._work, name="async wait", daemon=True)
 
     def results(self, chunks: Iterable[Iterable[In]]) -> Iterator[list[Out]]:

@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, Unpack
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.arrow_types import require_supported
-from pipeline.spark.async_io.checked_calls import checked_function, checked_settings
+from pipeline.spark.async_io.checked_calls import checked_function, checked_options
 from pipeline.spark.async_io.column_names import require_distinct, with_plain_names
 from pipeline.spark.async_io.result_values import Check, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
@@ -40,14 +40,12 @@ from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE, TaskReport, observe_calls
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
 from pipeline.streaming.calls.call_counts import CallMetrics
-from pipeline.streaming.calls.error_policy import OnError
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
-from pipeline.streaming.calls.hosts.choice import make_host
-from pipeline.streaming.calls.rate_limit import RateLimit
-from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
-from pipeline.streaming.wait import WaitSettings, timeout_to_ms, wait_in_chunks
+from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options
+from pipeline.streaming.wait import timeout_to_ms, wait_in_chunks
 
 DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
 
@@ -56,27 +54,19 @@ _RESULTS_AT_ONCE: Final = 256
 _REPORT_EVERY_S: Final = 1.0
 
 
+@takes_options(WaitOptions)
 def ordered_wait(
     df: DataFrame,
     function: AnyFunction[Any, Any],
     schema: T.StructType | str,
     *,
     timeout: float,
-    capacity: int = 100,
-    retry: RetryStrategy | None = None,
-    on_error: OnError = "fail",
-    rate_limit: RateLimit | None = None,
-    concurrency: int | None = None,
     dedupe_by: DedupeBy | None = None,
-    remember: int = 0,
-    remember_ms: int | None = None,
-    pool_size: int | None = None,
-    max_batch_size: int | None = None,
-    linger_ms: int | None = None,
     keep_input: bool = False,
     error_column: str = "error",
     metrics: Any = None,
     idle_timeout: float = 30.0,
+    **options: Unpack[WaitOptions],
 ) -> DataFrame:
     """Call `function` for each row, up to `capacity` at a time in each task; results come in the order of the rows.
 
@@ -95,7 +85,7 @@ def ordered_wait(
     `on_error`: "fail", "drop", "capture", or a function of a CapturedError that returns rows.
     `dedupe_by`: a column, some columns or a function of the row: rows of the same key share one call and its results,
         which are then to be made of the key alone; `keep_input` puts each row's own columns before them. The other
-        options are those of AsyncWaitOperator.
+        options are those of `pipeline.streaming.AsyncOptions`.
     `keep_input`: the columns of `df` come before those of `schema`, with the values of the row that was called for.
     `metrics`: an Observation, for batch queries, or a name, under which the streaming progress has them; to be read by
         `pipeline.spark.call_metrics`.
@@ -104,88 +94,58 @@ def ordered_wait(
         ValueError, TypeError: an option, or a name or a type in one of the schemas, is not possible, or `function` does
             not pickle.
     """
-    settings = WaitSettings(
-        timeout_ms=timeout_to_ms(timeout),
-        capacity=capacity,
-        retry=retry,
-        on_error=on_error,
-        rate_limit=rate_limit,
-        concurrency=concurrency,
-        dedupe_by=_key_function(df, dedupe_by),
-        remember=remember,
-        remember_ms=remember_ms,
-        pool_size=pool_size,
-        max_batch_size=max_batch_size,
-        linger_ms=linger_ms,
-    )
-    return _wait(df, function, schema, settings, keep_input, error_column, metrics, idle_timeout)
+    given = AsyncOptions(timeout_ms=timeout_to_ms(timeout), dedupe_by=_key_function(df, dedupe_by), **options)
+    return _wait(df, function, schema, given, keep_input, error_column, metrics, idle_timeout)
 
 
+@takes_options(WaitOptions)
 def unordered_wait(
     df: DataFrame,
     function: AnyFunction[Any, Any],
     schema: T.StructType | str,
     *,
     timeout: float,
-    capacity: int = 100,
-    retry: RetryStrategy | None = None,
-    on_error: OnError = "fail",
-    rate_limit: RateLimit | None = None,
-    concurrency: int | None = None,
     dedupe_by: DedupeBy | None = None,
-    remember: int = 0,
-    remember_ms: int | None = None,
-    pool_size: int | None = None,
-    max_batch_size: int | None = None,
-    linger_ms: int | None = None,
     keep_input: bool = False,
     error_column: str = "error",
     metrics: Any = None,
     idle_timeout: float = 30.0,
+    **options: Unpack[WaitOptions],
 ) -> DataFrame:
     """As `ordered_wait`, but results come as the calls of a task end: one slow call holds up no other."""
-    settings = WaitSettings(
+    given = AsyncOptions(
         timeout_ms=timeout_to_ms(timeout),
-        capacity=capacity,
         output_mode="unordered",
-        retry=retry,
-        on_error=on_error,
-        rate_limit=rate_limit,
-        concurrency=concurrency,
         dedupe_by=_key_function(df, dedupe_by),
-        remember=remember,
-        remember_ms=remember_ms,
-        pool_size=pool_size,
-        max_batch_size=max_batch_size,
-        linger_ms=linger_ms,
+        **options,
     )
-    return _wait(df, function, schema, settings, keep_input, error_column, metrics, idle_timeout)
+    return _wait(df, function, schema, given, keep_input, error_column, metrics, idle_timeout)
 
 
 def _wait(
     df: DataFrame,
     function: AnyFunction[Any, Any],
     schema: T.StructType | str,
-    settings: WaitSettings,
+    options: AsyncOptions,
     keep_input: bool,
     error_column: str,
     metrics: Any,
     idle_timeout: float,
 ) -> DataFrame:
     result_schema = schema if isinstance(schema, T.StructType) else df.sparkSession.createDataFrame([], schema).schema
-    _check(df, function, result_schema, settings, keep_input, error_column, metrics, idle_timeout)
+    _check(df, function, result_schema, options, keep_input, error_column, metrics, idle_timeout)
     columns = OutputColumns(
         T.StructType(df.schema.fields + result_schema.fields) if keep_input else result_schema,
         df.schema,
-        error_name=error_column if settings.on_error == "capture" else None,
+        error_name=error_column if options.on_error == "capture" else None,
         metrics_name=METRICS_COLUMN if metrics is not None else None,
         metrics_type=METRICS_TYPE if metrics is not None else None,
     )
     task = AsyncWaitTask(
         key=str(uuid.uuid4()),
-        operator=f"{settings.output_mode}_wait({name_of(function)})",
+        operator=f"{options.output_mode}_wait({name_of(function)})",
         function=function,
-        settings=settings,
+        options=options,
         result_schema=result_schema,
         keep_input=keep_input,
         columns=columns,
@@ -207,7 +167,7 @@ def _check(
     df: DataFrame,
     function: AnyFunction[Any, Any],
     schema: T.StructType,
-    settings: WaitSettings,
+    options: AsyncOptions,
     keep_input: bool,
     error_column: str,
     metrics: Any,
@@ -216,7 +176,7 @@ def _check(
     """Refuse on the driver what every task would refuse."""
     require_supported(df.schema, "the DataFrame")
     require_supported(schema, "the schema of the results")
-    taken = {error_column.lower()} if settings.on_error == "capture" else set()
+    taken = {error_column.lower()} if options.on_error == "capture" else set()
     if metrics is not None:
         taken.add(METRICS_COLUMN)
     if keep_input and (both := set(df.columns) & set(schema.names)):
@@ -232,7 +192,7 @@ def _check(
         raise ValueError("metrics is an Observation, which is for batch queries; give a name for that of a stream")
     if not idle_timeout >= 0:
         raise ValueError(f"idle_timeout is {idle_timeout}; a function is kept open for 0 seconds or more")
-    settings.check(function)
+    host_for(function, options)
 
 
 def _require_picklable(task: AsyncWaitTask) -> None:
@@ -269,7 +229,7 @@ class AsyncWaitTask:
     """The same in all tasks of one operator, and nowhere else: by it they find the host in their worker."""
     operator: str
     function: AnyFunction[Any, Any]
-    settings: WaitSettings
+    options: AsyncOptions
     result_schema: T.StructType
     keep_input: bool
     columns: OutputColumns
@@ -280,16 +240,16 @@ class AsyncWaitTask:
         """The output of one task. The calling thread reads the input and gives the output; it blocks for both."""
         zone = time_zone(self.time_zone)
         check = row_check(self.result_schema, zone)
-        settings = checked_settings(self.settings, check)
+        options = checked_options(self.options, check)
         if self.keep_input:
-            settings = replace(settings, combine=partial(_with_input, row_check(self.columns.input_schema, zone)))
+            options = replace(options, combine=partial(_with_input, row_check(self.columns.input_schema, zone)))
         metrics = CallMetrics()
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
         reader = RowReader(self.columns.input_schema)
         with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
             results: Any = wait_in_chunks(
-                reader.read(batches), host, settings, max_chunk=_RESULTS_AT_ONCE, metrics=metrics
+                reader.read(batches), host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics
             )
             told_s = time.monotonic()
             with closing(results):
@@ -310,9 +270,9 @@ class AsyncWaitTask:
 
     def _open_host(self, check: Check) -> CallHost:
         """A host for this process, started."""
-        function = checked_function(self.function, check, self.settings.retry)
+        function = checked_function(self.function, check, self.options.retry)
         host = make_host(
-            function, pool_size=self.settings.pool_size, max_calls=self.settings.capacity, name=name_of(self.function)
+            function, pool_size=self.options.pool_size, max_calls=self.options.capacity, name=name_of(self.function)
         )
         try:
             host.start()

@@ -20,7 +20,7 @@ from pipeline.streaming.calls.functions import (
 )
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
-from pipeline.streaming.wait import WaitSettings
+from pipeline.streaming.options import AsyncOptions
 
 Checked = Callable[[Any], list[Any]]
 """Takes what a function has returned, gives its results as the schema's check leaves them."""
@@ -35,15 +35,15 @@ class _ResultsToJudge(list[Any]):
 def checked_function(function: AnyFunction[Any, Any], check: Check, retry: RetryStrategy | None) -> Any:
     """`function` with its hooks, of the same kind; its results fit the schema or its call raises ResultSchemaError.
 
-    With a `retry_on_result`, the strategy of `checked_settings` is to be used with it.
+    With a `retry_on_result`, the strategy of `checked_options` is to be used with it.
     """
     checked = _checked(check, retry)
     return (_CheckedCoroutine if is_coroutine_function(function) else _CheckedBlocking)(function, checked)
 
 
-def checked_settings(settings: WaitSettings, check: Check) -> WaitSettings:
-    """The settings that go with a checked function: the rows of an `on_error` function are checked, too."""
-    retry, on_error = settings.retry, settings.on_error
+def checked_options(options: AsyncOptions, check: Check) -> AsyncOptions:
+    """The options that go with a checked function: the rows of an `on_error` function are checked, too."""
+    retry, on_error = options.retry, options.on_error
     if retry is not None and retry.retry_on_result is not None:
         retry = dataclasses.replace(
             retry, retry_on_result=_wants_retry, retry_on_exception=_or_unfit(retry.retries_error)
@@ -55,7 +55,7 @@ def checked_settings(settings: WaitSettings, check: Check) -> WaitSettings:
             return checked(to_rows(captured))
 
         on_error = checked_on_error
-    return dataclasses.replace(settings, retry=retry, on_error=on_error)
+    return dataclasses.replace(options, retry=retry, on_error=on_error)
 
 
 def _checked(check: Check, retry: RetryStrategy | None) -> Checked:

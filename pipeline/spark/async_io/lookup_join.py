@@ -12,7 +12,7 @@ to n caches, and a row may be joined with what its worker's cache has, as old as
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Unpack
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
@@ -23,11 +23,10 @@ from pipeline.lookup.function import How, LookupFunction, On, key_pairs
 from pipeline.lookup.schema import Column, check_key_types
 from pipeline.lookup.tables import LookupTable
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
-from pipeline.streaming.calls.error_policy import OnError
-from pipeline.streaming.calls.rate_limit import RateLimit
-from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.options import CallOptions, takes_options
 
 
+@takes_options(CallOptions, capacity=1_000, max_batch_size=100, linger_ms=5)
 def lookup_join(
     df: DataFrame,
     table: LookupTable,
@@ -38,18 +37,12 @@ def lookup_join(
     suffix: str | None = None,
     ordered: bool = False,
     timeout: float = 180.0,
-    capacity: int = 1_000,
-    max_batch_size: int = 100,
-    linger_ms: int = 5,
-    concurrency: int | None = None,
     max_retries: int = 3,
     retry_delay_s: float = 0.5,
-    retry: RetryStrategy | None = None,
-    on_error: OnError = "fail",
-    rate_limit: RateLimit | None = None,
     error_column: str = "error",
     metrics: Any = None,
     idle_timeout: float = 60.0,
+    **options: Unpack[CallOptions],
 ) -> DataFrame:
     """Join each row with the table's rows of the same key, batch or streaming.
 
@@ -93,16 +86,10 @@ def lookup_join(
         function,
         T.StructType([*df.schema.fields, *_fields(df, function.output_columns)]),
         timeout=timeout,
-        capacity=capacity,
-        max_batch_size=max_batch_size,
-        linger_ms=linger_ms,
-        concurrency=concurrency,
-        retry=retry,
-        on_error=on_error,
-        rate_limit=rate_limit,
         error_column=error_column,
         metrics=metrics,
         idle_timeout=idle_timeout,
+        **options,
     )
 
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService, TimerFuture
 from pipeline.streaming.calls.functions import check_batch_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
-from pipeline.streaming.calls.rate_limit import RateLimiter
-
-DEFAULT_BATCH_SIZE: Final = 100
+from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.options import AsyncOptions
 
 
 class RecordCall(Call):
@@ -84,7 +83,10 @@ class BatchCall(Call):
 
 
 class CallPath:
-    """Starts calls when their time has come."""
+    """Starts calls when their time has come.
+
+    `nothing_follows`: no call will begin before another has ended, so nothing is left that could fill a batch.
+    """
 
     def __init__(
         self,
@@ -92,20 +94,19 @@ class CallPath:
         box: AnswerBox,
         executor: MailboxExecutor,
         timers: ProcessingTimeService,
-        *,
-        limiter: RateLimiter | None,
-        cost_of: Callable[[Any], float],
-        concurrency: int | None,
-        max_batch_size: int,
-        linger_ms: int,
+        options: AsyncOptions,
         nothing_follows: Callable[[], bool],
     ) -> None:
+        limit = options.rate_limit
+        limiter = host.limiter_for(limit) if isinstance(limit, RateLimit) else limit
+        concurrency = options.concurrency
         self._host = host
         self._box = box
         self._executor = executor
         self._timers = timers
         self._limiter = limiter
-        self._cost_of = cost_of
+        # The operator's own cost: limits are equal, and share a limiter, whatever their cost functions are.
+        self._cost_of = _cost_of(limit)
         self._line: deque[RecordCall] = deque()  # for room, then for their turn at the limit, or for the end of a pause
         self._reserved: tuple[float, float] | None = None  # when the first of _line may start, ms, and at what cost
         self._line_timer: TimerFuture | None = None  # for the first of _line
@@ -116,9 +117,9 @@ class CallPath:
         self._running = 0  # calls that are counted: submitted, and neither answered nor given up; 0 without a limit
         self._waiting: deque[BatchCall] = deque()  # batches: for room among the concurrent ones, or the end of a pause
         self._waiting_timer: TimerFuture | None = None  # for the end of a pause
-        self._max_batch_size = max_batch_size if host.is_batch else 0
-        self._linger_ms = linger_ms
-        self._nothing_follows = nothing_follows  # that could fill the batch
+        self._max_batch_size = options.batch_size if host.is_batch else 0
+        self._linger_ms = options.linger_ms or 0
+        self._nothing_follows = nothing_follows
         self._batch: list[RecordCall] = []
         self._batch_timer: TimerFuture | None = None
         self._is_flush_sent = False
@@ -286,3 +287,9 @@ class CallPath:
             call.is_counted = True
             self._running += 1
         self._host.submit(call)
+
+
+def _cost_of(rate_limit: RateLimit | RateLimiter | None) -> Callable[[Any], float]:
+    if rate_limit is None:
+        return lambda _: 1.0
+    return (rate_limit.limit if isinstance(rate_limit, RateLimiter) else rate_limit).cost_of

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import RecordCall
 from pipeline.streaming.calls.functions import as_results
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
-
-OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
-DeadLetter: TypeAlias = Callable[[CapturedError], Any]
+from pipeline.streaming.options import AsyncOptions
 
 
 class ErrorPolicy:
     """`on_error` and `dead_letter` of an operator."""
 
-    def __init__(self, operator: str, on_error: OnError, dead_letter: DeadLetter | None, metrics: CallMetrics) -> None:
-        """Check and keep the settings.
-
-        Raises:
-            ValueError: `on_error` is nothing that can be done, or leaves nothing for `dead_letter`.
-        """
-        if on_error not in ("fail", "drop", "capture") and not callable(on_error):
-            raise ValueError(f'on_error is {on_error!r}; choose "fail", "drop", "capture", or give a function')
-        if dead_letter is not None and on_error != "capture":
-            raise ValueError(f'on_error is {on_error!r}, and dead_letter is for captured errors: set it to "capture"')
+    def __init__(self, operator: str, options: AsyncOptions, metrics: CallMetrics) -> None:
         self._operator = operator
-        self._on_error = on_error
-        self._dead_letter = dead_letter
+        self._on_error = options.on_error
+        self._dead_letter = options.dead_letter
         self._metrics = metrics
 
     def results_of(self, call: RecordCall, error: BaseException) -> Sequence[Any]:

@@ -19,17 +19,15 @@ from pipeline.streaming.calls.emission import Emission
 from pipeline.streaming.calls.error_policy import ErrorPolicy
 from pipeline.streaming.calls.functions import as_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
-from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.calls.sharing import SharedCalls
 from pipeline.streaming.errors import RetryAfter
+from pipeline.streaming.options import AsyncOptions
 
 
 class RecordCalls:
     """Makes a call for each record, and completes the record's entry with the outcome; then it lets `emission` run.
 
-    `nothing_follows`: no call will begin before another has ended. The other parameters are those of
-    AsyncWaitOperator.
+    `nothing_follows`: see CallPath.
     """
 
     def __init__(
@@ -40,46 +38,23 @@ class RecordCalls:
         emission: Emission,
         errors: ErrorPolicy,
         metrics: CallMetrics,
+        options: AsyncOptions,
         nothing_follows: Callable[[], bool],
-        *,
-        timeout_ms: int,
-        retry: RetryStrategy | None,
-        read_ahead: int,
-        rate_limit: RateLimit | RateLimiter | None,
-        concurrency: int | None,
-        dedupe_by: Callable[[Any], Any] | None,
-        remember: int,
-        remember_ms: int | None,
-        combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None,
-        max_batch_size: int,
-        linger_ms: int,
     ) -> None:
         self._host = host
         self._timers = timers
         self._emission = emission
         self._errors = errors
         self._metrics = metrics
-        self._timeout_ms = timeout_ms
-        self._retry = retry
-        self._read_ahead = read_ahead
+        self._timeout_ms = options.timeout_ms
+        self._retry = options.enabled_retry
+        self._read_ahead = options.read_ahead
+        self._dedupe_by = options.dedupe_by
+        self._combine = options.combine
         self._box = AnswerBox(executor.execute, self._fetch_answers)
-        self._deadlines: CallDeadlines[RecordCall] = CallDeadlines(timers, timeout_ms, self._late)
-        self._path = CallPath(
-            host,
-            self._box,
-            executor,
-            timers,
-            # The operator's own cost: limits are equal, and share a limiter, whatever their cost functions are.
-            cost_of=_cost_of(rate_limit),
-            limiter=host.limiter_for(rate_limit) if isinstance(rate_limit, RateLimit) else rate_limit,
-            concurrency=concurrency,
-            max_batch_size=max_batch_size,
-            linger_ms=linger_ms,
-            nothing_follows=nothing_follows,
-        )
-        self._dedupe_by = dedupe_by
-        self._combine = combine
-        self._shared: SharedCalls[RecordCall, Any] = SharedCalls(remember, remember_ms)
+        self._deadlines: CallDeadlines[RecordCall] = CallDeadlines(timers, options.timeout_ms, self._late)
+        self._path = CallPath(host, self._box, executor, timers, options, nothing_follows)
+        self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in the order of their failures
         self._under_way = 0  # attempts begun that have neither been answered nor given up
         self._is_ending = False  # no more retries
@@ -398,9 +373,3 @@ class RecordCalls:
         if following is not None:
             following.leads = True
             self._begin(following)
-
-
-def _cost_of(rate_limit: RateLimit | RateLimiter | None) -> Callable[[Any], float]:
-    if rate_limit is None:
-        return lambda _: 1.0
-    return (rate_limit.limit if isinstance(rate_limit, RateLimiter) else rate_limit).cost_of

@@ -37,16 +37,7 @@ class SharedCalls(Generic[Waiter, Out]):
         """Remember the answers to at most `remember` keys, the least recently used going first.
 
         An answer is forgotten `remember_ms` milliseconds after it came, however often it was used; None: never.
-
-        Raises:
-            ValueError: a number is out of its range; the message names it.
         """
-        if isinstance(remember, bool) or not isinstance(remember, int) or remember < 0:
-            raise ValueError(f"remember is {remember!r}; it has to be a whole number of keys, 0 to remember none.")
-        if remember_ms is not None and not remember_ms > 0:
-            raise ValueError(f"remember_ms is {remember_ms!r}; it has to be above 0, or None for no limit in time.")
-        if remember_ms is not None and remember == 0:
-            raise ValueError(f"remember_ms is {remember_ms}, but remember is 0: say how many keys to remember.")
         self._remember = remember
         self._remember_ms = remember_ms
         self._under_way: dict[Hashable, dict[Waiter, None]] = {}  # who waits behind the leader, in the order they came
@@ -124,14 +115,6 @@ class SharedCalls(Generic[Waiter, Out]):
             return False
         del waiters[waiter]
         return True
-
-    def under_way(self) -> int:
-        """How many keys have a call under way."""
-        return len(self._under_way)
-
-    def remembered(self) -> int:
-        """How many answers are kept, those included whose time has passed and that nobody has asked for since."""
-        return len(self._known)
 
     def _recall(self, key: Hashable, now_ms: float) -> tuple[Out, ...] | None:
         known = self._known.get(key)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
+from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
+from pipeline.streaming.options import OperatorOptions, takes_options
 from pipeline.streaming.task.task_chain import OperatorContext, OperatorFactory
 
 
+@takes_options(OperatorOptions)
 def async_wait_operator(
-    function: AnyFunction[Any, Any] | CallHost, *, timeout_ms: int, **settings: Any
+    function: AnyFunction[Any, Any] | CallHost,
+    *,
+    timeout_ms: int,
+    metrics: CallMetrics | None = None,
+    name: str | None = None,
+    **options: Unpack[OperatorOptions],
 ) -> OperatorFactory:
     """An AsyncWaitOperator for a StreamTask: `StreamTask(input, [async_wait_operator(f, timeout_ms=1000)], output)`.
 
-    `settings` are those of AsyncWaitOperator, but for the mailbox, the timers and the output, which the task gives it.
+    The task gives it the mailbox, the timers and the output, and unless there is one a `name`.
     """
 
     def make(context: OperatorContext) -> AsyncWaitOperator:
@@ -26,7 +34,9 @@ def async_wait_operator(
             processing_time_service=context.processing_time_service,
             output=context.output,
             output_availability=context.output_availability,
-            **{"name": f"{context.task_name} async wait {context.position}", **settings},
+            metrics=metrics,
+            name=name or f"{context.task_name} async wait {context.position}",
+            **options,
         )
 
     return make

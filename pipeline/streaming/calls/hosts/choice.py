@@ -8,6 +8,7 @@ from pipeline.streaming.calls.functions import AnyFunction, is_coroutine_functio
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
 from pipeline.streaming.calls.hosts.pool_host import PoolHost
+from pipeline.streaming.options import AsyncOptions
 
 DEFAULT_POOL_SIZE: Final = 32
 
@@ -32,3 +33,20 @@ def make_host(
     if is_coroutine_function(function):
         return LoopHost(function, name, max_calls)
     return PoolHost(function, name, pool_size or DEFAULT_POOL_SIZE)
+
+
+def host_for(function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions) -> CallHost:
+    """The host of an operator's calls: the one that is given, or a new one, not started.
+
+    Raises:
+        TypeError: `function` is not callable. ValueError: it takes no batches, and there are options for them.
+    """
+    host = function
+    if not isinstance(host, CallHost):
+        host = make_host(host, pool_size=options.pool_size, max_calls=options.capacity)
+    if not host.is_batch and (options.max_batch_size is not None or options.linger_ms):
+        raise ValueError(
+            f"max_batch_size is {options.max_batch_size} and linger_ms {options.linger_ms}, but {host.name} takes one "
+            "value at a time. Give it an async_invoke_batch, or leave these out."
+        )
+    return host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import sqlite3
 from collections.abc import Callable
 from decimal import Decimal
@@ -22,6 +23,7 @@ from pipeline.lookup import (
     SqliteTable,
     TableUnavailableError,
 )
+from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.spark.async_io.lookup_join import lookup_join
 from pipeline.spark.call_metrics import call_metrics
 from pipeline.streaming.calls.functions import AsyncFunction
@@ -267,3 +269,14 @@ def test_mistakes_are_told_in_one_line_on_the_driver(
         with pytest.raises(LookupTableError, match=said) as told:
             mistake()
         assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("function", [ordered_wait, unordered_wait, lookup_join])
+def test_the_functions_show_their_options_and_refuse_other_names(function: Any) -> None:
+    shown = inspect.signature(function).parameters
+
+    assert [shown[name].default for name in ("retry", "on_error", "concurrency")] == [None, "fail", None]
+    assert shown["capacity"].default == (1_000 if function is lookup_join else 100)
+    assert ("remember" in shown) is (function is not lookup_join)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dead_letter'"):
+        function(None, str, "", timeout=1, dead_letter=print)

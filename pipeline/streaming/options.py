@@ -1,0 +1,196 @@
+"""The options of Async I/O: each is declared, described and checked here, and nowhere else.
+
+`AsyncOptions` is what the operator and its parts are given, whole. The TypedDicts say which of the options a function
+takes as keyword arguments, for `**options: Unpack[...]`, so that editors and type checkers know them; `takes_options`
+shows them in the function's signature and refuses any other name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
+
+from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.errors import CapturedError
+
+OutputMode: TypeAlias = Literal["ordered", "unordered"]
+OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
+DeadLetter: TypeAlias = Callable[[CapturedError], Any]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_DEFAULT_BATCH_SIZE: Final = 100
+_COUNTS: Final = {"capacity": 1, "read_ahead": 0, "concurrency": 1, "remember": 0, "pool_size": 1, "max_batch_size": 1}
+_MAY_BE_NONE: Final = {"concurrency", "pool_size", "max_batch_size", "linger_ms"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncOptions:
+    """How records are taken in, called for and emitted. Pickles if what it refers to does.
+
+    `timeout_ms`: for a record with all its attempts, from when it is taken in; 0 is no timeout, which needs `retry` to
+        be off.
+    `capacity`: the most elements in the queue, including watermarks and what is not emitted yet.
+    `read_ahead`: elements taken in beyond the capacity. At most `capacity` calls are under way all the same, and the
+        next one starts the moment one has ended, not after a thread or two have been woken. A host that is given has
+        to have `capacity` as its `max_calls` for that.
+    `output_mode`: "ordered" emits results in the order of the records, "unordered" as they come; watermarks keep their
+        place in both.
+    `retry`: a RetryStrategy: after which outcomes a call is made again, and how much later.
+    `retries_at_end`: at the end of the input, Flink makes the retries that wait at once, and none after that; with this
+        they are made in their time.
+    `on_error`: what becomes of a record whose call has failed for good. "fail" fails the task, "drop" counts it,
+        "capture" emits a CapturedError in its place, or gives it to `dead_letter` at once if there is one. A callable
+        is given the CapturedError and returns results to emit, as a function does.
+    `rate_limit`: a RateLimit holds for the operator, or with scope "worker" for all that share its host; a RateLimiter
+        for all that share that.
+    `concurrency`: the most calls under way, if fewer than `capacity`; with the batch form, batches.
+    `dedupe_by`: value -> key. While a call for a key is under way, others of that key wait for its outcome. `remember`
+        results of finished calls stay known, the last used, for `remember_ms` if that is given.
+    `combine`: (value, results) -> results, for each record when it is complete, on the mailbox thread: what is shared
+        by a key is then made the record's own. It is given what is captured, too, and the results of a timeout.
+    `pool_size`: threads that call a blocking function; None: 32.
+    `max_batch_size`, `linger_ms`: for the batch form: a batch goes when it is full, when its first member has waited
+        that long, or when the queue is full. With 0 ms it goes as soon as other mail has run. None: as many as
+        `capacity`, and 100 at most; 0 ms for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
+
+    Raises:
+        ValueError, TypeError: an option is not possible; the message names it.
+    """
+
+    timeout_ms: int
+    capacity: int = 100
+    read_ahead: int = 0
+    output_mode: OutputMode = "ordered"
+    retry: RetryStrategy | None = None
+    retries_at_end: bool = False
+    on_error: OnError = "fail"
+    dead_letter: DeadLetter | None = None
+    rate_limit: RateLimit | RateLimiter | None = None
+    concurrency: int | None = None
+    dedupe_by: Callable[[Any], Any] | None = None
+    remember: int = 0
+    remember_ms: int | None = None
+    combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None
+    pool_size: int | None = None
+    max_batch_size: int | None = None
+    linger_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_kinds()
+        _check_number("timeout_ms", self.timeout_ms, 0)
+        if self.enabled_retry is not None and self.timeout_ms == 0:
+            raise ValueError("timeout_ms is 0; it has to be positive, as retries end with it")
+        for name, least in _COUNTS.items():
+            _check_number(name, getattr(self, name), least, Integral)
+        _check_number("linger_ms", self.linger_ms, 0)
+        if self.output_mode not in ("ordered", "unordered"):
+            raise ValueError(f'output_mode is {self.output_mode!r}; choose "ordered" or "unordered"')
+        if self.on_error not in ("fail", "drop", "capture") and not callable(self.on_error):
+            raise ValueError(f'on_error is {self.on_error!r}; choose "fail", "drop", "capture", or give a function')
+        if self.dead_letter is not None and self.on_error != "capture":
+            raise ValueError(
+                f'on_error is {self.on_error!r}, and dead_letter is for captured errors: set it to "capture"'
+            )
+        if self.remember and self.dedupe_by is None:
+            raise ValueError(f"remember is {self.remember}; results are remembered by a key, so give dedupe_by, too")
+        if self.remember_ms is not None and not self.remember_ms > 0:
+            raise ValueError(f"remember_ms is {self.remember_ms!r}; it has to be above 0, or None for no limit in time")
+        if self.remember_ms is not None and not self.remember:
+            raise ValueError(f"remember_ms is {self.remember_ms}, but remember is 0: say how many keys to remember")
+
+    @property
+    def enabled_retry(self) -> RetryStrategy | None:
+        """The strategy, if there is an outcome after which it makes a call again."""
+        return self.retry if self.retry is not None and self.retry.is_enabled() else None
+
+    @property
+    def batch_size(self) -> int:
+        """The most members of a batch."""
+        return self.max_batch_size or min(self.capacity, _DEFAULT_BATCH_SIZE)
+
+    def arguments(self) -> dict[str, Any]:
+        """All of them as keyword arguments."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def _check_kinds(self) -> None:
+        if not isinstance(self.retry, RetryStrategy | None):
+            raise TypeError(f"retry is {self.retry!r}; give a RetryStrategy, such as RetryStrategy.fixed_delay(3, 100)")
+        if not isinstance(self.rate_limit, RateLimit | RateLimiter | None):
+            raise TypeError(f"rate_limit is {self.rate_limit!r}; give a RateLimit, such as RateLimit(calls_per_s=100)")
+        for name in ("dead_letter", "dedupe_by", "combine"):
+            if (function := getattr(self, name)) is not None and not callable(function):
+                raise TypeError(f"{name} is {function!r}; give a function")
+
+
+class CallOptions(TypedDict, total=False):
+    """What `lookup_join` takes, and each function below."""
+
+    capacity: int
+    retry: RetryStrategy | None
+    on_error: OnError
+    rate_limit: RateLimit | RateLimiter | None
+    concurrency: int | None
+    max_batch_size: int | None
+    linger_ms: int | None
+
+
+class WaitOptions(CallOptions, total=False):
+    """What `ordered_wait` and `unordered_wait` take, those of Spark, too."""
+
+    remember: int
+    remember_ms: int | None
+    pool_size: int | None
+
+
+class OperatorOptions(WaitOptions, total=False):
+    """What AsyncWaitOperator takes: all but `timeout_ms`, without which there is no operator."""
+
+    output_mode: OutputMode
+    read_ahead: int
+    retries_at_end: bool
+    dead_letter: DeadLetter | None
+    dedupe_by: Callable[[Any], Any] | None
+    combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None
+
+
+def takes_options(accepted: type, **defaults: object) -> Callable[[_F], _F]:
+    """For a function with `**options: Unpack[accepted]`: it is given `defaults` for those that are left out.
+
+    Its signature shows each option with its type and default. Names that are not in it raise a TypeError.
+    """
+    hints = get_type_hints(accepted)
+    shown = {field.name: field.default for field in fields(AsyncOptions)} | defaults
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown[name], annotation=hint)
+        for name, hint in hints.items()
+    ]
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        known = hints.keys() | {each.name for each in named}
+
+        @functools.wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            if unknown := sorted(given.keys() - known):
+                raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}")
+            return function(*args, **{**defaults, **given})
+
+        checked.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
+        return cast(_F, checked)
+
+    return decorate
+
+
+def _check_number(name: str, number: Any, least: int, kind: type = Real) -> None:
+    if number is None and name in _MAY_BE_NONE:
+        return
+    is_number = isinstance(number, kind) and not isinstance(number, bool)
+    if not is_number or not number >= least:
+        whole = "a whole number, " if kind is Integral else ""
+        raise ValueError(f"{name} is {number!r}; it has to be {whole}{least} or more")

@@ -1,0 +1,144 @@
+"""The options of Async I/O: declared once, checked where they are made, shown by every function that takes them."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any, get_type_hints
+
+import pytest
+
+from pipeline.streaming import AsyncWaitOperator, RateLimit, RetryStrategy, async_wait_operator
+from pipeline.streaming import wait as waits
+from pipeline.streaming.options import AsyncOptions, CallOptions, OperatorOptions, WaitOptions, takes_options
+
+FIELDS = {field.name: field for field in fields(AsyncOptions)}
+
+
+def options(**given: Any) -> AsyncOptions:
+    return AsyncOptions(**{"timeout_ms": 1000, "dedupe_by": str, **given})
+
+
+def test_the_operator_takes_each_option_with_its_type() -> None:
+    declared = get_type_hints(AsyncOptions)
+    timeout_ms = declared.pop("timeout_ms")
+
+    assert timeout_ms is int
+    assert get_type_hints(OperatorOptions) == declared
+
+
+def test_each_option_but_the_timeout_has_a_default_and_a_description() -> None:
+    assert [name for name, field in FIELDS.items() if field.default is MISSING] == ["timeout_ms"]
+    assert [name for name in FIELDS if f"`{name}`" not in str(AsyncOptions.__doc__)] == []
+
+
+@pytest.mark.parametrize(
+    ("function", "accepted", "required"),
+    [
+        (AsyncWaitOperator, OperatorOptions, "timeout_ms"),
+        (async_wait_operator, OperatorOptions, "timeout_ms"),
+        (waits.ordered_wait, WaitOptions, "timeout"),
+        (waits.unordered_wait, WaitOptions, "timeout"),
+    ],
+)
+def test_a_signature_shows_each_option_with_its_type_and_default(
+    function: Callable[..., Any], accepted: type, required: str
+) -> None:
+    shown = inspect.signature(function).parameters
+
+    assert shown[required].default is inspect.Parameter.empty
+    for name, hint in get_type_hints(accepted).items():
+        assert (shown[name].kind, shown[name].annotation, shown[name].default) == (
+            inspect.Parameter.KEYWORD_ONLY,
+            hint,
+            FIELDS[name].default,
+        )
+
+
+@pytest.mark.parametrize("function", [AsyncWaitOperator, async_wait_operator, waits.ordered_wait, waits.unordered_wait])
+def test_an_unknown_name_is_refused_by_name(function: Any) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'capacities'"):
+        function([], str, timeout=1, timeout_ms=1, capacities=5)
+
+
+@pytest.mark.parametrize("name", sorted(OperatorOptions.__annotations__.keys() - WaitOptions.__annotations__.keys()))
+def test_a_wait_refuses_the_options_that_it_decides_itself(name: str) -> None:
+    if name in ("dedupe_by", "dead_letter"):
+        assert name in inspect.signature(waits.ordered_wait).parameters
+        return
+    with pytest.raises(TypeError, match=f"ordered_wait.* '{name}'"):
+        waits.ordered_wait([], str, timeout=1, **{name: FIELDS[name].default})  # type: ignore[arg-type]
+
+
+def test_a_function_may_have_defaults_of_its_own() -> None:
+    @takes_options(CallOptions, capacity=7)
+    def call(value: int, **given: Any) -> dict[str, Any]:
+        return given
+
+    assert inspect.signature(call).parameters["capacity"].default == 7
+    assert (call(1), call(1, capacity=8, linger_ms=2)) == ({"capacity": 7}, {"capacity": 8, "linger_ms": 2})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timeout_ms", -5),
+        ("timeout_ms", None),
+        ("capacity", 0),
+        ("capacity", "many"),
+        ("read_ahead", -1),
+        ("output_mode", "sorted"),
+        ("on_error", "ignore"),
+        ("on_error", None),
+        ("concurrency", 0),
+        ("concurrency", True),
+        ("pool_size", 0),
+        ("max_batch_size", 1.5),
+        ("linger_ms", -1),
+        ("remember", -1),
+        ("remember", 1.5),
+        ("remember", True),
+        ("remember", None),
+    ],
+)
+def test_an_option_out_of_its_range_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
+        options(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("retry", 3), ("rate_limit", 100), ("dead_letter", "log"), ("dedupe_by", "key"), ("combine", 1)],
+)
+def test_an_option_of_another_kind_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} is {value!r}; give"):
+        options(**{name: value})
+
+
+@pytest.mark.parametrize("remember_ms", [0, -1, float("nan")])
+def test_a_time_to_live_that_makes_no_sense_is_refused(remember_ms: Any) -> None:
+    with pytest.raises(ValueError, match="remember_ms is"):
+        options(remember=1, remember_ms=remember_ms)
+
+
+def test_a_time_to_live_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="remember_ms is 5, but remember is 0"):
+        options(remember_ms=5)
+
+
+def test_options_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"timeout_ms is 0; .* retries"):
+        options(timeout_ms=0, retry=RetryStrategy.fixed_delay(1, 10, retry_on_exception=OSError))
+    with pytest.raises(ValueError, match="dead_letter is for captured errors"):
+        options(on_error="drop", dead_letter=print)
+    with pytest.raises(ValueError, match="give dedupe_by"):
+        options(remember=1, dedupe_by=None)
+
+
+def test_options_travel() -> None:
+    given = options(rate_limit=RateLimit(5), retry=RetryStrategy.fixed_delay(2, 10, retry_on_exception=OSError))
+
+    assert pickle.loads(pickle.dumps(given)) == given
+    assert AsyncOptions(**given.arguments()) == given
