@@ -21,7 +21,7 @@ from dispatcher.config import MetricsConfig
 from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.errors import ConfigError
 from dispatcher.service import Service
-from dispatcher.stats import Histogram
+from dispatcher.util.prometheus import RegistryCollectors, add_histogram
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +143,9 @@ class DispatcherCollector(Collector):
         )
         for name, dispatcher in dispatchers.items():
             if dispatcher.measures_times:
-                _add_histogram(queue, name, dispatcher.queue_time)
-                _add_histogram(handling, name, dispatcher.handling_time)
-                _add_histogram(latency, name, dispatcher.mailbox_latency)
+                add_histogram(queue, [name], dispatcher.queue_time)
+                add_histogram(handling, [name], dispatcher.handling_time)
+                add_histogram(latency, [name], dispatcher.mailbox_latency)
         yield from (queue, handling, latency)
 
     def _accepted_so_far(self, dispatcher: AsyncDispatcher) -> int:
@@ -181,13 +181,7 @@ def _of_journals(dispatchers: dict[str, AsyncDispatcher]) -> Iterator[Metric]:
     yield from (written, frames, syncs, segments, outstanding, failed)
 
 
-def _add_histogram(family: HistogramMetricFamily, name: str, histogram: Histogram) -> None:
-    buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in histogram.buckets()]
-    family.add_metric([name], buckets=buckets, sum_value=histogram.total_ns / 1e9)
-
-
-_collectors: weakref.WeakKeyDictionary[CollectorRegistry, DispatcherCollector] = weakref.WeakKeyDictionary()
-_collectors_lock = threading.Lock()
+_collectors = RegistryCollectors(DispatcherCollector)
 
 
 def register_metrics(
@@ -199,11 +193,7 @@ def register_metrics(
 
     Of a group, or a MultiDispatcher, each partition is shown by its own name.
     """
-    with _collectors_lock:
-        collector = _collectors.get(registry)
-        if collector is None:
-            collector = _collectors[registry] = DispatcherCollector()
-            registry.register(collector)
+    collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):
         collector.add(each, sources)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import REGISTRY, Collector
+from prometheus_client.registry import REGISTRY
+
+from dispatcher.util.prometheus import NamedCollector, RegistryCollectors
 
 
 class LookupMetrics:
@@ -61,24 +61,11 @@ _GAUGES = {
 }
 
 
-class _LookupCollector(Collector):
+class _LookupCollector(NamedCollector[LookupMetrics]):
     """The lookups of one registry, told apart by the label `table`. Any thread."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # leaf lock
-        self._metrics: weakref.WeakValueDictionary[str, LookupMetrics] = weakref.WeakValueDictionary()
-
-    def add(self, table: str, metrics: LookupMetrics) -> None:
-        with self._lock:
-            self._metrics[table] = metrics
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing to check in advance: the names are this module's own."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
-        with self._lock:
-            present = dict(self._metrics.items())
+        present = self.present()
         for field, (name, text) in _COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=["table"])
             for table, metrics in present.items():
@@ -91,8 +78,7 @@ class _LookupCollector(Collector):
             yield gauge
 
 
-_collectors: weakref.WeakKeyDictionary[CollectorRegistry, _LookupCollector] = weakref.WeakKeyDictionary()
-_collectors_lock = threading.Lock()
+_collectors = RegistryCollectors(_LookupCollector)
 
 
 def register_lookup_metrics(metrics: LookupMetrics, table: str, registry: CollectorRegistry = REGISTRY) -> None:
@@ -100,9 +86,4 @@ def register_lookup_metrics(metrics: LookupMetrics, table: str, registry: Collec
 
     The next one of the same `table` takes its place.
     """
-    with _collectors_lock:
-        collector = _collectors.get(registry)
-        if collector is None:
-            collector = _collectors[registry] = _LookupCollector()
-            registry.register(collector)
-    collector.add(table, metrics)
+    _collectors.of(registry).add(table, metrics)

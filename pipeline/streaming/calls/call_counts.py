@@ -6,15 +6,14 @@ two of them may be apart by the calls that were counted between the two reads.
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import REGISTRY, Collector
+from prometheus_client.registry import REGISTRY
 
 from dispatcher import stats
+from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
 _COUNTERS = {
     "calls": "Calls begun, each attempt for itself.",
@@ -151,26 +150,13 @@ class CallMetrics:
         self.call_time.merge(other.call_time)
 
 
-class CallMetricsCollector(Collector):
+class _CallMetricsCollector(NamedCollector[CallMetrics]):
     """The metrics of all operators of one registry, told apart by the label `operator`. Any thread."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # leaf lock
-        self._metrics: weakref.WeakValueDictionary[str, CallMetrics] = weakref.WeakValueDictionary()  # under _lock
-
-    def add(self, operator: str, metrics: CallMetrics) -> None:
-        with self._lock:
-            self._metrics[operator] = metrics
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing to check in advance: the names are this module's own."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
-        with self._lock:
-            operators = dict(self._metrics.items())  # items: holds each before it is told, so none is gone
+        operators = self.present()
         for field, text in _COUNTERS.items():
-            counter = CounterMetricFamily(_counter_name(field), text, labels=["operator"])
+            counter = CounterMetricFamily(f"async_{field}", text, labels=["operator"])
             for operator, metrics in operators.items():
                 counter.add_metric([operator], getattr(metrics, field))
             yield counter
@@ -181,22 +167,12 @@ class CallMetricsCollector(Collector):
         call_time = HistogramMetricFamily("async_call_seconds", "Time of a call, each attempt.", labels=["operator"])
         for operator, metrics in operators.items():
             in_flight.add_metric([operator], metrics.in_flight)
-            _add_histogram(queue_wait, operator, metrics.queue_wait)
-            _add_histogram(call_time, operator, metrics.call_time)
+            add_histogram(queue_wait, [operator], metrics.queue_wait)
+            add_histogram(call_time, [operator], metrics.call_time)
         yield from (in_flight, queue_wait, call_time)
 
 
-def _counter_name(field: str) -> str:
-    return f"async_{field}"
-
-
-def _add_histogram(family: HistogramMetricFamily, operator: str, histogram: Histogram) -> None:
-    buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in histogram.buckets()]
-    family.add_metric([operator], buckets=buckets, sum_value=histogram.sum_s)
-
-
-_collectors: weakref.WeakKeyDictionary[CollectorRegistry, CallMetricsCollector] = weakref.WeakKeyDictionary()
-_collectors_lock = threading.Lock()
+_collectors = RegistryCollectors(_CallMetricsCollector)
 
 
 def register_call_metrics(metrics: CallMetrics, operator: str, registry: CollectorRegistry | None = None) -> None:
@@ -205,10 +181,4 @@ def register_call_metrics(metrics: CallMetrics, operator: str, registry: Collect
     Any thread; repeating it is harmless. Metrics that come under a name in use take the place of those before. The
     registry does not keep them: once nobody refers to them any more they are gone from the page.
     """
-    registry = REGISTRY if registry is None else registry
-    with _collectors_lock:
-        collector = _collectors.get(registry)
-        if collector is None:
-            collector = _collectors[registry] = CallMetricsCollector()
-            registry.register(collector)
-    collector.add(operator, metrics)
+    _collectors.of(REGISTRY if registry is None else registry).add(operator, metrics)
