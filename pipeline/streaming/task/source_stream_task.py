@@ -210,7 +210,7 @@ class SourceStreamTask(StreamTask):
             if (
                 self._reason is FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN
             ):  # written before the source was told to stop
-                self._stop_loop()
+                self._control.stop_loop()
         elif self.is_cancelled and _was_interrupted(error):
             cancelled = TaskCancelledError(f"{self.name} was cancelled")
             cancelled.__cause__ = error

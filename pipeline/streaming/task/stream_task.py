@@ -13,12 +13,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Final
 
+from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import (
+    MAX_PRIORITY,
     IdleTimer,
     MailboxController,
     MailboxProcessor,
+    MailOptions,
     SystemProcessingTimeService,
     TimerService,
 )
@@ -43,7 +47,7 @@ _MORE: Final = InputStatus.MORE_AVAILABLE
 _NOTHING: Final = InputStatus.NOTHING_AVAILABLE
 
 
-class StreamTask(TaskControl):
+class StreamTask:
     """Reads `input`, feeds the head of the `operators`, and gives what the last of them emits to `output`.
 
     `operators`: a factory, or several, the head first. Each is called with an OperatorContext when the task starts:
@@ -74,12 +78,13 @@ class StreamTask(TaskControl):
                 f"checkpoint_interval_ms is {checkpoint_interval_ms} with checkpoint_storage={checkpoint_storage}; "
                 "it has to be 1 or more, and needs a storage"
             )
-        super().__init__(name)
+        self.name = name
         self.recovery: Recovery | None = None
         """What is done again; None if there was no checkpoint. Known after `restore`, or once `run` opens operators."""
         self.records_out = 0  # given to the output, in this run and those it continues; mailbox thread writes, all read
         self.idle_timer = IdleTimer()
         """How long there was nothing to read, or no room for it. Any thread may read its `total_ns`."""
+        self._control = TaskControl(name)  # any thread
         self._input = input  # mailbox thread only, as all that has no comment of its own
         self._factories = [operators] if callable(operators) else list(operators)
         self._output = output if isinstance(output, StreamTaskOutput) else CallableOutput(output)
@@ -99,6 +104,70 @@ class StreamTask(TaskControl):
         self._reason = FinishingReason.END_OF_DATA
         self._is_stopping = False
         self._stop_requests: list[CheckpointRequest] = []  # done with the last checkpoint
+
+    # ------------------------------------------------------------------------------------------- for every thread
+
+    @property
+    def state(self) -> TaskState:
+        return self._control.state
+
+    @property
+    def is_running(self) -> bool:
+        return self._control.state is TaskState.RUNNING
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._control.is_cancelled
+
+    def cancel(self) -> None:
+        """End the task soon, without a last checkpoint: `run` raises TaskCancelledError. Once only; does not block.
+
+        A task that has ended does not care. What the mailbox thread does now is finished first: Python has no
+        interrupt. Where it waits for mail, in the loop or in an operator's yield, it stops at once.
+        """
+        self._control.cancel()
+
+    def report_error(self, error: BaseException) -> None:
+        """Fail the task with an error of another thread: `run` raises it. Does not block.
+
+        Of a task that has ended, the error goes to the log.
+        """
+        self._control.report_error(error)
+
+    def trigger_checkpoint(self, *, unaligned: bool = False) -> Future[int]:
+        """Take a checkpoint between two mails; gives its id once it is stored. Does not block.
+
+        `unaligned`: before all other mail. Neither kind interrupts an operator that yields. A task that has not started
+        takes it when it runs.
+
+        The future fails with CheckpointError if the checkpoint fails, or the task ends before it is taken.
+        """
+        options = MailOptions.URGENT if unaligned else MailOptions.DEFAULT
+        return self._control.request(lambda request: self._of_run()[2].perform(request.future), options)
+
+    def stop_with_savepoint(self, *, drain: bool = False) -> Future[int]:
+        """Stop reading, take a savepoint, and end; gives the savepoint's id. Does not block.
+
+        Without `drain`, what operators have in hand becomes part of the savepoint, and the task goes on from there when
+        it is run again. With `drain` it is as if the input had ended: there is nothing left to go on with.
+
+        The future fails with CheckpointError if there is no savepoint.
+        """
+        reason = FinishingReason.STOP_WITH_SAVEPOINT_DRAIN if drain else FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN
+        return self._control.request(lambda request: self._stop_with(reason, request))
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the operators that have `notify_checkpoint_complete`, by a mail of MAX_PRIORITY. Does not block.
+
+        The task does this for the checkpoints it has stored; here others may, that copy them elsewhere.
+        """
+
+        def send(processor: MailboxProcessor) -> None:
+            executor = processor.mailbox_executor(MAX_PRIORITY)
+            with suppress(RejectedExecutionError):  # the task has ended
+                executor.execute(lambda: self._notify(checkpoint_id), "checkpoint %s is complete", checkpoint_id)
+
+        self._control.send(send)
 
     # ------------------------------------------------------------------------------------------------- the run
 
@@ -132,15 +201,15 @@ class StreamTask(TaskControl):
             Exception: what input, operators and output raised, or another thread reported.
         """
         processor = MailboxProcessor(self._process_input)
-        self._start_with(processor)
+        self._control.start_with(processor)
         failure: BaseException | None = None
         try:
-            self._check_cancelled()
+            self._control.check_cancelled()
             self.restore()
             if self.recovery is None or not self.recovery.is_finished:
                 self._prepare(processor)
                 processor.run_mailbox_loop()
-                self._check_cancelled()
+                self._control.check_cancelled()
                 self._end(processor)
         except BaseException as error:
             failure = error
@@ -181,7 +250,7 @@ class StreamTask(TaskControl):
         rooms = (chain.availability, output_room)
         self._availabilities = tuple(dict.fromkeys(room for room in rooms if room is not None))
         chain.open()
-        self._check_cancelled()
+        self._control.check_cancelled()
         self._checkpoints.start_periodic()
 
     def _make_output(self) -> tuple[ElementOutput, AvailabilityProvider | None]:
@@ -214,7 +283,7 @@ class StreamTask(TaskControl):
             self._suspend_until(controller, self._input.available())
         else:
             self._is_stopping = True  # a savepoint that is asked for from now on is one of the end
-            self._stop_loop()
+            self._control.stop_loop()
 
     def _suspend_until(self, controller: MailboxController, available: Future[None] | None) -> None:
         """Run mail only until `available` completes. An error of it fails the task."""
@@ -230,16 +299,12 @@ class StreamTask(TaskControl):
         self.idle_timer.mark_start()
         suspension = controller.suspend_default_action(self.idle_timer)
         available.add_done_callback(resume)
-        if self._of_run()[0].is_default_action_available():  # resumed here and now
+        if self._control.processor.is_default_action_available():  # resumed here and now
             self.idle_timer.mark_end()
-
-    def _stop_loop(self) -> None:
-        """Let the loop end when the mail that runs now has ended. Any thread."""
-        self._of_run()[0].all_actions_completed()
 
     def _stop_reading(self, reason: FinishingReason) -> None:
         """Hook: a savepoint is to be taken. Read no more, and let the loop end."""
-        self._stop_loop()
+        self._control.stop_loop()
 
     def _end_of_data(self, feed: ElementOutput) -> None:
         """Hook: all has been read, the operators have not ended yet."""
@@ -254,7 +319,7 @@ class StreamTask(TaskControl):
             chain.end_input()
         processor.prepare_close()
         processor.drain()
-        self._check_cancelled()
+        self._control.check_cancelled()
         # Whoever asked for a savepoint while the input came to its end by itself gets one of the end.
         checkpoint_id = checkpoints.perform_last(is_savepoint=bool(self._stop_requests), is_finished=is_finished)
         for request in self._stop_requests:
@@ -287,7 +352,7 @@ class StreamTask(TaskControl):
                     first.add_note(f"and at the end {error!r}")
         for request in self._stop_requests:
             request.refuse(f"the task ended before it was taken: {first!r}")
-        self._ended_with(first)
+        self._control.end_with(first)
         if failure is None and first is not None:
             raise first
 
@@ -305,9 +370,6 @@ class StreamTask(TaskControl):
             is_savepoint=is_savepoint,
             is_finished=is_finished,
         )
-
-    def _perform_checkpoint(self, future: Future[int]) -> None:
-        self._of_run()[2].perform(future)
 
     def _stop_with(self, reason: FinishingReason, request: CheckpointRequest) -> None:
         if self._storage is None:
@@ -329,7 +391,6 @@ class StreamTask(TaskControl):
             self._of_run()[1].notify_checkpoint_complete(checkpoint_id)
 
     def _of_run(self) -> tuple[MailboxProcessor, OperatorChain, TaskCheckpoints]:
-        assert self._processor is not None
         assert self._chain is not None
         assert self._checkpoints is not None
-        return self._processor, self._chain, self._checkpoints
+        return self._control.processor, self._chain, self._checkpoints

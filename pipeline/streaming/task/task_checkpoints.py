@@ -26,14 +26,14 @@ class CheckpointRequest:
     If its task ends first, the mailbox cancels it.
     """
 
-    def __init__(self, task: str, perform: Callable[[Future[int]], None]) -> None:
+    def __init__(self, task: str, perform: Callable[[CheckpointRequest], None]) -> None:
         self._task = task
         self._perform = perform
         self.future: Future[int] = Future()
         self.future.set_running_or_notify_cancel()  # the work is not to be taken back: it may have begun
 
     def __call__(self) -> None:
-        self._perform(self.future)
+        self._perform(self)
 
     def cancel(self) -> bool:
         return self.refuse("the task ended before it was taken")

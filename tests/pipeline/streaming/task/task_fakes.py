@@ -292,5 +292,5 @@ def mailbox_turn(task: StreamTask, action: Callable[[], Any] = lambda: None) -> 
         except BaseException as error:
             done.set_exception(error)
 
-    task._with_processor(lambda processor: processor.main_mailbox_executor.execute(run, "a turn of the test"))
+    task._control.send(lambda processor: processor.main_mailbox_executor.execute(run, "a turn of the test"))
     return done.result(TIMEOUT_S)
