@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from pyspark import TaskContext
 
-from dispatcher.errors import DispatcherError
+from pipeline.spark.errors import AsyncIOError
 from pipeline.streaming.errors import AsyncOperatorError, describe, quoted
 
 _INDENT: Final = "  "
@@ -24,7 +24,7 @@ _OWN_PACKAGES: Final = tuple(str(Path(__file__).parents[2] / name) + "/" for nam
 _LIBRARIES: Final = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-class AsyncTaskError(DispatcherError):
+class AsyncTaskError(AsyncIOError):
     """A Spark task has failed for one row, or could not open the user's function. The driver sees its text alone."""
 
 

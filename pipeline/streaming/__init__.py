@@ -14,18 +14,22 @@ from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError, RetryAfter
-from pipeline.streaming.options import AsyncOptions
-from pipeline.streaming.task.checkpoint_format import CheckpointError, JsonSerializer, PickleSerializer
-from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
-from pipeline.streaming.task.inputs import InputClosedError, InputStatus, IterableInput, QueueInput, StreamTaskInput
-from pipeline.streaming.task.source_stream_task import (
-    MAX_WATERMARK,
-    Source,
-    SourceContext,
+from pipeline.streaming.errors import (
+    AsyncOperatorError,
+    AsyncTimeoutError,
+    CapturedError,
+    CheckpointError,
+    InputClosedError,
+    RetryAfter,
     SourceInterruptedError,
-    SourceStreamTask,
+    StreamingError,
+    TaskCancelledError,
 )
+from pipeline.streaming.options import AsyncOptions
+from pipeline.streaming.task.checkpoint_format import JsonSerializer, PickleSerializer
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
+from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput, StreamTaskInput
+from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, Source, SourceContext, SourceStreamTask
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import (
     AvailabilityProvider,
@@ -34,7 +38,7 @@ from pipeline.streaming.task.task_chain import (
     StreamOperator,
     StreamTaskOutput,
 )
-from pipeline.streaming.task.task_control import FinishingReason, TaskCancelledError, TaskState
+from pipeline.streaming.task.task_control import FinishingReason, TaskState
 from pipeline.streaming.task.task_operators import async_wait_operator
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
 
@@ -79,6 +83,7 @@ __all__ = [
     "StreamTask",
     "StreamTaskInput",
     "StreamTaskOutput",
+    "StreamingError",
     "TaskCancelledError",
     "TaskState",
     "UnorderedStreamElementQueue",

@@ -1,8 +1,14 @@
-"""What can go wrong with an asynchronous call, and what is kept of it.
+"""What can go wrong with stream tasks and asynchronous calls, and what is kept of it.
 
     DispatcherError
-      AsyncTimeoutError     service: a call was not answered within the operator's timeout (is a TimeoutError, too)
-      AsyncOperatorError    user's function or service: a record failed, and with it the task
+      StreamingError              catch this for all of them
+        AsyncTimeoutError         service: a call was not answered in time (is a TimeoutError, too)
+        AsyncOperatorError        user's function or service: a record failed, and with it the task
+        CheckpointError           the folder, or what a value is: a checkpoint cannot be taken, stored or restored
+          DamagedCheckpointError  the disk, or whoever changed the file
+        InputClosedError          user: a producer comes too late
+        SourceInterruptedError    nobody: tells a source that its task is over
+        TaskCancelledError        nobody: the task was cancelled
 
 A RetryAfter is no error of ours: a user's function raises it to say when the service wants to be called again.
 """
@@ -17,7 +23,11 @@ from dispatcher.errors import DispatcherError
 _QUOTED_CHARACTERS = 500
 
 
-class AsyncTimeoutError(DispatcherError, TimeoutError):
+class StreamingError(DispatcherError):
+    """Base class of what stream tasks and their operators raise."""
+
+
+class AsyncTimeoutError(StreamingError, TimeoutError):
     """A call, with all its attempts, was not answered in time."""
 
     def __init__(self, timeout_ms: float | None = None, attempts: int = 1) -> None:
@@ -35,7 +45,7 @@ class AsyncTimeoutError(DispatcherError, TimeoutError):
         )
 
 
-class AsyncOperatorError(DispatcherError):
+class AsyncOperatorError(StreamingError):
     """A record's call failed for good, and `on_error` says that this fails the task. Raised `from` the call's error."""
 
     def __init__(self, operator: str, value: object, cause: BaseException, attempts: int) -> None:
@@ -51,6 +61,26 @@ class AsyncOperatorError(DispatcherError):
             f"{self.operator}: could not complete the element {quoted(self.value)}{tried}: {describe(self.cause)}. "
             'To go on without it, set on_error to "drop", "capture" or a function.'
         )
+
+
+class CheckpointError(StreamingError):
+    """A checkpoint cannot be taken, stored or restored."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint's file is not what was written: cut off, or changed."""
+
+
+class InputClosedError(StreamingError):
+    """A producer put something into an input that has been ended, or whose task is over."""
+
+
+class SourceInterruptedError(StreamingError):
+    """The task of a source is over: the source's `run` is to end, and need not do anything with this error."""
+
+
+class TaskCancelledError(StreamingError):
+    """A task was cancelled before it had processed all of its input."""
 
 
 class RetryAfter(Exception):

@@ -10,24 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from dispatcher.errors import DispatcherError
-
-
-class UnsupportedTypeError(DispatcherError, TypeError):
-    """A column has a type of which Python has no values, or Arrow no form."""
-
-    def __init__(self, what: str, column: str, data_type: str) -> None:
-        self.what = what
-        self.column = column
-        self.data_type = data_type
-        super().__init__(what, column, data_type)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.what}: the column {self.column} is of the type {self.data_type}, which does not cross to Python. "
-            "Cast it before, for example to a string or a number, or leave it out."
-        )
-
+from pipeline.spark.errors import UnsupportedTypeError
 
 _SIMPLE: dict[type[T.DataType], pa.DataType] = {
     T.NullType: pa.null(),

@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipeline.spark.async_io.result_values import Check, ResultSchemaError
+from pipeline.spark.async_io.result_values import Check
+from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming.calls.functions import (
     AnyFunction,
     as_results,

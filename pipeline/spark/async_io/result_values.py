@@ -15,30 +15,14 @@ from typing import Any, Final
 
 from pyspark.sql import types as T
 
-from dispatcher.errors import DispatcherError
 from pipeline.spark.async_io.arrow_types import TIME_TYPE
+from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming.errors import quoted
 
 Check = Callable[[Any], Any]
 
 _INTEGER_BITS: Final = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 _MAX_INTERVAL: Final = dt.timedelta(microseconds=2**63 - 1)
-
-
-class ResultSchemaError(DispatcherError, ValueError):
-    """A result of the user's function does not fit the schema. `column` is the path to the value, or "" for the row."""
-
-    wants_retry = False
-    """`retry_on_result` asks for another attempt all the same."""
-
-    def __init__(self, column: str, reason: str) -> None:
-        self.column = column
-        self.reason = reason
-        super().__init__(column, reason)
-
-    def __str__(self) -> str:
-        where = f"the column {self.column} of the result" if self.column else "the result"
-        return f"{where} does not fit the schema: {self.reason}"
 
 
 class _Misfit(Exception):

@@ -15,20 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from dispatcher.errors import DispatcherError
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
 
 FORMAT: Final = "stream-task-checkpoint"
 VERSION: Final = 1
 _ATOMS: Final = frozenset((type(None), bool, int, float, str))
-
-
-class CheckpointError(DispatcherError):
-    """A checkpoint cannot be taken, stored or restored."""
-
-
-class DamagedCheckpointError(CheckpointError):
-    """A checkpoint's file is not what was written: cut off, or changed."""
 
 
 class Serializer(Protocol):

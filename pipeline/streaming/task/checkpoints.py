@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from pipeline.streaming.elements import StreamElement
+from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
 from pipeline.streaming.task.checkpoint_format import (
     Checkpoint,
-    CheckpointError,
-    DamagedCheckpointError,
     JsonSerializer,
     PickleSerializer,
     Serializer,

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from dispatcher.errors import DispatcherError
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.checkpoint_format import CheckpointError, elements_from_lists, elements_to_lists
+from pipeline.streaming.errors import CheckpointError, InputClosedError
+from pipeline.streaming.task.checkpoint_format import elements_from_lists, elements_to_lists
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -41,10 +41,6 @@ _END: Final = InputStatus.END_OF_INPUT
 AVAILABLE: Final[Future[None]] = Future()
 """Completed: for those that are available now."""
 AVAILABLE.set_result(None)
-
-
-class InputClosedError(DispatcherError):
-    """A producer put something into an input that has been ended, or whose task is over."""
 
 
 class StreamTaskInput(Protocol):

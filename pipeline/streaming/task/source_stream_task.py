@@ -19,12 +19,12 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from dispatcher.errors import DispatcherError
 from dispatcher.mailbox import MailboxProcessor, TimerService
 from pipeline.streaming.elements import StreamRecord, Watermark
-from pipeline.streaming.task.checkpoints import CheckpointError, CheckpointStorage
+from pipeline.streaming.errors import CheckpointError, SourceInterruptedError, TaskCancelledError
+from pipeline.streaming.task.checkpoints import CheckpointStorage
 from pipeline.streaming.task.inputs import ElementOutput, QueueInput
-from pipeline.streaming.task.stream_task import FinishingReason, StreamTask, TaskCancelledError
+from pipeline.streaming.task.stream_task import FinishingReason, StreamTask
 from pipeline.streaming.task.task_chain import OperatorFactory, StreamTaskOutput
 
 log = logging.getLogger(__name__)
@@ -33,10 +33,6 @@ T = TypeVar("T")
 
 MAX_WATERMARK: Final = Watermark(2**63 - 1)
 """Emitted at the end of a source: whatever waits for an event time need not wait any more."""
-
-
-class SourceInterruptedError(DispatcherError):
-    """The task of a source is over: the source's `run` is to end, and need not do anything with this error."""
 
 
 class SourceContext(Generic[T]):

@@ -27,6 +27,7 @@ from dispatcher.mailbox import (
     TimerService,
 )
 from pipeline.streaming.elements import StreamElement, StreamRecord
+from pipeline.streaming.errors import TaskCancelledError
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
 from pipeline.streaming.task.inputs import ElementOutput, InputStatus, StreamTaskInput
 from pipeline.streaming.task.task_chain import (
@@ -37,7 +38,7 @@ from pipeline.streaming.task.task_chain import (
     StreamTaskOutput,
 )
 from pipeline.streaming.task.task_checkpoints import CheckpointRequest, TaskCheckpoints
-from pipeline.streaming.task.task_control import FinishingReason, TaskCancelledError, TaskControl, TaskState
+from pipeline.streaming.task.task_control import FinishingReason, TaskControl, TaskState
 
 __all__ = ["FinishingReason", "StreamTask", "TaskCancelledError", "TaskState"]
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, MailboxTimeService, ProcessingTimeService
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.checkpoint_format import CheckpointError
+from pipeline.streaming.errors import CheckpointError
 from pipeline.streaming.task.inputs import ElementOutput
 
 

@@ -12,7 +12,8 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MAX_PRIORITY, MailboxExecutor, MailboxProcessor, MailboxTimeService, TimerService
-from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointError, CheckpointStorage
+from pipeline.streaming.errors import CheckpointError
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,10 @@ from enum import Enum
 
 from dispatcher.errors import DispatcherError, MailboxClosedError, RejectedExecutionError
 from dispatcher.mailbox import MailboxProcessor, MailOptions
+from pipeline.streaming.errors import TaskCancelledError
 from pipeline.streaming.task.task_checkpoints import CheckpointRequest
 
 log = logging.getLogger(__name__)
-
-
-class TaskCancelledError(DispatcherError):
-    """A task was cancelled before it had processed all of its input."""
 
 
 class TaskState(Enum):

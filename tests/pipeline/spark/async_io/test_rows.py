@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.arrow_types import UnsupportedTypeError, arrow_type, require_supported
-from pipeline.spark.async_io.result_values import ResultSchemaError, row_check
+from pipeline.spark.async_io.arrow_types import arrow_type, require_supported
+from pipeline.spark.async_io.result_values import row_check
 from pipeline.spark.async_io.results import BatchBounds, OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import RowReader, row_maker
+from pipeline.spark.errors import ResultSchemaError, UnsupportedTypeError
 from pipeline.streaming.errors import CapturedError
 
 BERLIN = ZoneInfo("Europe/Berlin")

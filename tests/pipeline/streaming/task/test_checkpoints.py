@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streaming.elements import StreamRecord, Watermark
+from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
 from pipeline.streaming.task.checkpoint_format import VERSION, decode, encode
 from pipeline.streaming.task.checkpoints import (
     Checkpoint,
-    CheckpointError,
     CheckpointStorage,
-    DamagedCheckpointError,
     JsonSerializer,
     PickleSerializer,
     Recovery,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.checkpoints import CheckpointError
-from pipeline.streaming.task.inputs import InputClosedError, InputStatus, IterableInput, QueueInput, StreamTaskInput
+from pipeline.streaming.errors import CheckpointError, InputClosedError
+from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput, StreamTaskInput
 
 from .task_fakes import TIMEOUT_S, values, wait_for
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streaming.elements import StreamElement, StreamRecord
-from pipeline.streaming.task.checkpoints import CheckpointError, CheckpointStorage
+from pipeline.streaming.errors import CheckpointError
+from pipeline.streaming.task.checkpoints import CheckpointStorage
 from pipeline.streaming.task.source_stream_task import (
     MAX_WATERMARK,
     SourceContext,

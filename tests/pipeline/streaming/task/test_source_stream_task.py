@@ -8,13 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.source_stream_task import (
-    MAX_WATERMARK,
-    SourceContext,
-    SourceInterruptedError,
-    SourceStreamTask,
-)
-from pipeline.streaming.task.stream_task import TaskCancelledError, TaskState
+from pipeline.streaming.errors import SourceInterruptedError, TaskCancelledError
+from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, SourceContext, SourceStreamTask
+from pipeline.streaming.task.stream_task import TaskState
 from pipeline.streaming.task.task_operators import async_wait_operator
 
 from .task_fakes import (

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pipeline.streaming.elements import StreamElement, StreamRecord
+from pipeline.streaming.errors import TaskCancelledError
 from pipeline.streaming.task.inputs import IterableInput, QueueInput
-from pipeline.streaming.task.stream_task import StreamTask, TaskCancelledError, TaskState
+from pipeline.streaming.task.stream_task import StreamTask, TaskState
 from pipeline.streaming.task.task_chain import OperatorContext
 from pipeline.streaming.task.task_operators import async_wait_operator
 

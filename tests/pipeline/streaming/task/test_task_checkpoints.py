@@ -12,7 +12,8 @@ import pytest
 
 from dispatcher.mailbox import ManualClock
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.checkpoints import CheckpointError, CheckpointStorage
+from pipeline.streaming.errors import CheckpointError
+from pipeline.streaming.task.checkpoints import CheckpointStorage
 from pipeline.streaming.task.inputs import IterableInput, QueueInput
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext, StreamTaskOutput

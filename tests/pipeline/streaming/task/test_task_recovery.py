@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.checkpoints import CheckpointError, CheckpointStorage
+from pipeline.streaming.errors import CheckpointError, TaskCancelledError
+from pipeline.streaming.task.checkpoints import CheckpointStorage
 from pipeline.streaming.task.inputs import InputStatus, IterableInput
-from pipeline.streaming.task.stream_task import StreamTask, TaskCancelledError, TaskState
+from pipeline.streaming.task.stream_task import StreamTask, TaskState
 from pipeline.streaming.task.task_chain import OperatorContext, StreamTaskOutput
 
 from .task_fakes import (
