@@ -13,8 +13,8 @@ from psycopg.pq import TransactionStatus
 from pipeline.lookup.decimals import ToDecimal
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.keys import KeyForm
+from pipeline.lookup.postgres.access import PostgresAccess
 from pipeline.lookup.postgres.queries import lookup_query, scan_query
-from pipeline.lookup.postgres.table import PostgresTable
 from pipeline.lookup.postgres.types import decimal_type
 from pipeline.lookup.schema import Key, LookupSchema, Row
 
@@ -32,11 +32,12 @@ class PostgresReader:
     """Looks up in one table. Loop thread only.
 
     A connection that was lost while it lay idle, as after a restart of the server, is replaced, and the query made
-    again; a new one that cannot be made, or is lost, is an error.
+    again; a new one that cannot be made, or is lost, is an error, which says why. (psycopg_pool connects behind the
+    scenes: whoever waits for a connection to a server that is away learns after a timeout that there is none.)
     """
 
-    def __init__(self, table: PostgresTable, schema: LookupSchema) -> None:
-        self._table = table
+    def __init__(self, access: PostgresAccess, schema: LookupSchema) -> None:
+        self._access = access
         self._schema = schema
         self._key_form = KeyForm(schema.key)
         self._decimals = {
@@ -44,10 +45,10 @@ class PostgresReader:
             for at, column in enumerate(schema.values)
             if (found := decimal_type(column)) is not None
         }
-        self._lookup_query = lookup_query(table.parts, schema)
-        self._scan_query = scan_query(table.parts, schema)
-        self.parallelism = table.max_connections
-        self._turns = asyncio.Semaphore(table.max_connections)  # one for each connection that works
+        self._lookup_query = lookup_query(access.parts, schema)
+        self._scan_query = scan_query(access.parts, schema)
+        self.parallelism = access.max_connections
+        self._turns = asyncio.Semaphore(access.max_connections)  # one for each connection that works
         self._idle: list[_Connection] = []  # loop thread only; the last used is the next to be used
         self._all: set[_Connection] = set()  # loop thread only; those that are open
         self._closed = False  # loop thread only
@@ -68,7 +69,7 @@ class PostgresReader:
 
         found: dict[Key, list[Row]] = {}
         failed: dict[Key, Exception] = {}
-        with self._table.told({}):
+        with self._access.translated_errors({}):
             async with self._turns:
                 connection, answer = await self._on_idle_or_new(ask)
                 self._settle(connection)
@@ -86,7 +87,7 @@ class PostgresReader:
             await connection.execute(self._scan_query)
 
         width = len(self._schema.key)
-        with self._table.told({}):
+        with self._access.translated_errors({}):
             async with self._turns:
                 connection, _ = await self._on_idle_or_new(begin)
                 try:
@@ -121,7 +122,7 @@ class PostgresReader:
 
     async def _answer(self, connection: _Connection, work: _Work[T]) -> T:
         """Do the work, in time. After an error of any kind the connection is settled."""
-        timeout_s = self._table.query_timeout_s
+        timeout_s = self._access.query_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 return await work(connection)
@@ -133,7 +134,8 @@ class PostgresReader:
         except TimeoutError:
             self._discard(connection)
             raise TableUnavailableError(
-                f"{self._table.name}: no answer within {timeout_s:g} s (query_timeout_s). Is there an index on the key?"
+                f"{self._access.name}: no answer within {timeout_s:g} s (query_timeout_s). Is there an index on the "
+                "key?"
             ) from None
         except BaseException:
             # Cancelled, perhaps in the middle of an answer: nobody else may read the rest of it.
@@ -141,14 +143,14 @@ class PostgresReader:
             raise
 
     async def _connect(self) -> _Connection:
-        settings = self._table.connection_settings()
-        with self._table.told(settings):
+        settings = self._access.connection_settings()
+        with self._access.translated_errors(settings):
             connection = await psycopg.AsyncConnection.connect(
-                **settings, autocommit=True, prepare_threshold=self._table.prepare_threshold
+                **settings, autocommit=True, prepare_threshold=self._access.prepare_threshold
             )
         if self._closed:
             connection.pgconn.finish()
-            raise TableUnavailableError(f"{self._table.name}: the lookup is closed.")
+            raise TableUnavailableError(f"{self._access.name}: the lookup is closed.")
         self._all.add(connection)
         await self._answer(connection, _begin_session)
         return connection
@@ -176,8 +178,8 @@ class PostgresReader:
             except ValueError:
                 column = self._schema.values[at]
                 raise LookupTableError(
-                    f"{self._table.name}: the column {column.name!r} is read as {column.type}, but holds {values[at]}. "
-                    "Make a view that casts it."
+                    f"{self._access.name}: the column {column.name!r} is read as {column.type}, but holds "
+                    f"{values[at]}. Make a view that casts it."
                 ) from None
         return tuple(values)
 

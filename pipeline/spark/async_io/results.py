@@ -96,7 +96,6 @@ class ResultWriter:
         )
         self._builders = [_builder(field.dataType) for field in columns.schema.fields]
         self._captures = columns.error_name is not None
-        self._has_metrics = columns.metrics_name is not None
         self._error_check: Check = row_check(columns.error_type(), time_zone)
         self._error_builder = _builder(columns.error_type())
         self._metrics_builder = _builder(columns.metrics_type) if columns.metrics_type is not None else None
