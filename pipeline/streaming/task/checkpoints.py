@@ -14,8 +14,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
+from dispatcher.util.files import FileLock, replace_file
 from pipeline.streaming.elements import StreamElement
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
 from pipeline.streaming.task.checkpoint_format import (
@@ -26,11 +27,6 @@ from pipeline.streaming.task.checkpoint_format import (
     decode,
     encode,
 )
-
-try:
-    import fcntl
-except ImportError:  # not POSIX: nobody keeps two tasks apart there
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "Checkpoint",
@@ -97,7 +93,7 @@ class CheckpointStorage:
         self._folder = Path(folder)
         self._keep = keep
         self._serializer = serializer or JsonSerializer()
-        self._lock_file: IO[bytes] | None = None  # locked while a task runs; by that task's mailbox thread only
+        self._lock: FileLock | None = None  # held while a task runs; by that task's mailbox thread only
 
     @property
     def folder(self) -> Path:
@@ -110,25 +106,19 @@ class CheckpointStorage:
             CheckpointError: another task, of this or another process, has it.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        lock_file = (self._folder / "lock").open("ab")
         try:
-            if fcntl is not None:
-                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException as error:
-            lock_file.close()
-            if not isinstance(error, BlockingIOError):
-                raise
+            self._lock = FileLock(self._folder / "lock")
+        except BlockingIOError as error:
             raise CheckpointError(
                 f"another running task has its checkpoints in {self._folder}. "
                 "Wait until it has ended, or give each task a folder of its own."
             ) from error
-        self._lock_file = lock_file
 
     def release(self) -> None:
         """Give the folder back. Any number of times."""
-        if self._lock_file is not None:
-            self._lock_file.close()
-            self._lock_file = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def next_id(self) -> int:
         """An id above all those in the folder, whole or not."""
@@ -154,13 +144,7 @@ class CheckpointStorage:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{'savepoint' if is_savepoint else 'checkpoint'}-{checkpoint_id:08d}"
-        part = path.with_suffix(".part")
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        _sync_folder(self._folder)
+        replace_file(path, data, draft=path.with_suffix(".part"))
         self._remove_old()
         return path
 
@@ -219,14 +203,3 @@ class CheckpointStorage:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 log.warning("%s is not needed any more and cannot be removed: %s", path, error)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a rename to the disk; without this, a power failure may undo it."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
