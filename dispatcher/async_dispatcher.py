@@ -95,8 +95,12 @@ class AsyncDispatcher(DispatcherView):
         self._codec = EventCodec(name)
         self._writes_ahead = journal is not None and journal.config.write_ahead
         if journal is not None:
-            journal.on_failure = self._on_journal_failure
-            journal.on_flush_due = lambda: self._queue.wake()
+            # Virtual time stands still while anything is queued, so an event's times are all the same moment.
+            journal.attach(
+                virtual=clock_ns is not None,
+                on_failure=self._on_journal_failure,
+                on_flush_due=lambda: self._queue.wake(),
+            )
 
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = TaskMailbox(self._thread)

@@ -17,7 +17,8 @@ from types import FrameType
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.journal.writer import JournalWriter, describe, encode_payload
+from dispatcher.journal.format.texts import describe, encode_payload
+from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.monitor import SIZE_STEP
@@ -71,9 +72,6 @@ class BatchDispatching:
         self._types = routes.routes
         self.journal = journal
         self._clock_ns = clock_ns
-        if journal is not None:
-            # Virtual time stands still while anything is queued, so an event's times are all the same moment.
-            journal.virtual = clock_ns is not None
         self._unix_offset_ns = time_ns() - perf_counter_ns()  # real time that never runs backwards
         self._on_empty = on_empty
         self._on_error = on_error
@@ -320,7 +318,9 @@ class BatchDispatching:
                 except Exception as unreadable:  # of a property, or a __str__: the event still counts
                     entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
                 redelivered = 0 < accepted_seq <= self.redelivered_upto
-                rows.append((kind, entity, payload, at, queue_ns, handling_ns, error, accepted_seq, redelivered))
+                rows.append(
+                    (kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered)
+                )  # an EventRow
                 if finished_ns >= flush_due_ns:
                     journal.flush()
                     flush_due_ns = journal.flush_due_ns

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dispatcher.journal.format.columns import encode_rows
+from dispatcher.journal.format.schema import EventRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, read_summary, segments
 from statemachines.resourcemanager import Replay
 from statemachines.simulation.workload import read_workload
@@ -73,10 +74,10 @@ def close_segment(journal: Path, number: int, node: str) -> None:
     last = read_summary(segments(journal)[-1])
     assert last is not None
     payload = json.dumps({"node": node, "memory_mb": 1024})
-    row = (0, f"container of segment {number}", payload, 0, 0, 0, None, 0, False)
+    row = EventRow(kind=0, entity=f"container of segment {number}", payload=payload)
     kinds = [("rm", "RMContainerEventType", "START", "handled")]
     segment = SegmentFile(journal, number, last)
-    segment.append_rows(encode_rows([row], [], last.next_seq, kinds, []), 1, 0, 0, 0)
+    segment.append_rows(encode_rows([row], [], last.next_seq, kinds, []))
     segment.close(sync=False, recover_from=number + 1)
     Manifest(1, number, closed=True).write(journal, sync=False)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.columns import decode_rows, event_dicts, transition_dicts
+from dispatcher.journal.format.columns import decode_rows, row_dicts
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader
 from dispatcher.journal.format.schema import EVENTS, Table
 from dispatcher.journal.format.segments import (
@@ -163,6 +163,4 @@ def open_frames(segment: Path) -> FrameReader:
 
 
 def _dicts(frame: Frame, table: Table) -> Iterator[dict[str, Any]]:
-    payload = decode_rows(frame.payload)
-    rows = event_dicts if table is EVENTS else transition_dicts
-    return rows(payload, frame.header.first_seq)
+    return row_dicts(decode_rows(frame.payload), table, frame.header.first_seq)

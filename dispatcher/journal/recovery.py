@@ -12,8 +12,8 @@ from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame,
 from dispatcher.journal.format.segments import (
     Manifest,
     Summary,
-    WriterLock,
     close_left_open,
+    lock_for_writing,
     open_segments,
     read_manifest,
     read_summary,
@@ -64,7 +64,7 @@ def recover(path: Path | str) -> Recovered:
     if not (segments(path) or open_segments(path) or read_manifest(path) != (None, None)):
         raise JournalError(f"{path}: not a journal: it has no segments")
     try:
-        lock = WriterLock(path)
+        lock = lock_for_writing(path)
         try:
             recovered = repair(path)
             manifest = Manifest(recovered.first_segment, recovered.next_segment - 1, closed=True)
@@ -78,7 +78,7 @@ def recover(path: Path | str) -> Recovered:
 
 
 def repair(path: Path) -> Recovered:
-    """`recover`, for who holds the lock and writes the manifest. Raises OSError, too."""
+    """`recover`, for a caller that already holds the lock and writes the manifest. Raises OSError, too."""
     manifest, problem = read_manifest(path)
     done = [problem] if problem is not None else []
     closed, left_open = segments(path), open_segments(path)
@@ -133,8 +133,7 @@ class _Outstanding:
                     for seq, line in enumerate(lines, start=found.header.first_seq):
                         self._events[seq] = Accepted(seq, number, line)
                 elif found.header.kind == ROWS and self._events:
-                    payload = decode_rows(found.payload)
-                    for seq in (*payload.numbers("accepted"), *payload.numbers("settled")):
+                    for seq in decode_rows(found.payload).no_longer_outstanding():
                         self._events.pop(seq, None)
         return damages
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, Damage, Frame
+from dispatcher.journal.format.schema import TABLES
 from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
@@ -138,7 +139,7 @@ def _of_frame(frame: Frame, segment: Path, counted: _Counted, events: int, trans
             yield from _order("seq", header.first_seq, counted.next_seq)
             counted.next_seq = header.first_seq + header.events
             payload = decode_rows(frame.payload)
-            counts = (len(payload.numbers("kind")), len(payload.numbers("move.kind")))
+            counts = tuple(map(payload.rows_of, TABLES))
             if counts != (header.events, header.transitions):
                 yield f"has {counts} rows and says {(header.events, header.transitions)}"
             counted.events += header.events

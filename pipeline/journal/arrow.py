@@ -15,12 +15,10 @@ import pyarrow as pa
 from dispatcher.errors import DispatcherError
 from dispatcher.journal.format.columns import RowsPayload, decode_rows
 from dispatcher.journal.format.frames import Header
-from dispatcher.journal.format.schema import EVENTS, ColumnType, Table
+from dispatcher.journal.format.schema import Column, ColumnType, Table
 
 _TYPES: Final[dict[ColumnType, pa.DataType]] = {"long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
 _NUMPY_TYPES: Final = {"B": "u1", "H": "<u2", "I": "<u4", "i": "<i4", "q": "<i8"}
-_EVENT_KINDS: Final = ("dispatcher", "event_class", "event_type", "outcome")
-_MOVE_KINDS: Final = ("machine", "from_state", "event_type", "to_state", "valid")
 
 Numbers = npt.NDArray[np.int64]
 
@@ -65,24 +63,12 @@ def open_frame(header: Header, payload: bytes, where: str) -> OpenedFrame:
     """
     try:
         opened = decode_rows(payload)
-        lengths = {name: len(data) // _width(code) for name, (code, data) in opened.columns.items()}
+        misfit = next(opened.misfits(header), None)
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFrameError(f"cannot be read: {type(error).__name__}: {error}") from error
-    for rows, names in (
-        (header.events, ("kind", "started_at", "queue_ns", "handling_ns", "entity.length")),
-        (header.transitions, ("move.kind", "move.seq", "move.at", "move.entity.length")),
-    ):
-        for name in names:
-            if rows != lengths.get(name, 0):
-                raise DamagedFrameError(f"has {lengths.get(name, 0)} of {name} and says {rows}")
-    for name, rows in (("accepted", header.events), ("entity.null", header.events)):
-        if lengths.get(name, rows) != rows:
-            raise DamagedFrameError(f"has {lengths[name]} of {name} and says {rows}")
+    if misfit is not None:
+        raise DamagedFrameError(misfit)
     return OpenedFrame(header, opened, where)
-
-
-def _width(code: str) -> int:
-    return int(_NUMPY_TYPES[code][-1])
 
 
 def decode_frames(frames: Sequence[OpenedFrame], table: Table, schema: pa.Schema) -> pa.RecordBatch:
@@ -91,41 +77,58 @@ def decode_frames(frames: Sequence[OpenedFrame], table: Table, schema: pa.Schema
     Raises:
         DamagedFrameError: what the columns say of each other does not hold.
     """
-    decoder = _Events(frames) if table is EVENTS else _Moves(frames)
+    rows = _Rows(frames, table)
+    columns = {column.name: column for column in table.columns}
     try:
-        arrays = [decoder.column(name) for name in schema.names]
+        arrays = [rows.column(columns[name]) for name in schema.names]
     except (pa.ArrowInvalid, IndexError, ValueError) as error:
         raise DamagedFrameError(f"cannot be read: {error}") from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class _Frames:
-    """Columns of several frames, one after the other. Each is decoded when it is asked for."""
+class _Rows:
+    """A table's rows in several frames, one after the other. Each column is decoded when it is asked for."""
 
-    kind_column: str
-    kind_names: tuple[str, ...]
-
-    def __init__(self, frames: Sequence[OpenedFrame], rows: Iterable[int]) -> None:
+    def __init__(self, frames: Sequence[OpenedFrame], table: Table) -> None:
+        self.table = table
         self.frames = frames
-        self.rows = np.fromiter(rows, np.int64, len(frames))
+        self.rows = np.fromiter((table.rows_in(frame.header) for frame in frames), np.int64, len(frames))
         self.total = int(self.rows.sum())
         self.starts = np.cumsum(self.rows) - self.rows
         self._kinds: tuple[list[Any], Any] | None = None
 
-    def column(self, name: str) -> pa.Array:
-        if name in self.kind_names:
-            return self._of_kind(self.kind_names.index(name))
-        array: pa.Array = getattr(self, f"_{name}")()
-        return array
+    def column(self, column: Column) -> pa.Array:
+        name = self.table.stored_name(column)
+        match column.encoding:
+            case "kind":
+                return self._of_kind(column)
+            case "text":
+                return self.texts(name)
+            case "sparse":
+                return self.sparse_texts(name)
+            case "optional":
+                return self._optional(name)
+            case "flag":
+                flags = np.zeros(self.total, np.bool_)
+                flags[self.sparse_rows(f"{name}.row")] = True
+                return pa.array(flags)
+            case "position":
+                return pa.array(self.per_row(self._first_seqs() - self.starts) + np.arange(self.total))
+            case "offset":
+                return pa.array(self.numbers(name) + self.per_row(self._first_seqs()))
+            case "before":
+                return pa.array(self._times() - self._moving(column.span))
+            case "after":
+                return pa.array(self._times() + self._moving(column.span))
+            case "number" | "duration":
+                return pa.array(self.numbers(name))
 
-    def kinds(self, frame: OpenedFrame) -> list[Any]:
-        raise NotImplementedError
-
-    def _of_kind(self, place: int) -> pa.Array:
+    def _of_kind(self, column: Column) -> pa.Array:
         kinds, indices = self._merged_kinds()
+        place = self.table.kind_columns.index(column.name)
         values = [kind[place] for kind in kinds]
         if not self.total or len(set(values)) > 1:
-            return pa.array(values, pa.string() if self.kind_names[place] != "valid" else pa.bool_()).take(indices)
+            return pa.array(values, _TYPES[column.type]).take(indices)
         return pa.repeat(values[0], self.total)
 
     def _merged_kinds(self) -> tuple[list[Any], Any]:
@@ -134,12 +137,36 @@ class _Frames:
             places: dict[tuple[Any, ...], int] = {}
             parts = []
             for frame in self.frames:
-                of_frame = [places.setdefault(tuple(kind), len(places)) for kind in self.kinds(frame)]
-                numbers = _numbers(frame.payload, self.kind_column)
+                kinds = frame.payload.kinds[self.table.name]
+                of_frame = [places.setdefault(tuple(kind), len(places)) for kind in kinds]
+                numbers = _numbers(frame.payload, f"{self.table.prefix}kind")
                 parts.append(np.array(of_frame, np.int32)[numbers])
             indices = pa.array(np.concatenate(parts) if parts else np.empty(0, np.int32))
             self._kinds = list(places), indices
         return self._kinds
+
+    def _first_seqs(self) -> Numbers:
+        return np.array([frame.header.first_seq for frame in self.frames], np.int64)
+
+    def _times(self) -> Numbers:
+        return self.numbers(self.table.prefix + self.table.time)
+
+    def _moving(self, name: str) -> Any:
+        """The duration, with 0 in frames of virtual time: it does not pass there."""
+        virtual = [frame.payload.virtual for frame in self.frames]
+        if all(virtual):
+            return 0
+        numbers = self.numbers(self.table.prefix + name)
+        return numbers * self.per_row([not is_virtual for is_virtual in virtual]) if any(virtual) else numbers
+
+    def _optional(self, name: str) -> pa.Array:
+        if not any(name in frame.payload.columns for frame in self.frames):
+            return pa.nulls(self.total, pa.int64())
+        numbers = np.zeros(self.total, np.int64)
+        for frame, start in zip(self.frames, self.starts, strict=True):
+            of_frame = _numbers(frame.payload, name)
+            numbers[start : start + len(of_frame)] = of_frame
+        return pa.array(numbers, mask=numbers == 0)
 
     def numbers(self, name: str) -> Numbers:
         """A column that every frame has."""
@@ -181,87 +208,6 @@ class _Frames:
     def per_row(self, values: Sequence[int] | Numbers) -> Numbers:
         """A frame's number for each of its rows."""
         return np.repeat(np.array(values, np.int64), self.rows)
-
-
-class _Events(_Frames):
-    kind_column = "kind"
-    kind_names = _EVENT_KINDS
-
-    def __init__(self, frames: Sequence[OpenedFrame]) -> None:
-        super().__init__(frames, (frame.header.events for frame in frames))
-
-    def kinds(self, frame: OpenedFrame) -> list[Any]:
-        return frame.payload.kinds
-
-    def _seq(self) -> pa.Array:
-        first = [frame.header.first_seq for frame in self.frames]
-        return pa.array(self.per_row(first - self.starts) + np.arange(self.total))
-
-    def _entity(self) -> pa.Array:
-        return self.texts("entity")
-
-    def _started_at(self) -> pa.Array:
-        return pa.array(self.numbers("started_at"))
-
-    def _queue_ns(self) -> pa.Array:
-        return pa.array(self.numbers("queue_ns"))
-
-    def _handling_ns(self) -> pa.Array:
-        return pa.array(self.numbers("handling_ns"))
-
-    def _enqueued_at(self) -> pa.Array:
-        return pa.array(self.numbers("started_at") - self._moving("queue_ns"))
-
-    def _finished_at(self) -> pa.Array:
-        return pa.array(self.numbers("started_at") + self._moving("handling_ns"))
-
-    def _moving(self, name: str) -> Any:
-        """The column, with 0 in frames of virtual time: it does not pass there."""
-        virtual = [frame.payload.virtual for frame in self.frames]
-        if all(virtual):
-            return 0
-        numbers = self.numbers(name)
-        return numbers * self.per_row([not is_virtual for is_virtual in virtual]) if any(virtual) else numbers
-
-    def _error(self) -> pa.Array:
-        return self.sparse_texts("error")
-
-    def _payload(self) -> pa.Array:
-        return self.sparse_texts("payload")
-
-    def _accepted_seq(self) -> pa.Array:
-        if not any("accepted" in frame.payload.columns for frame in self.frames):
-            return pa.nulls(self.total, pa.int64())
-        numbers = np.zeros(self.total, np.int64)
-        for frame, start in zip(self.frames, self.starts, strict=True):
-            of_frame = _numbers(frame.payload, "accepted")
-            numbers[start : start + len(of_frame)] = of_frame
-        return pa.array(numbers, mask=numbers == 0)
-
-    def _redelivered(self) -> pa.Array:
-        flags = np.zeros(self.total, np.bool_)
-        flags[self.sparse_rows("redelivered.row")] = True
-        return pa.array(flags)
-
-
-class _Moves(_Frames):
-    kind_column = "move.kind"
-    kind_names = _MOVE_KINDS
-
-    def __init__(self, frames: Sequence[OpenedFrame]) -> None:
-        super().__init__(frames, (frame.header.transitions for frame in frames))
-
-    def kinds(self, frame: OpenedFrame) -> list[Any]:
-        return frame.payload.moves
-
-    def _seq(self) -> pa.Array:
-        return pa.array(self.numbers("move.seq") + self.per_row([frame.header.first_seq for frame in self.frames]))
-
-    def _entity(self) -> pa.Array:
-        return self.texts("move.entity")
-
-    def _at(self) -> pa.Array:
-        return pa.array(self.numbers("move.at"))
 
 
 def _numbers(payload: RowsPayload, name: str) -> npt.NDArray[Any]:
@@ -306,7 +252,7 @@ def join_frames(
     waiting: list[OpenedFrame] = []
     waiting_rows = waiting_bytes = 0
     for frame in frames:
-        more = frame.header.events if table is EVENTS else frame.header.transitions
+        more = table.rows_in(frame.header)
         if waiting and (waiting_rows + more > rows or waiting_bytes + frame.header.length > payload_bytes):
             yield from _decoded(waiting, table, schema, on_damage)
             waiting, waiting_rows, waiting_bytes = [], 0, 0

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from dispatcher.journal.format.columns import RowsPayload
 from dispatcher.journal.format.schema import EVENTS, Table
-
-TIME_COLUMNS: Final = {"events": ("enqueued_at", "started_at", "finished_at"), "transitions": ("at",)}
-KIND_COLUMNS: Final = {
-    "events": ("dispatcher", "event_class", "event_type", "outcome"),
-    "transitions": ("machine", "from_state", "event_type", "to_state", "valid"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +17,7 @@ class Conditions:
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     """Least and greatest value, both included, of `seq` and times."""
     values: Mapping[str, frozenset[Any]] = field(default_factory=dict)
-    """The values that a column of KIND_COLUMNS may have."""
+    """The values that one of the table's `kind_columns` may have."""
 
     def and_also(self, other: Conditions) -> Conditions:
         """Those of both. Where both say something of one column, that of `other` alone: it is but a hint."""
@@ -44,6 +38,6 @@ class Conditions:
 
     def can_hold_kinds(self, table: Table, payload: RowsPayload) -> bool:
         """Whether there can be such a row in a frame of this payload."""
-        kinds = payload.kinds if table is EVENTS else payload.moves
-        places = [(KIND_COLUMNS[table.name].index(name), values) for name, values in self.values.items()]
+        places = [(table.kind_columns.index(name), values) for name, values in self.values.items()]
+        kinds = payload.kinds[table.name]
         return not places or any(all(kind[place] in values for place, values in places) for kind in kinds)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
-from dispatcher.journal.format.schema import EVENTS, Table
+from dispatcher.journal.format.schema import Table
 from dispatcher.journal.format.segments import Summary, read_summary, segment_number, segments
 from dispatcher.journal.reader import check_journal, is_retired, missing_segments
 from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
@@ -97,8 +97,9 @@ def plan(
 
 
 def _is_wanted(summary: Summary, table: Table, conditions: Conditions) -> bool:
-    rows = summary.events if table is EVENTS else summary.transitions
-    return rows > 0 and conditions.can_hold(table, summary.first_seq, summary.events, summary.min_at, summary.max_at)
+    return table.rows_in(summary) > 0 and conditions.can_hold(
+        table, summary.first_seq, summary.events, summary.min_at, summary.max_at
+    )
 
 
 def scan(
@@ -170,7 +171,7 @@ class _Wanted(NamedTuple):
     def _has_rows(self, header: Header) -> bool:
         return (
             header.kind == ROWS
-            and (header.events if self.table is EVENTS else header.transitions) > 0
+            and self.table.rows_in(header) > 0
             and self.conditions.can_hold(self.table, header.first_seq, header.events, header.min_at, header.max_at)
         )
 

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 
 from pipeline.yarnlog.files import daemon_of, read_log
 from pipeline.yarnlog.header import LogClock
 from pipeline.yarnlog.parser import Record, Unparsed
-from pipeline.yarnlog.rows import Row, row_of, seq_of
+from pipeline.yarnlog.rows import Row, UnparsedRow, row_of, seq_of
 
-RECORDS = (
-    "kind string, seq long, dispatcher string, event_class string, event_type string, entity string, at long, "
-    "outcome string, error string, payload string, machine string, from_state string, to_state string, "
-    "is_told boolean, file string, line long, line_count long, level string, thread string, logger string, text string"
-)
+_TYPES = {int: ("long", pa.int64()), bool: ("boolean", pa.bool_())}
+_TEXT = ("string", pa.string())
+
+
+def _ddl(row_type: type) -> str:
+    return ", ".join(f"{name} {_TYPES.get(type_, _TEXT)[0]}" for name, type_ in get_type_hints(row_type).items())
+
+
+def _arrow(row_type: type) -> pa.Schema:
+    return pa.schema([(name, _TYPES.get(type_, _TEXT)[1]) for name, type_ in get_type_hints(row_type).items()])
+
+
+RECORDS = _ddl(Row)
 """The fields of `Row`, as Spark names the types."""
-UNPARSED = "seq long, file string, line long, text string"
+UNPARSED = _ddl(UnparsedRow)
 
-_TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
 _BATCH_ROWS = 4096
 _BATCH_CHARACTERS = 1 << 23
 
-_ToRow = Callable[[Record | Unparsed, str, str, int], tuple[Any, ...] | None]
+_ToRow = Callable[[Record | Unparsed, str, str, int], Row | UnparsedRow | None]
 
 
 def record_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -33,28 +40,27 @@ def record_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[
     Raises:
         YarnLogError: a file cannot be read.
     """
-    return _batches(_record_row, RECORDS, time_zone, files)
+    return _batches(_record_row, _arrow(Row), time_zone, files)
 
 
 def unparsed_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """As `record_batches`: the unparsed lines of the files, with the columns of `UNPARSED`."""
-    return _batches(_unparsed_row, UNPARSED, time_zone, files)
+    return _batches(_unparsed_row, _arrow(UnparsedRow), time_zone, files)
 
 
 def _record_row(found: Record | Unparsed, file: str, dispatcher: str, file_number: int) -> Row | None:
     return row_of(found, file, dispatcher, file_number) if isinstance(found, Record) else None
 
 
-def _unparsed_row(
-    found: Record | Unparsed, file: str, dispatcher: str, file_number: int
-) -> tuple[int, str, int, str] | None:
+def _unparsed_row(found: Record | Unparsed, file: str, dispatcher: str, file_number: int) -> UnparsedRow | None:
     if isinstance(found, Record):
         return None
-    return seq_of(file_number, found.line), file, found.line, found.text
+    return UnparsedRow(seq_of(file_number, found.line), file, found.line, found.text)
 
 
-def _batches(to_row: _ToRow, ddl: str, time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema([(name, _TYPES[kind]) for name, kind in (field.split() for field in ddl.split(", "))])
+def _batches(
+    to_row: _ToRow, schema: pa.Schema, time_zone: str, files: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     clock = LogClock(time_zone)
     rows: list[tuple[Any, ...]] = []
     characters = 0

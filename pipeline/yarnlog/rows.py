@@ -43,6 +43,16 @@ class Row(NamedTuple):
     text: str
 
 
+class UnparsedRow(NamedTuple):
+    """A line that is of no record."""
+
+    seq: int
+    """As of `Row`."""
+    file: str
+    line: int
+    text: str
+
+
 def seq_of(file_number: int, line: int) -> int:
     """The place of a line among those of all files; `file_number` from 0."""
     return file_number << _LINE_BITS | line

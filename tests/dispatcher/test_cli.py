@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import Event, JournalWriter
+from dispatcher import JournalWriter
 from dispatcher.journal.format.frames import Frame, FrameReader
 
 from ..commands import run_command
-from .conftest import Work
+from ..journal_rows import begin, end
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     writer = JournalWriter(tmp_path / "journal")
     for _ in range(3):
-        writer.begin(1)
-        writer.event("central", Event(Work.DO), 5, 5, "handled")
+        begin(writer, 1)
+        end(writer, "central", "Work", "DO", "handled", queue_ns=5, handling_ns=5)
         writer.flush()
     writer.close()
     return writer.path

@@ -15,6 +15,8 @@ from dispatcher import JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
 
+from ..journal_rows import begin
+
 
 class S(Enum):
     NEW = auto()
@@ -145,9 +147,9 @@ def test_transitions_are_journaled_with_the_event_that_is_being_handled(tmp_path
     journal = JournalWriter(tmp_path / "journal")
     thing = Thing(TransitionRecorder(journal))
 
-    journal.begin(1_000)
+    begin(journal, 1_000)
     thing.handle(E.START)
-    journal.begin(2_000)
+    begin(journal, 2_000)
     thing.handle(E.START)
     thing.handle(E.STOP)
     journal.close()
@@ -164,7 +166,7 @@ def test_invalid_transition_is_journaled_as_such(tmp_path: Path) -> None:
     journal = JournalWriter(tmp_path / "journal")
     thing = Thing(TransitionRecorder(journal))
 
-    journal.begin(1_000)
+    begin(journal, 1_000)
     thing.handle(E.STOP)
     journal.close()
 

@@ -3,19 +3,18 @@
 A payload is a length (u32), a JSON object of that length, and the columns' bytes one after the other. The object has
 
     columns   [name, array type code, bytes] of each column in order; little-endian
-    kinds     [dispatcher, event class, event type, outcome] that `kind` counts in
-    moves     [machine, from state, event type, to state, valid] that `move.kind` counts in
+    kinds     the values of the events' `kind` columns, one list for each combination; `kind` is a position in it
+    moves     the same of the transitions, for `move.kind`
     virtual   whether enqueued_at and finished_at are the same moment as started_at (virtual time stands still while
               anything is queued); else they follow from started_at by queue_ns and handling_ns
 
 Column by column is what makes a row cost a fraction of a microsecond here and next to nothing in Spark: arrays are
 built and read by C code, and become Arrow's without a look at each value.
 
-Columns of events: kind, started_at, queue_ns, handling_ns; texts `entity`; `error` and `payload`, which most events
-lack, with `.row` saying of which rows they are; `accepted` (accepted_seq of each row, 0: none) and `redelivered.row` in
-write-ahead mode, and `settled`: further accepted_seqs that need no handling any more. Of transitions: `move.kind`,
-`move.seq` (its event's seq minus the frame's first), `move.at`, texts `move.entity`. A text column NAME is
-`NAME.length` in bytes and `NAME.text`, and `NAME.null` where some are null, 1 for those.
+Which columns there are, and how each is encoded, is in `dispatcher.journal.format.schema`. The names of the columns of
+transitions begin with `move.`. A text column NAME is `NAME.length` in bytes and `NAME.text`, and `NAME.null` where some
+are null, 1 for those; a sparse one has `NAME.row` with the rows that have a text, a flag `NAME.row` with those of which
+it is true. Beside the columns, `settled` has further accepted_seqs that no longer need a handler.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress, count
+from operator import add, sub
 from typing import Any, Final, NamedTuple
 
-_BIG_ENDIAN: Final = sys.byteorder == "big"
+from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, Column, Counts, Kind, Row, Table
 
-EventRow = tuple[int, str | None, str | None, int, int, int, str | None, int, bool]
-"""kind, entity, payload, started_at, queue_ns, handling_ns, error, accepted_seq (0: none), redelivered."""
-MoveRow = tuple[int, int, str, int]
-"""kind, seq, entity, at."""
-Kind = tuple[str, str, str, str]
-MoveKind = tuple[str, str, str, str, bool]
+_BIG_ENDIAN: Final = sys.byteorder == "big"
+_WIDTHS: Final = {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8}
+_ACCEPTED: Final = "accepted_seq"
+_SETTLED: Final = "settled"
 
 
 class RowsPayload(NamedTuple):
     """A payload taken apart: the JSON object's entries, and the bytes of each column with its type code."""
 
-    kinds: list[list[str]]
-    moves: list[list[Any]]
+    kinds: Mapping[str, Sequence[Sequence[Any]]]
+    """By the name of the table."""
     virtual: bool
     columns: dict[str, tuple[str, memoryview]]
 
@@ -69,6 +68,88 @@ class RowsPayload(NamedTuple):
                 values[row] = None
         return values
 
+    def rows_of(self, table: Table) -> int:
+        return len(self.numbers(f"{table.prefix}kind"))
+
+    def values(self, table: Table, column: Column, first_seq: int) -> Sequence[Any]:
+        """A column of a table, one value for each row; `first_seq`: of the frame."""
+        name, rows = table.stored_name(column), self.rows_of(table)
+        match column.encoding:
+            case "position":
+                return range(first_seq, first_seq + rows)
+            case "kind":
+                place = table.kind_columns.index(column.name)
+                values = [kind[place] for kind in self.kinds[table.name]]
+                return [values[kind] for kind in self.numbers(f"{table.prefix}kind")]
+            case "number" | "duration":
+                return self.numbers(name)
+            case "offset":
+                return [first_seq + number for number in self.numbers(name)]
+            case "text":
+                return self.texts(name)
+            case "sparse":
+                texts = dict(zip(self.numbers(f"{name}.row"), self.texts(name), strict=True))
+                return [texts.get(row) for row in range(rows)]
+            case "optional":
+                return [number or None for number in self.numbers(name)] or [None] * rows
+            case "flag":
+                true = set(self.numbers(f"{name}.row"))
+                return [row in true for row in range(rows)]
+        at = self.numbers(table.prefix + table.time)
+        return at if self.virtual else _moved(column, at, self.numbers(table.prefix + column.span))
+
+    def no_longer_outstanding(self) -> Iterator[int]:
+        """Accepted seqs of events that were handled, and of those that never will be."""
+        [accepted] = [column for column in EVENTS.columns if column.name == _ACCEPTED]
+        yield from self.numbers(EVENTS.stored_name(accepted))
+        yield from self.numbers(_SETTLED)
+
+    def misfits(self, counts: Counts) -> Iterator[str]:
+        """Each column that does not have as many rows as `counts`, the frame's header, says; a line for each."""
+        lengths = {name: len(data) // _WIDTHS[code] for name, (code, data) in self.columns.items()}
+        for table in TABLES:
+            rows = table.rows_in(counts)
+            names = [f"{table.prefix}kind", *(_of_each_row(table, column) for column in table.stored)]
+            for name in filter(None, names):
+                if lengths.get(name, 0) != rows:
+                    yield f"has {lengths.get(name, 0)} of {name} and says {rows}"
+            for name in (may_lack for column in table.stored for may_lack in _of_all_or_none(table, column)):
+                if lengths.get(name, rows) != rows:
+                    yield f"has {lengths[name]} of {name} and says {rows}"
+
+
+def _of_each_row(table: Table, column: Column) -> str:
+    """What a frame must have of the column for each row; empty: nothing."""
+    name = table.stored_name(column)
+    if column.encoding == "text":
+        return f"{name}.length"
+    return name if column.encoding in ("number", "duration", "offset") else ""
+
+
+def _of_all_or_none(table: Table, column: Column) -> Iterator[str]:
+    """What a frame has of the column either for each row or not at all."""
+    if column.encoding == "text":
+        yield f"{table.stored_name(column)}.null"
+    elif column.encoding == "optional":
+        yield table.stored_name(column)
+
+
+def _moved(column: Column, at: Iterable[int], span: Iterable[int]) -> list[int]:
+    return list(map(sub if column.encoding == "before" else add, at, span))
+
+
+class EncodedRows(NamedTuple):
+    """A frame's payload, and what its header and the writer have to know of it."""
+
+    payload: bytes
+    events: int
+    transitions: int
+    min_at: int
+    """The earliest time of any row; with `max_at` 0 where there is no row."""
+    max_at: int
+    settled: Sequence[int]
+    """Accepted seqs that no longer need a handler."""
+
 
 class _Payload:
     """Columns as they are put together."""
@@ -92,7 +173,7 @@ class _Payload:
         if joined.isascii():
             data, lengths = joined.encode("ascii"), list(map(len, texts))  # type: ignore[arg-type]
         else:
-            # A lone surrogate, which UTF-8 cannot say, is told by its number.
+            # UTF-8 has no lone surrogates: they are written as escapes.
             each = [text.encode("utf-8", "backslashreplace") for text in texts]  # type: ignore[union-attr]
             data, lengths = b"".join(each), list(map(len, each))
         self.add(f"{name}.length", _smallest(lengths))
@@ -107,59 +188,75 @@ class _Payload:
         self.add(f"{name}.row", array("I", rows))
         self.add_texts(name, [texts[row] for row in rows])
 
+    def add_kinds(self, name: str, kinds: Sequence[int], among: Sequence[Kind]) -> list[Kind]:
+        """Add a column of positions among the kinds that occur, and return those."""
+        used = sorted(set(kinds))
+        position = {kind: index for index, kind in enumerate(used)}
+        self.add(name, array("H" if len(used) <= 0x10000 else "I", map(position.__getitem__, kinds)))
+        return [among[kind] for kind in used]
+
+    def add_column(self, column: Column, name: str, values: Sequence[Any], first_seq: int) -> None:
+        """Add the values of one stored column."""
+        match column.encoding:
+            case "number":
+                self.add(name, array("q", values))
+            case "duration":
+                self.add(name, _smallest(values))
+            case "offset":
+                self.add(name, array("i", [number - first_seq for number in values]))
+            case "text":
+                self.add_texts(name, values)
+            case "sparse":
+                self.add_sparse(name, values)
+            case "optional" if any(values):
+                self.add(name, array("q", values))
+            case "flag" if any(values):
+                self.add(f"{name}.row", array("I", compress(count(), values)))
+
     def encode(self, about: dict[str, Any]) -> bytes:
         preamble = json.dumps({"columns": self._listed, **about}, separators=(",", ":")).encode("ascii")
         return b"".join((len(preamble).to_bytes(4, "little"), preamble, *self._data))
 
 
 def encode_rows(
-    events: Sequence[EventRow],
-    moves: Sequence[MoveRow],
+    events: Sequence[Row],
+    transitions: Sequence[Row],
     first_seq: int,
     kinds: Sequence[Kind],
-    move_kinds: Sequence[MoveKind],
+    transition_kinds: Sequence[Kind],
     *,
     virtual: bool = False,
     settled: Sequence[int] = (),
-) -> bytes:
+) -> EncodedRows:
     """The payload of a frame with these events, whose first is `first_seq`, and transitions.
 
-    A row's kind is its position in `kinds` or `move_kinds`; only those that occur are written.
+    A row's kind is its position in `kinds` or `transition_kinds`; only those that occur are written.
     """
     payload = _Payload()
-    about: dict[str, Any] = {"virtual": virtual, "kinds": [], "moves": []}
-    if events:
-        kind, entity, payloads, started_at, queue_ns, handling_ns, errors, accepted, redelivered = zip(
-            *events, strict=True
-        )
-        about["kinds"] = _add_kinds(payload, "kind", kind, kinds)
-        payload.add("started_at", array("q", started_at))
-        payload.add("queue_ns", _smallest(queue_ns))
-        payload.add("handling_ns", _smallest(handling_ns))
-        payload.add_texts("entity", entity)
-        payload.add_sparse("error", errors)
-        payload.add_sparse("payload", payloads)
-        if any(accepted):
-            payload.add("accepted", array("q", accepted))
-        if any(redelivered):
-            payload.add("redelivered.row", array("I", [row for row, is_one in enumerate(redelivered) if is_one]))
-    if moves:
-        move_kind, seq, move_entity, at = zip(*moves, strict=True)
-        about["moves"] = _add_kinds(payload, "move.kind", move_kind, move_kinds)
-        payload.add("move.seq", array("i", [number - first_seq for number in seq]))
-        payload.add("move.at", array("q", at))
-        payload.add_texts("move.entity", move_entity)
+    about: dict[str, Any] = {"virtual": virtual, EVENTS.kinds_key: [], TRANSITIONS.kinds_key: []}
+    done: list[int] = list(settled)
+    times: list[int] = []
+    for table, rows, of_kind in ((EVENTS, events, kinds), (TRANSITIONS, transitions, transition_kinds)):
+        if not rows:
+            continue
+        columns = dict(zip(table.row_fields, zip(*rows, strict=True), strict=True))
+        about[table.kinds_key] = payload.add_kinds(f"{table.prefix}kind", columns["kind"], of_kind)
+        for column in table.stored:
+            payload.add_column(column, table.stored_name(column), columns[column.name], first_seq)
+        times.extend(_earliest_and_latest(table, columns, virtual))
+        done += [seq for seq in columns.get(_ACCEPTED, ()) if seq > 0]
     if settled:
-        payload.add("settled", array("q", settled))
-    return payload.encode(about)
+        payload.add(_SETTLED, array("q", settled))
+    span = (min(times), max(times)) if times else (0, 0)
+    return EncodedRows(payload.encode(about), len(events), len(transitions), *span, done)
 
 
-def _add_kinds(payload: _Payload, name: str, kinds: Sequence[int], table: Sequence[Any]) -> list[Any]:
-    """Add a column of positions among the kinds that occur, and return those."""
-    used = sorted(set(kinds))
-    position = {kind: index for index, kind in enumerate(used)}
-    payload.add(name, array("H" if len(used) <= 0x10000 else "I", map(position.__getitem__, kinds)))
-    return [table[kind] for kind in used]
+def _earliest_and_latest(table: Table, columns: Mapping[str, Sequence[int]], virtual: bool) -> tuple[int, int]:
+    at = columns[table.time]
+    moved = [column for column in table.columns if column.span and not virtual]
+    times: list[Sequence[int]] = [_moved(column, at, columns[column.span]) for column in moved]
+    times = times or [at]
+    return min(map(min, times)), max(map(max, times))
 
 
 def _smallest(numbers: Iterable[int]) -> array[int]:
@@ -176,7 +273,7 @@ def decode_rows(payload: bytes) -> RowsPayload:
     """Take a payload apart; nothing is copied.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none; not possible for one that passed its checksum.
+        ValueError, KeyError, TypeError: it is not a payload of rows; impossible for one that passed its checksum.
     """
     whole = memoryview(payload)
     start = 4 + int.from_bytes(whole[:4], "little")
@@ -185,69 +282,11 @@ def decode_rows(payload: bytes) -> RowsPayload:
     for name, code, length in about["columns"]:
         columns[name] = (code, whole[start : start + length])
         start += length
-    return RowsPayload(about["kinds"], about["moves"], about["virtual"], columns)
+    return RowsPayload({table.name: about[table.kinds_key] for table in TABLES}, about["virtual"], columns)
 
 
-def event_dicts(payload: RowsPayload, first_seq: int) -> Iterator[dict[str, Any]]:
-    """The events as the schema has them; a null is a missing key."""
-    errors = _sparse(payload, "error")
-    payloads = _sparse(payload, "payload")
-    redelivered = set(payload.numbers("redelivered.row"))
-    accepted = payload.numbers("accepted")
-    columns = zip(
-        payload.numbers("kind"),
-        payload.texts("entity"),
-        payload.numbers("started_at"),
-        payload.numbers("queue_ns"),
-        payload.numbers("handling_ns"),
-        strict=True,
-    )
-    for row, (kind, entity, started_at, queue_ns, handling_ns) in enumerate(columns):
-        dispatcher, event_class, event_type, outcome = payload.kinds[kind]
-        made: dict[str, Any] = {
-            "seq": first_seq + row,
-            "dispatcher": dispatcher,
-            "event_class": event_class,
-            "event_type": event_type,
-            "entity": entity,
-            "enqueued_at": started_at if payload.virtual else started_at - queue_ns,
-            "started_at": started_at,
-            "finished_at": started_at if payload.virtual else started_at + handling_ns,
-            "queue_ns": queue_ns,
-            "handling_ns": handling_ns,
-            "outcome": outcome,
-            "error": errors.get(row),
-            "payload": payloads.get(row),
-            "accepted_seq": (accepted[row] or None) if accepted else None,
-            "redelivered": row in redelivered,
-        }
-        yield {name: value for name, value in made.items() if value is not None}
-
-
-def transition_dicts(payload: RowsPayload, first_seq: int) -> Iterator[dict[str, Any]]:
-    """The transitions as the schema has them."""
-    if not payload.moves:
-        return
-    columns = zip(
-        payload.numbers("move.kind"),
-        payload.numbers("move.seq"),
-        payload.texts("move.entity"),
-        payload.numbers("move.at"),
-        strict=True,
-    )
-    for kind, seq, entity, at in columns:
-        machine, from_state, event_type, to_state, valid = payload.moves[kind]
-        yield {
-            "seq": first_seq + seq,
-            "machine": machine,
-            "entity": entity,
-            "from_state": from_state,
-            "event_type": event_type,
-            "to_state": to_state,
-            "at": at,
-            "valid": valid,
-        }
-
-
-def _sparse(payload: RowsPayload, name: str) -> dict[int, str | None]:
-    return dict(zip(payload.numbers(f"{name}.row"), payload.texts(name), strict=True))
+def row_dicts(payload: RowsPayload, table: Table, first_seq: int) -> Iterator[dict[str, Any]]:
+    """A table's rows as the schema has them; a null is a missing key."""
+    names = table.names
+    for values in zip(*(payload.values(table, column, first_seq) for column in table.columns), strict=True):
+        yield {name: value for name, value in zip(names, values, strict=True) if value is not None}

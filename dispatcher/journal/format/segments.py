@@ -5,14 +5,13 @@
     JOURNAL/.segment-00000002.journal.open  the one that is being written; a rename closes it
     JOURNAL/.lock                           held by the process that writes
 
-Who lists the folder sees whole segments only. The manifest tells which there should be, so that even a last one that is
-missing is noticed.
+A listing of the folder shows only complete segments. The manifest says which there should be, so that even a last one
+that is missing is noticed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -22,7 +21,9 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.format.columns import EncodedRows
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, FrameReader, encode_frame, encode_trailer
+from dispatcher.util.files import FileLock, replace_file, sync_folder
 
 FORMAT: Final = 1
 MANIFEST: Final = "journal.json"
@@ -114,15 +115,7 @@ class Manifest(NamedTuple):
             OSError: it cannot be written.
         """
         text = _manifest_text(FORMAT, self)
-        new = journal / f".{MANIFEST}.new"
-        with new.open("w", encoding="ascii") as file:
-            file.write(text)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        new.replace(journal / MANIFEST)
-        if sync:
-            sync_folder(journal)
+        replace_file(journal / MANIFEST, text.encode("ascii"), draft=journal / f".{MANIFEST}.new", sync=sync)
 
 
 def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
@@ -160,41 +153,18 @@ def _manifest_text(format_: int, manifest: Manifest) -> str:
     return json.dumps({**said, "check": f"{crc32(json.dumps(said).encode('ascii')):08x}"}) + "\n"
 
 
-def sync_folder(folder: Path) -> None:
-    """Have the disk know the folder's names."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def lock_for_writing(journal: Path) -> FileLock:
+    """Keep other processes from writing the journal.
+
+    Raises:
+        JournalError: another process holds the lock. OSError: the folder cannot be written.
+    """
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class WriterLock:
-    """Keeps a second process from writing the journal. Held until `release`, or the end of the process."""
-
-    def __init__(self, journal: Path) -> None:
-        """
-        Raises:
-            JournalError: another process holds it. OSError: the folder cannot be written.
-        """
-        self._file = os.open(journal / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._file)
-            raise JournalError(
-                f"{journal}: is being written by another process, or another writer of this one. Stop that one first."
-            ) from error
-
-    @property
-    def is_released(self) -> bool:
-        return self._file < 0
-
-    def release(self) -> None:
-        """Let others write. Repeating it does nothing."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        return FileLock(journal / ".lock")
+    except BlockingIOError as error:
+        raise JournalError(
+            f"{journal}: is being written by another process, or another writer of this one. Stop that one first."
+        ) from error
 
 
 class SegmentFile:
@@ -224,17 +194,17 @@ class SegmentFile:
             self.abandon()
             raise
 
-    def append_rows(self, payload: bytes, events: int, transitions: int, min_at: int, max_at: int) -> None:
+    def append_rows(self, rows: EncodedRows) -> None:
         """Add a ROWS frame, whose first event has the next seq."""
         now = self.summary
-        self._append(ROWS, payload, now.next_seq, events, transitions, min_at, max_at)
-        if events or transitions:
+        self._append(ROWS, rows.payload, now.next_seq, rows.events, rows.transitions, rows.min_at, rows.max_at)
+        if rows.events or rows.transitions:
             has_rows = now.events or now.transitions
             self.summary = self.summary._replace(
-                events=now.events + events,
-                transitions=now.transitions + transitions,
-                min_at=min(now.min_at, min_at) if has_rows else min_at,
-                max_at=max(now.max_at, max_at) if has_rows else max_at,
+                events=now.events + rows.events,
+                transitions=now.transitions + rows.transitions,
+                min_at=min(now.min_at, rows.min_at) if has_rows else rows.min_at,
+                max_at=max(now.max_at, rows.max_at) if has_rows else rows.max_at,
             )
 
     def append_accepted(self, payload: bytes, events: int, at: int) -> None:

@@ -46,9 +46,6 @@ PAYLOADS = {
 }
 """What the payloads that the jobs read have in them, in DDL, by event class and type; any key can be left out."""
 
-_TIMES: Final = {"events": "started_at", "transitions": "at"}
-"""What `since` and `until` are about."""
-
 
 class JournalTables(NamedTuple):
     """A journal's two tables; columns as in `dispatcher.journal.format.schema`, rows in any order: sort by `seq`."""
@@ -86,9 +83,7 @@ def read_journal(
     if since is None and until is None:
         return JournalTables(*(_load(spark, spark.read, folder, table, columns, options) for table in TABLES))
     options |= {name: str(time) for name, time in (("since", since), ("until", until)) if time is not None}
-    return JournalTables(
-        *(_load_between(spark, folder, table, columns, options, _TIMES[table.name], since, until) for table in TABLES)
-    )
+    return JournalTables(*(_load_between(spark, folder, table, columns, options, since, until) for table in TABLES))
 
 
 def _load_between(
@@ -97,16 +92,15 @@ def _load_between(
     table: Table,
     columns: Mapping[str, Sequence[str]] | None,
     options: Mapping[str, str],
-    time: str,
     since: int | None,
     until: int | None,
 ) -> DataFrame:
-    asked = list((columns or {}).get(table.name, [column.name for column in table.columns]))
-    rows = _load(spark, spark.read, folder, table, {table.name: list(dict.fromkeys([*asked, time]))}, options)
+    asked = list((columns or {}).get(table.name, table.names))
+    rows = _load(spark, spark.read, folder, table, {table.name: list(dict.fromkeys([*asked, table.time]))}, options)
     if since is not None:
-        rows = rows.where(F.col(time) >= since)
+        rows = rows.where(F.col(table.time) >= since)
     if until is not None:
-        rows = rows.where(F.col(time) < until)
+        rows = rows.where(F.col(table.time) < until)
     return rows.select(*asked)
 
 

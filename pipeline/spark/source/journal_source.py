@@ -44,10 +44,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.schema import TABLES, ColumnType, Table
+from dispatcher.journal.format.schema import TABLES, ColumnType, Table, table_named
 from dispatcher.journal.reader import check_journal
 from pipeline.journal.arrow import UnknownColumnError
-from pipeline.journal.conditions import TIME_COLUMNS, Conditions
+from pipeline.journal.conditions import Conditions
 from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, Reading
 from pipeline.spark.source.journal_source_stream import JournalStreamReader
 
@@ -164,7 +164,7 @@ class JournalSource(DataSource):
         if least is None and most is None:
             return Conditions()
         last = None if most is None else most - 1
-        return Conditions(dict.fromkeys(TIME_COLUMNS[table], (least, last)))
+        return Conditions(dict.fromkeys(table_named(table).time_columns, (least, last)))
 
     def _time(self, option: str) -> int | None:
         given = self.options.get(option)

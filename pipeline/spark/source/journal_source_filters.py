@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dispatcher.journal.format.schema import Table
-from pipeline.journal.conditions import KIND_COLUMNS, TIME_COLUMNS, Conditions
+from pipeline.journal.conditions import Conditions
 
 _LEAST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "GreaterThan": 1, "GreaterThanOrEqual": 0}
 _MOST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "LessThan": -1, "LessThanOrEqual": 0}
@@ -24,11 +24,11 @@ def conditions_of(filters: Iterable[Any], table: Table) -> Conditions:
         name = ".".join(getattr(one, "attribute", ()))
         if value is None:
             continue
-        if name == "seq" or name in TIME_COLUMNS[table.name]:
+        if name == "seq" or name in table.time_columns:
             for least, most in _spans(kind, value):
                 old_least, old_most = ranges.get(name, (None, None))
                 ranges[name] = _greatest(old_least, least), _smallest(old_most, most)
-        elif name in KIND_COLUMNS[table.name]:
+        elif name in table.kind_columns:
             among = frozenset(value) if kind == "In" else frozenset((value,))
             if kind in ("In", "EqualTo", "EqualNullSafe"):
                 values[name] = values[name] & among if name in values else among

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.schema import TABLES
+from dispatcher.journal.format.schema import table_named
 from dispatcher.journal.format.segments import segments
 from dispatcher.journal.reader import missing_segments
 from pipeline.journal.conditions import Conditions
@@ -34,7 +34,7 @@ class Reading(NamedTuple):
         Raises:
             JournalError: a segment cannot be read.
         """
-        return [PartsPartition(parts) for parts in plan(listed, _TABLES[self.table], conditions)]
+        return [PartsPartition(parts) for parts in plan(listed, table_named(self.table), conditions)]
 
     def read(
         self, partition: InputPartition, conditions: Conditions, tell_gone: Callable[[str], None] | None = None
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
         """
         # Where a plan has no partition, Spark makes one without anything in it.
         parts = partition.parts if isinstance(partition, PartsPartition) else []
-        return scan(parts, _TABLES[self.table], self.schema, conditions, self.tell, tell_gone)
+        return scan(parts, table_named(self.table), self.schema, conditions, self.tell, tell_gone)
 
     @property
     def tell(self) -> Callable[[str], None]:
@@ -89,7 +89,7 @@ class FilteringReader(JournalReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         """Takes note of those that frames can be passed over by; rows remain for Spark to filter, by all of them."""
-        self._conditions = self._conditions.and_also(conditions_of(filters, _TABLES[self._reading.table]))
+        self._conditions = self._conditions.and_also(conditions_of(filters, table_named(self._reading.table)))
         return filters
 
 
@@ -126,6 +126,3 @@ class DamageReader(DataSourceReader):
     def _batch(self, problems: list[Problem]) -> pa.RecordBatch:
         rows = [problem._asdict() for problem in problems]
         return pa.RecordBatch.from_pylist(rows, schema=self._schema)
-
-
-_TABLES = {table.name: table for table in TABLES}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,11 +10,13 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dispatcher.journal.format.schema import EVENTS, TRANSITIONS, Table
+from dispatcher.journal.format.schema import EVENTS, TIME_UNIT, TRANSITIONS, WALL_CLOCK_COLUMNS, Table
+from dispatcher.journal.format.schema import Column as JournalColumn
 from pipeline.spark.source.journal import JournalTables
 from pipeline.yarnlog import LogClock, is_declared, log_files, mismatch
 from pipeline.yarnlog.batches import RECORDS, UNPARSED, record_batches, unparsed_batches
 from pipeline.yarnlog.messages import AUDIT_KEYS
+from pipeline.yarnlog.rows import Row
 from pipeline.yarnlog.summary import TRANSITION_KINDS
 from statemachines.registry import FACTORIES
 
@@ -47,17 +49,8 @@ class YarnLogTables:
         one time is enqueued_at, started_at and finished_at. outcome is failed where a machine refused the event or
         an audit line says that something was not granted; error says why. text has all lines of the record.
         """
-        columns = {
-            "enqueued_at": F.col("at"),
-            "started_at": F.col("at"),
-            "finished_at": F.col("at"),
-            "queue_ns": F.lit(None).cast("long"),
-            "handling_ns": F.lit(None).cast("long"),
-            "accepted_seq": F.lit(None).cast("long"),
-            "redelivered": F.lit(False),
-        }
         more = ["kind", "file", "level", "thread", "logger", "text", "line", "line_count"]
-        return self.records.select(*_of_table(EVENTS, columns), *more)
+        return self.records.select(*_of_table(EVENTS), *more)
 
     @property
     def transitions(self) -> DataFrame:
@@ -71,8 +64,8 @@ class YarnLogTables:
             "entity": F.coalesce("entity", F.lit("")),
             "valid": F.col("kind") == "transition",
         }
-        moves = self.records.where(F.col("kind").isin(*TRANSITION_KINDS))
-        return moves.select(*_of_table(TRANSITIONS, columns), "file", "line", "is_told")
+        transitions = self.records.where(F.col("kind").isin(*TRANSITION_KINDS))
+        return transitions.select(*_of_table(TRANSITIONS, columns), "file", "line", "is_told")
 
     @property
     def audit(self) -> DataFrame:
@@ -100,12 +93,11 @@ class YarnLogTables:
 
     @property
     def journal(self) -> JournalTables:
-        """The tables with the journal's columns only, and null in none where a journal has no null: what a log does not
-        tell of queue_ns and handling_ns is 0."""
-        untold = {name: F.lit(0).cast("long") for name in ("queue_ns", "handling_ns")}
-        return JournalTables(
-            self.events.select(*_of_table(EVENTS, untold)), self.transitions.select(*_of_table(TRANSITIONS, {}))
-        )
+        """The tables with the journal's columns only, and no null where a journal has none: the durations, which a log
+        does not have, are 0."""
+        durations = {name: F.lit(0).cast("long") for name in WALL_CLOCK_COLUMNS}
+        events = self.events.withColumns(durations).select(*EVENTS.names)
+        return JournalTables(events, self.transitions.select(*TRANSITIONS.names))
 
     def stored(self, spark: SparkSession, folder: str | Path) -> YarnLogTables:
         """Read the logs, and write what they say to Parquet below `folder`; gives the tables that are read from it."""
@@ -191,5 +183,16 @@ def declared_for(spark: SparkSession, transitions: DataFrame) -> DataFrame:
     return spark.createDataFrame(declared + [tuple(row) for row in allowed], _DECLARED)
 
 
-def _of_table(table: Table, columns: dict[str, Column]) -> list[Column]:
-    return [columns.get(column.name, F.col(column.name)).alias(column.name) for column in table.columns]
+def _of_table(table: Table, columns: Mapping[str, Column] | None = None) -> list[Column]:
+    """The table's columns, from `columns` or from the records."""
+    made = {column.name: _of_record(column) for column in table.columns} | dict(columns or {})
+    return [made[name].alias(name) for name in table.names]
+
+
+def _of_record(column: JournalColumn) -> Column:
+    """Each of a row's times is the record's one time; what no record has is false or null."""
+    if column.name in Row._fields:
+        return F.col(column.name)
+    if column.unit == TIME_UNIT:
+        return F.col("at")
+    return F.lit(False if column.type == "boolean" else None).cast(column.type)

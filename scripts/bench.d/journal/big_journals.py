@@ -7,12 +7,13 @@ order and the durations are real, and nothing but ids and times is made up.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dispatcher.journal.format.columns import encode_rows
-from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
+from dispatcher.journal.format.schema import EVENTS, TRANSITIONS, EventRow, Kind, Row, Table, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary
 from dispatcher.journal.reader import read_rows
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
@@ -44,8 +45,8 @@ class _Replayed(NamedTuple):
     events: int
     frames: list[_Frame]
     names: list[str | None]
-    kinds: list[tuple[str, str, str, str]]
-    move_kinds: list[tuple[str, str, str, str, bool]]
+    kinds: list[Kind]
+    move_kinds: list[Kind]
 
 
 def replay_sample(folder: Path) -> Path:
@@ -76,16 +77,32 @@ def write_big_journal(sample: Path, folder: Path, events: int) -> int:
 
 def _append(segment: SegmentFile, replayed: _Replayed, frame: _Frame, names: list[str | None], shift_ns: int) -> None:
     """A frame of a copy, later by `shift_ns`."""
-    count, first_seq, name_of = len(frame.kinds), segment.summary.next_seq, names.__getitem__
-    ats = [at + shift_ns for at in frame.ats]
-    nothing = repeat(None, count)
-    told = (map(name_of, frame.names), map(name_of, frame.payloads), ats, frame.queue_ns, frame.handling_ns)
-    events = list(zip(frame.kinds, *told, nothing, repeat(0, count), repeat(False, count), strict=True))
-    seqs = [first_seq + seq for seq in frame.move_seqs]
-    move_ats = [at + shift_ns for at in frame.move_ats]
-    moves = list(zip(frame.move_kinds, seqs, map(name_of, frame.move_names), move_ats, strict=True))
-    payload = encode_rows(events, moves, first_seq, replayed.kinds, replayed.move_kinds, virtual=True)
-    segment.append_rows(payload, count, len(moves), ats[0], ats[-1])
+    first_seq, name_of = segment.summary.next_seq, names.__getitem__
+    events = _rows(
+        EVENTS,
+        EventRow(kind=0),
+        kind=frame.kinds,
+        entity=map(name_of, frame.names),
+        payload=map(name_of, frame.payloads),
+        started_at=[at + shift_ns for at in frame.ats],
+        queue_ns=frame.queue_ns,
+        handling_ns=frame.handling_ns,
+    )
+    transitions = _rows(
+        TRANSITIONS,
+        TransitionRow(kind=0),
+        kind=frame.move_kinds,
+        seq=[first_seq + seq for seq in frame.move_seqs],
+        entity=map(name_of, frame.move_names),
+        at=[at + shift_ns for at in frame.move_ats],
+    )
+    segment.append_rows(encode_rows(events, transitions, first_seq, replayed.kinds, replayed.move_kinds, virtual=True))
+
+
+def _rows(table: Table, blank: Row, **columns: Iterable[Any]) -> list[Row]:
+    """Rows of a table from its columns; `blank` has what is not among them."""
+    given = [columns.get(name, repeat(value)) for name, value in zip(table.row_fields, blank, strict=True)]
+    return list(zip(*given, strict=False))
 
 
 def _read(sample: Path) -> _Replayed:
@@ -105,16 +122,13 @@ def _read(sample: Path) -> _Replayed:
         rows, made = events[first : first + FRAME_ROWS], moves[number]
         frames.append(
             _Frame(
-                [place(kinds, (r["dispatcher"], r["event_class"], r["event_type"], r["outcome"])) for r in rows],
+                [place(kinds, tuple(r[name] for name in EVENTS.kind_columns)) for r in rows],
                 [place(names, r.get("entity")) for r in rows],
                 [place(names, r.get("payload")) for r in rows],
                 [r["started_at"] for r in rows],
                 [r["queue_ns"] for r in rows],
                 [r["handling_ns"] for r in rows],
-                [
-                    place(move_kinds, (r["machine"], r["from_state"], r["event_type"], r["to_state"], r["valid"]))
-                    for r in made
-                ],
+                [place(move_kinds, tuple(r[name] for name in TRANSITIONS.kind_columns)) for r in made],
                 [r["seq"] - first - 1 for r in made],
                 [place(names, r["entity"]) for r in made],
                 [r["at"] for r in made],

@@ -14,6 +14,9 @@ import pytest
 from dispatcher import Event, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, Table, read_rows
 from dispatcher.journal.format.frames import Frame, FrameReader
+from dispatcher.journal.format.texts import describe, encode_payload
+
+from ...journal_rows import begin, end
 
 
 class Job(Enum):
@@ -46,7 +49,7 @@ class Posted:
 
 def write_event(
     writer: JournalWriter,
-    event: Any = None,
+    event: JobEvent | None = None,
     *,
     transitions: int = 0,
     dispatcher: str = "central",
@@ -56,11 +59,23 @@ def write_event(
     redelivered: bool = False,
 ) -> None:
     """One event of which all times follow from its number, with transitions made while it was handled."""
-    writer.begin((writer.seq + 1) * 1000)
+    event = event or JobEvent()
+    begin(writer, (writer.seq + 1) * 1000)
     for _ in range(transitions):
         writer.transition("Job", "job_1", State.NEW, Job.STARTED, State.RUNNING, valid=True)
-    writer.event(
-        dispatcher, event or JobEvent(), 10, 20, outcome, error, accepted_seq=accepted_seq, redelivered=redelivered
+    end(
+        writer,
+        dispatcher,
+        type(event.type).__name__,
+        event.type.name,
+        outcome,
+        entity=event.entity,
+        payload=None if event.payload is None else encode_payload(event.payload),
+        queue_ns=10,
+        handling_ns=20,
+        error=None if error is None else describe(error),
+        accepted_seq=accepted_seq,
+        redelivered=redelivered,
     )
 
 

@@ -50,7 +50,7 @@ def test_a_frame_for_which_there_is_no_room_is_cut_off(
 ) -> None:
     writer = open_writer()
     told: list[JournalError] = []
-    writer.on_failure = told.append
+    writer.attach(on_failure=told.append)
     write_event(writer, transitions=1)
     writer.flush()
     size = open_segments(journal)[0].stat().st_size
@@ -88,7 +88,7 @@ def test_under_continue_the_failure_is_told_once_and_later_calls_do_nothing(
 ) -> None:
     writer = open_writer(failure_policy="continue")
     told: list[JournalError] = []
-    writer.on_failure = told.append
+    writer.attach(on_failure=told.append)
     write_event(writer)
     writer.flush()
     with monkeypatch.context() as disk:
@@ -169,14 +169,14 @@ def test_an_event_is_not_accepted_if_the_journal_fails_before_it_is_on_the_disk(
 ) -> None:
     """Another thread's failure closed the journal between the append and the fsync, which was taken for done."""
     writer = open_writer(durability="sync", write_ahead=True)
-    commit = writer._commit
+    commit = writer._log.commit
 
     def fail_and_commit() -> None:
         monkeypatch.undo()
-        writer._fail(OSError(28, "No space left on device"))
+        writer._log.fail(OSError(28, "No space left on device"))
         commit()
 
-    monkeypatch.setattr(writer, "_commit", fail_and_commit)
+    monkeypatch.setattr(writer._log, "commit", fail_and_commit)
 
     with pytest.raises(JournalError, match="No space left on device"):
         writer.append_accepted(b"{}")

@@ -74,7 +74,7 @@ def test_a_segment_begins_with_its_start_and_ends_with_what_it_holds(writer: Jou
 
 
 def test_the_times_of_a_frame_are_those_of_its_rows_in_virtual_time(writer: JournalWriter, journal: Path) -> None:
-    writer.virtual = True
+    writer.attach(virtual=True)
     write_event(writer, transitions=1)
     write_event(writer)
     writer.close()
@@ -165,7 +165,7 @@ def test_a_segment_is_rolled_by_age_with_the_next_flush(open_writer: Open, journ
     write_event(writer)
     writer.flush()
     young = files(journal)
-    writer._segment.opened_s -= 3600.0
+    writer._log._segment.opened_s -= 3600.0
 
     writer.flush()
 
@@ -190,16 +190,17 @@ def test_an_age_may_be_longer_than_any_wait(open_writer: Open) -> None:
     writer = open_writer(segment_age_s=1e12, durability="interval", sync_interval_ms=10**15)
     write_event(writer)
     writer.flush()
-    assert writer._keeper is not None
+    keeper = writer._keeper._thread
+    assert keeper is not None
 
-    writer._keeper.join(0.02)
+    keeper.join(0.02)
 
-    assert writer._keeper.is_alive()
+    assert keeper.is_alive()
 
 
 def test_an_empty_segment_is_not_rolled(open_writer: Open, journal: Path) -> None:
     writer = open_writer(segment_bytes=1024)
-    writer._segment.opened_s -= 3600.0
+    writer._log._segment.opened_s -= 3600.0
 
     writer.flush()
     writer.roll()
@@ -355,7 +356,7 @@ def test_the_oldest_segments_beyond_the_size_are_removed(open_writer: Open, jour
     writer = open_writer(retention_bytes=10_000_000)
     write_segments(writer, 1)
     size = segment_path(journal, 1).stat().st_size
-    writer.config = writer.config.model_copy(update={"retention_bytes": 3 * size + size // 2})
+    writer._log.config = writer.config.model_copy(update={"retention_bytes": 3 * size + size // 2})
 
     write_segments(writer, 4)
 
@@ -378,7 +379,7 @@ def test_the_close_removes_what_is_too_much(open_writer: Open, journal: Path) ->
     writer = open_writer()
     write_segments(writer, 2)
     write_event(writer)
-    writer.config = writer.config.model_copy(update={"retention_bytes": 1})
+    writer._log.config = writer.config.model_copy(update={"retention_bytes": 1})
 
     writer.close()
 

@@ -6,15 +6,19 @@ import json
 from collections.abc import Callable
 from enum import Enum, Flag
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher import JournalWriter
+from dispatcher import AsyncDispatcher, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, verify
+from dispatcher.journal.format.texts import describe, encode_payload
 
+from ...journal_rows import begin, end
+from ..conftest import TIMEOUT_S
 from .conftest import Job, JobEvent, State, rows, write_event
 
 Open = Callable[..., JournalWriter]
@@ -55,18 +59,29 @@ class UnprintableError(Exception):
         raise RuntimeError("no words")
 
 
+def dispatch(journal: Path, *events: Any, handle: Callable[[Any], Any] = lambda _: None) -> None:
+    """Have a dispatcher handle the events, with a journal of them."""
+    dispatcher = AsyncDispatcher(name="central", journal=JournalWriter(journal))
+    dispatcher.register(Job, handle)
+    with dispatcher:
+        for event in events:
+            assert dispatcher.event_handler.handle(event)
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_full_event_row_has_the_columns_of_the_schema_in_their_order(writer: JournalWriter, journal: Path) -> None:
-    writer.begin(1000)
-    writer.event(
-        "central",
-        JobEvent("job_1", {"a": [1]}),
-        100,
-        200,
-        "failed",
-        LookupError("lost"),
+    begin(writer, 1000)
+    end(
+        writer,
+        *("central", "Job", "STARTED", "failed"),
+        entity="job_1",
+        payload='{"a":[1]}',
+        queue_ns=100,
+        handling_ns=200,
+        error="LookupError: lost",
         accepted_seq=7,
         redelivered=True,
     )
@@ -94,7 +109,7 @@ def test_a_full_event_row_has_the_columns_of_the_schema_in_their_order(writer: J
 
 
 def test_in_virtual_time_all_moments_of_an_event_are_one(writer: JournalWriter, journal: Path) -> None:
-    writer.virtual = True
+    writer.attach(virtual=True)
     write_event(writer, transitions=1)
     writer.close()
 
@@ -104,10 +119,10 @@ def test_in_virtual_time_all_moments_of_an_event_are_one(writer: JournalWriter, 
 
 
 def test_a_transition_row_has_the_columns_of_the_schema_in_their_order(writer: JournalWriter, journal: Path) -> None:
-    writer.begin(1000)
+    begin(writer, 1000)
     writer.transition("Job", "job_1", State.NEW, Job.STARTED, State.RUNNING, valid=True)
     writer.transition("Job", "job_1", State.RUNNING, Job.STARTED, State.RUNNING, valid=False)
-    writer.event("central", JobEvent(), 1, 1, "handled")
+    end(writer, "central", "Job", "STARTED", "handled")
     writer.close()
 
     read = rows(journal, TRANSITIONS)
@@ -151,8 +166,8 @@ def test_durations_of_any_size_come_back_as_they_were(
     writer: JournalWriter, journal: Path, numbers: tuple[int, int]
 ) -> None:
     for number in numbers:
-        writer.begin(2**62)
-        writer.event("central", JobEvent(), number, numbers[0], "handled")
+        begin(writer, 2**62)
+        end(writer, "central", "Job", "STARTED", "handled", queue_ns=number, handling_ns=numbers[0])
     writer.close()
 
     read = rows(journal, EVENTS)
@@ -187,9 +202,9 @@ def test_rows_that_differ_in_what_is_null_come_back_as_they_were(open_writer: Op
 
 def test_rows_of_many_kinds_keep_theirs(writer: JournalWriter, journal: Path) -> None:
     for number in range(300):
-        writer.begin(number)
+        begin(writer, number)
         writer.transition(f"machine_{number % 7}", "e", State.NEW, Job.ENDED, State.NEW, valid=number % 2 == 0)
-        writer.event(f"dispatcher_{number % 5}", JobEvent(type=Job(1 + number % 2)), 0, 0, "handled")
+        end(writer, f"dispatcher_{number % 5}", "Job", Job(1 + number % 2).name, "handled")
         if number % 100 == 99:
             writer.flush()
     writer.close()
@@ -209,9 +224,10 @@ def surrogates_told(text: str) -> str:
 
 @pytest.mark.parametrize("text", ODD_STRINGS, ids=ascii)
 def test_any_string_comes_back_as_it_was(writer: JournalWriter, journal: Path, text: str) -> None:
-    writer.begin(1)
+    begin(writer, 1)
     writer.transition(text, text, State.NEW, Job.STARTED, State.NEW, valid=True)
-    writer.event(text, JobEvent(text, {"text": text}), 0, 0, "failed", LookupError(text))
+    payload, error = encode_payload({"text": text}), describe(LookupError(text))
+    end(writer, text, "Job", "STARTED", "failed", entity=text, payload=payload, error=error)
     writer.close()
 
     [event], [transition] = rows(journal, EVENTS), rows(journal, TRANSITIONS)
@@ -238,9 +254,9 @@ def test_any_text_of_any_event_verifies(tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.parametrize("odd", ODD_TYPES, ids=lambda odd: ascii(odd.name))
 def test_any_name_of_an_enum_member_comes_back_as_it_was(writer: JournalWriter, journal: Path, odd: Enum) -> None:
-    writer.begin(1)
+    begin(writer, 1)
     writer.transition("Job", "job_1", odd, odd, odd, valid=True)
-    writer.event("central", JobEvent(type=odd), 0, 0, "handled")
+    end(writer, "central", type(odd).__name__, odd.name, "handled")
     writer.close()
 
     [event], [transition] = rows(journal, EVENTS), rows(journal, TRANSITIONS)
@@ -258,46 +274,43 @@ def test_any_name_of_an_enum_member_comes_back_as_it_was(writer: JournalWriter, 
     ],
 )
 def test_an_event_of_an_odd_type_is_recorded_all_the_same(
-    writer: JournalWriter, journal: Path, type_: Any, event_class: str, event_type: str
+    journal: Path, type_: Any, event_class: str, event_type: str
 ) -> None:
     """A flag without a name raised TypeError on the handler thread."""
-    write_event(writer, JobEvent(type=type_), outcome="unregistered")
-    write_event(writer, object(), outcome="unregistered")
-    writer.close()
+    dispatch(journal, SimpleNamespace(type=type_), object())
 
     odd, without_type = rows(journal, EVENTS)
     assert (odd["event_class"], odd["event_type"]) == (event_class, event_type)
     assert (without_type["event_class"], without_type["event_type"]) == ("NoneType", "None")
 
 
-def test_a_payload_that_json_does_not_know_is_written_as_text(writer: JournalWriter, journal: Path) -> None:
-    write_event(writer, JobEvent(payload={"path": Path("a/b"), "state": State.NEW}))
-    writer.close()
+def test_a_payload_that_json_does_not_know_is_written_as_text(journal: Path) -> None:
+    dispatch(journal, JobEvent(payload={"path": Path("a/b"), "state": State.NEW}))
 
     [row] = rows(journal, EVENTS)
     assert json.loads(row["payload"]) == {"path": "a/b", "state": "State.NEW"}
 
 
 @pytest.mark.parametrize("kind", ["cycle", "key", "str"])
-def test_a_payload_that_cannot_be_written_is_replaced_by_the_reason(
-    writer: JournalWriter, journal: Path, kind: str
-) -> None:
+def test_a_payload_that_cannot_be_written_is_replaced_by_the_reason(journal: Path, kind: str) -> None:
     """One whose __str__ raises ended the handler thread."""
     cycle: dict[str, Any] = {}
     cycle["self"] = cycle
     payload = {"cycle": cycle, "key": {(1, 2): 3}, "str": {"a": Unprintable()}}[kind]
 
-    write_event(writer, JobEvent(payload=payload))
-    writer.close()
+    dispatch(journal, JobEvent(payload=payload))
 
     [row] = rows(journal, EVENTS)
     [reason] = json.loads(row["payload"]).values()
     assert reason.startswith({"cycle": "ValueError: ", "key": "TypeError: ", "str": "RuntimeError: no words"}[kind])
 
 
-def test_an_error_that_cannot_be_printed_is_recorded_by_its_class(writer: JournalWriter, journal: Path) -> None:
+def test_an_error_that_cannot_be_printed_is_recorded_by_its_class(journal: Path) -> None:
     """It ended the handler thread."""
-    write_event(writer, outcome="failed", error=UnprintableError())
-    writer.close()
+
+    def handle(event: object) -> None:
+        raise UnprintableError
+
+    dispatch(journal, JobEvent(), handle=handle)
 
     assert rows(journal, EVENTS)[0]["error"] == "UnprintableError: (its __str__ raised)"

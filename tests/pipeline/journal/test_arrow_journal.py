@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from dispatcher.errors import JournalError
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Table, read_rows
-from dispatcher.journal.format.columns import EventRow, MoveRow, encode_rows
+from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.frames import ROWS, Header
+from dispatcher.journal.format.schema import EventRow, Row, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary, segment_path
 from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
 from pipeline.journal.conditions import Conditions
@@ -26,7 +27,7 @@ from pipeline.journal.scan import Part, plan, read_batches, scan
 KINDS = [("rm", "AType", "A", "handled"), ("nm", "BType", "ÄÖ", "failed"), ("rm", "AType", "B", "unregistered")]
 MOVES = [("RMApp", "NEW", "START", "RUNNING", True), ("Döner", "NEW", "KILL", "NEW", False)]
 
-Segment = list[tuple[list[EventRow], list[tuple[int, str, int]], bool]]
+Segment = list[tuple[list[Row], list[tuple[int, str, int]], bool]]
 """Frames: events, transitions without their seq, and whether time is virtual."""
 
 LONGS = st.integers(0, 2**40)
@@ -34,17 +35,18 @@ TEXTS = st.one_of(st.none(), st.text(max_size=8))
 
 
 @st.composite
-def frames(draw: st.DrawFn) -> tuple[list[EventRow], list[tuple[int, str, int]], bool]:
-    event = st.tuples(
-        st.integers(0, 2),
-        TEXTS,
-        TEXTS,
-        LONGS,
-        st.one_of(st.integers(0, 300), LONGS),
-        LONGS,
-        TEXTS,
-        LONGS,
-        st.booleans(),
+def frames(draw: st.DrawFn) -> tuple[list[Row], list[tuple[int, str, int]], bool]:
+    event = st.builds(
+        EventRow,
+        kind=st.integers(0, 2),
+        entity=TEXTS,
+        payload=TEXTS,
+        started_at=LONGS,
+        queue_ns=st.one_of(st.integers(0, 300), LONGS),
+        handling_ns=LONGS,
+        error=TEXTS,
+        accepted_seq=LONGS,
+        redelivered=st.booleans(),
     )
     move = st.tuples(st.integers(0, 1), st.text(max_size=8), LONGS)
     return draw(st.lists(event, max_size=5)), draw(st.lists(move, max_size=4)), draw(st.booleans())
@@ -58,15 +60,11 @@ def write(journal: Path, segments: list[Segment]) -> Path:
         segment = SegmentFile(journal, number, summary)
         for events, moves, is_virtual in of_segment:
             first = segment.summary.next_seq
-            rows: list[MoveRow] = [(kind, first + place, entity, at) for place, (kind, entity, at) in enumerate(moves)]
-            payload = encode_rows(events, rows, first, KINDS, MOVES, virtual=is_virtual)
-            times = [
-                0,
-                *(row[3] - row[4] for row in events),
-                *(row[3] + row[5] for row in events),
-                *(m[3] for m in rows),
+            rows = [
+                TransitionRow(kind=kind, seq=first + place, entity=entity, at=at)
+                for place, (kind, entity, at) in enumerate(moves)
             ]
-            segment.append_rows(payload, len(events), len(rows), min(times), max(times))
+            segment.append_rows(encode_rows(events, rows, first, KINDS, MOVES, virtual=is_virtual))
         segment.append_accepted(b"{}", 1, 5)
         segment.close(sync=False, recover_from=number + 1)
         summary = segment.summary
@@ -74,8 +72,8 @@ def write(journal: Path, segments: list[Segment]) -> Path:
     return journal
 
 
-def event(number: int, *, at: int | None = None, kind: int = 0) -> EventRow:
-    return (kind, f"e{number}", None, number * 10 if at is None else at, 0, 0, None, 0, False)
+def event(number: int, *, at: int | None = None, kind: int = 0) -> Row:
+    return EventRow(kind=kind, entity=f"e{number}", started_at=number * 10 if at is None else at)
 
 
 def rows_of(batches: Any) -> list[dict[str, Any]]:
@@ -114,7 +112,17 @@ def test_batches_have_the_rows_that_are_read_one_by_one(
 
 def test_a_row_has_every_column_of_its_table(tmp_path: Path) -> None:
     moves = [(1, "application_1", 7)]
-    row = (1, "hällo", '{"a":1}', 1000, 10, 20, "ValueError: ✗", 3, True)
+    row = EventRow(
+        kind=1,
+        entity="hällo",
+        payload='{"a":1}',
+        started_at=1000,
+        queue_ns=10,
+        handling_ns=20,
+        error="ValueError: ✗",
+        accepted_seq=3,
+        redelivered=True,
+    )
     journal = write(tmp_path / "journal", [[([row], moves, False)]])
 
     assert rows_of(read_batches(journal, EVENTS)) == [
@@ -151,7 +159,7 @@ def test_a_row_has_every_column_of_its_table(tmp_path: Path) -> None:
 
 
 def test_virtual_time_stands_still_while_an_event_waits_and_is_handled(tmp_path: Path) -> None:
-    row = (0, None, None, 1000, 10, 20, None, 0, False)
+    row = EventRow(kind=0, started_at=1000, queue_ns=10, handling_ns=20)
     journal = write(tmp_path / "journal", [[([row], [], True), ([row], [], False)]])
 
     [batch] = read_batches(journal, EVENTS, ["enqueued_at", "finished_at", "queue_ns", "handling_ns"])
@@ -194,16 +202,16 @@ def test_a_folder_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     [(2, 0, "has 1 of kind and says 2"), (1, 1, "has 0 of move.kind and says 1")],
 )
 def test_a_frame_that_has_other_rows_than_it_says_is_damage(events: int, transitions: int, said: str) -> None:
-    payload = encode_rows([event(1)], [], 1, KINDS, MOVES)
+    payload = encode_rows([event(1)], [], 1, KINDS, MOVES).payload
 
     with pytest.raises(DamagedFrameError, match=said):
         open_frame(Header(ROWS, 0, len(payload), 0, 1, events, transitions), payload, "here")
 
 
 def test_a_frame_with_a_kind_that_it_does_not_list_is_damage() -> None:
-    payload = encode_rows([event(1, kind=1)], [], 1, KINDS, MOVES)
+    payload = encode_rows([event(1, kind=1)], [], 1, KINDS, MOVES).payload
     opened = open_frame(Header(ROWS, 0, len(payload), 0, 1, 1, 0), payload, "here")
-    broken = opened._replace(payload=opened.payload._replace(kinds=[]))
+    broken = opened._replace(payload=opened.payload._replace(kinds={EVENTS.name: []}))
 
     with pytest.raises(DamagedFrameError):
         decode_frames([broken], EVENTS, arrow_schema(EVENTS, ["event_type"]))

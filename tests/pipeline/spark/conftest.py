@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from dispatcher.journal import EVENTS, TRANSITIONS
-from dispatcher.journal.format.columns import EventRow, Kind, MoveKind, MoveRow, encode_rows
+from dispatcher.journal import EVENTS, TRANSITIONS, Table
+from dispatcher.journal.format.columns import encode_rows
+from dispatcher.journal.format.schema import EventRow, Kind, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary
 from pipeline.spark import JournalTables, read_journal
 from pipeline.spark.source.journal_source import table_schema
@@ -169,21 +170,18 @@ def _is_virtual(event: dict[str, Any]) -> bool:
 
 def _append(segment: SegmentFile, events: list[dict[str, Any]], moves: list[dict[str, Any]], is_virtual: bool) -> None:
     kinds: list[Kind] = list(dict.fromkeys(row["kind"] for row in events))
-    move_kinds: list[MoveKind] = list(dict.fromkeys(row["kind"] for row in moves))
-    event_rows: list[EventRow] = [
-        (
-            kinds.index(row["kind"]),
-            *(row[name] for name in ("entity", "payload", "started_at", "queue_ns", "handling_ns", "error")),
-            row["accepted_seq"] or 0,
-            row["redelivered"],
-        )
-        for row in events
-    ]
-    move_rows: list[MoveRow] = [(move_kinds.index(row["kind"]), row["seq"], row["entity"], row["at"]) for row in moves]
+    move_kinds: list[Kind] = list(dict.fromkeys(row["kind"] for row in moves))
+    event_rows = [EventRow(**_stored(EVENTS, row, kinds)) for row in events]
+    move_rows = [TransitionRow(**_stored(TRANSITIONS, row, move_kinds)) for row in moves]
     first_seq = segment.summary.next_seq
-    payload = encode_rows(event_rows, move_rows, first_seq, kinds, move_kinds, virtual=is_virtual)
-    times = [row["at"] for row in moves] + [row[name] for row in events for name in ("enqueued_at", "finished_at")]
-    segment.append_rows(payload, len(events), len(moves), min(times), max(times))
+    segment.append_rows(encode_rows(event_rows, move_rows, first_seq, kinds, move_kinds, virtual=is_virtual))
+
+
+def _stored(table: Table, row: dict[str, Any], kinds: list[Kind]) -> dict[str, Any]:
+    """What a row of the table keeps of it."""
+    stored = {column.name: row[column.name] for column in table.stored}
+    numbers = {column.name: stored[column.name] or 0 for column in table.stored if column.encoding == "optional"}
+    return {"kind": kinds.index(row["kind"]), **stored, **numbers}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, Table
+from dispatcher.journal.format.schema import EVENTS, TRANSITIONS, Table, table_named
 from dispatcher.journal.format.segments import read_summary, segments
 from pipeline.journal.arrow import arrow_schema
 from pipeline.journal.conditions import Conditions
@@ -81,7 +81,7 @@ class JournalDigests(NamedTuple):
 
 def _rows(path: Path, parts: Sequence[Part], table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """In a task. The table goes there by its name: a copy of it would be another one."""
-    [found] = [one for one in TABLES if one.name == table]
+    found = table_named(table)
     return scan(parts, found, arrow_schema(found, columns), Conditions(), logged(path))
 
 

@@ -14,14 +14,15 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from dispatcher.journal.format.schema import TRANSITIONS
 from pipeline.spark.report.digests.arrow_rows import Longs, Names, codes, longs, pieces, wide
 from pipeline.spark.report.digests.histograms import BITS, FIGURES, Groups, log_buckets
 
 LONGEST = 100
-READS = ("seq", "machine", "entity", "from_state", "event_type", "to_state", "at", "valid")
+READS = TRANSITIONS.names
 """The columns of transitions that a digest is made of: all."""
 
-_KINDS = ("machine", "from_state", "event_type", "to_state", "valid")
+_KINDS = TRANSITIONS.kind_columns
 _TEXT = ("machine", "entity", "from_state", "event_type", "to_state")
 _LONGS = ("seq", "at", "last_seq", "last_at", "stay_ns", *FIGURES)
 KINDS = ("count", "stay", "long_stay", "stretch", "move")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,11 @@ from pipeline.spark.source.journal import journal_failure, stream_journal
 from pipeline.spark.source.journal_source import JournalSource
 from pipeline.spark.source.journal_source_stream import JournalStreamReader
 
+from ....journal_rows import begin, end
+
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="admission control needs Spark 4.2")
 
 TIMEOUT_S = 120
-
-
-class Job(Enum):
-    STARTED = 1
-
-
-class JobEvent:
-    type = Job.STARTED
-    entity = "job_1"
-    payload = None
 
 
 class Growing:
@@ -49,8 +40,8 @@ class Growing:
         self._writer = self._writer or JournalWriter(self.path)
         for _ in range(segments):
             for _ in range(2):
-                self._writer.begin(self._writer.seq + 1)
-                self._writer.event("rm", JobEvent(), 0, 0, "handled")
+                begin(self._writer, self._writer.seq + 1)
+                end(self._writer, "rm", "Job", "STARTED", "handled", entity="job_1")
             self._writer.flush()
             self._writer.roll()
 
