@@ -1,8 +1,9 @@
 """The event journal: one row for each event handled, one for each state transition made."""
 
 from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, WALL_CLOCK_COLUMNS, Column, Table
-from dispatcher.journal.reader import check_journal, read_rows, tail
+from dispatcher.journal.reader import read_rows, tail
 from dispatcher.journal.recovery import Accepted, Recovered, recover
+from dispatcher.journal.snapshot import check_journal
 from dispatcher.journal.verification import Verification, verify
 from dispatcher.journal.writer import JournalWriter
 

@@ -1,29 +1,22 @@
-"""The check of a whole journal: every byte, every number, and that nothing is missing."""
+"""The check of a journal: of its folder, of one segment byte by byte, and of the whole.
+
+Each gives findings. `verify` reports all of them as lines; other views take from a finding what they show.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, Damage, Frame
 from dispatcher.journal.format.schema import TABLES
-from dispatcher.journal.format.segments import (
-    MANIFEST,
-    Manifest,
-    Summary,
-    open_segments,
-    read_manifest,
-    segment_number,
-    segments,
-)
-from dispatcher.journal.reader import check_journal, is_retired, missing_segments, open_frames
-
-_LOOKS: Final = 100
-"""More than enough to find a moment in which no segment is closed."""
+from dispatcher.journal.format.segments import MANIFEST, Summary, segment_number
+from dispatcher.journal.reader import open_frames
+from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at
 
 
 class Verification(NamedTuple):
@@ -39,8 +32,26 @@ class Verification(NamedTuple):
     """Ends of open segments that are no whole frame: cut off by a crash, or being written just now."""
 
 
-class _Counted:
-    """What was counted so far, and what comes next."""
+class Finding(NamedTuple):
+    """One thing that is wrong with a journal."""
+
+    segment: str
+    """Name of a file in the journal's folder."""
+    line: str
+    """For people; names the segment, and the frame if it is about one."""
+    offset: int | None = None
+    """Where it is, in bytes; None with `length` where it is about the file as a whole."""
+    length: int | None = None
+    is_torn: bool = False
+    """Only the end of an open segment, cut off by a crash or being written."""
+    is_consequence: bool = False
+    """It follows from another finding of the segment."""
+    of_segment: str = ""
+    """The line for a view that says nothing of single frames, where that is another one."""
+
+
+class Progress:
+    """Counts of what was checked so far, and the numbers that come next; None: any."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -55,53 +66,54 @@ def verify(path: Path | str) -> Verification:
     Raises:
         JournalError: not a journal, one of another format, or a file cannot be read.
     """
-    path = check_journal(path)
-    manifest, problem, closed, left_open = _listed(path)
-    problems = [problem] if problem is not None else []
-    if manifest is None and problem is None:
-        problems.append(f"{MANIFEST}: is missing")
-    problems += missing_segments(path, closed)
-    counted = _Counted()
+    snapshot = look_at(path)
+    manifest, closed = snapshot.manifest, snapshot.closed
+    progress = Progress()
     if manifest is not None:
-        numbers = [segment_number(segment) for segment in closed]
-        allowed = manifest.last if manifest.closed else manifest.last + 1
-        problems += [f"{p.name}: the manifest ends at {manifest.last}" for p in closed if segment_number(p) > allowed]
-        if manifest.first == 1 and (not numbers or numbers[0] == 1):
-            counted.next_seq = counted.next_accepted = 1
-        if manifest.closed:
-            problems += [
-                f"{p.name}: is open, and the manifest says that all are closed" for p in left_open if _is_begun(p)
-            ]
-        if not manifest.closed and not left_open and allowed not in numbers:
-            problems.append(f"segment {allowed}: is missing: the manifest says that it is being written")
+        # A segment before the first is about to be removed, or a crash came before that.
+        closed = tuple(segment for segment in closed if segment_number(segment) >= manifest.first)
+        if manifest.first == 1 and (not closed or segment_number(closed[0]) == 1):
+            progress.next_seq = progress.next_accepted = 1
+    problems = [finding.line for finding in check_folder(snapshot)] + list(_against_manifest(snapshot))
     torn: list[str] = []
-    for segment in (*closed, *left_open):
+    for segment in (*closed, *snapshot.left_open):
         try:
-            for found, is_torn in _of_segment(segment, counted, segment in left_open):
-                (torn if is_torn else problems).append(found)
+            for finding in check_segment(segment, progress, is_open=segment in snapshot.left_open):
+                (torn if finding.is_torn else problems).append(finding.line)
         except FileNotFoundError:
             # Removed by retention since it was listed; what comes next is the first.
-            counted.next_seq = counted.next_accepted = None
-            if not is_retired(path, segment_number(segment)):
+            progress.next_seq = progress.next_accepted = None
+            if not is_retired(snapshot.path, segment_number(segment)):
                 problems.append(f"{segment.name}: is missing")
         except OSError as error:
             raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
-    return Verification(counted.events, counted.transitions, tuple(problems), tuple(left_open), tuple(torn))
+    return Verification(progress.events, progress.transitions, tuple(problems), snapshot.left_open, tuple(torn))
 
 
-def _listed(path: Path) -> tuple[Manifest | None, str | None, list[Path], list[Path]]:
-    """The manifest, what is wrong with it, the closed and the open segments: of one moment, also beside a writer."""
-    for _ in range(_LOOKS):
-        manifest, problem = read_manifest(path)
-        # In this order, so that one that is closed meanwhile is found.
-        left_open, closed = open_segments(path), segments(path)
-        if read_manifest(path) == (manifest, problem):
-            break
-    if manifest is not None:
-        # A segment before the first is about to be removed, or a crash came before that.
-        closed = [segment for segment in closed if segment_number(segment) >= manifest.first]
-    numbers = set(map(segment_number, closed))
-    return manifest, problem, closed, [segment for segment in left_open if segment_number(segment) not in numbers]
+def check_folder(snapshot: JournalSnapshot) -> list[Finding]:
+    """What the folder shows without a look into its segments: a damaged manifest, missing segments."""
+    lines = [snapshot.problem] if snapshot.problem is not None else []
+    if snapshot.manifest is None and snapshot.problem is None:
+        lines.append(f"{MANIFEST}: is missing")
+    lines += snapshot.missing()
+    return [Finding(line.partition(":")[0], line) for line in lines]
+
+
+def _against_manifest(snapshot: JournalSnapshot) -> Iterator[str]:
+    """Where the segments contradict the manifest."""
+    manifest = snapshot.manifest
+    if manifest is None:
+        return
+    allowed = manifest.last if manifest.closed else manifest.last + 1
+    numbers = list(map(segment_number, snapshot.closed))
+    for segment, number in zip(snapshot.closed, numbers, strict=True):
+        if number > allowed:
+            yield f"{segment.name}: the manifest ends at {manifest.last}"
+    if manifest.closed:
+        for segment in filter(_is_begun, snapshot.left_open):
+            yield f"{segment.name}: is open, and the manifest says that all are closed"
+    elif not snapshot.left_open and allowed not in numbers:
+        yield f"segment {allowed}: is missing: the manifest says that it is being written"
 
 
 def _is_begun(segment: Path) -> bool:
@@ -110,60 +122,91 @@ def _is_begun(segment: Path) -> bool:
         return any(isinstance(found, Frame) and found.header.kind != START for found in reader.frames(lambda _: False))
 
 
-def _of_segment(segment: Path, counted: _Counted, is_open: bool) -> Iterator[tuple[str, bool]]:
-    """The problems of one segment, each with whether it is but a torn tail."""
-    number, events, transitions, last = 0, counted.events, counted.transitions, 0
+def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -> Iterator[Finding]:
+    """Check each byte of a segment, and each frame's place and numbers, and go on counting in `progress`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    name, frames, last, is_damaged = segment.name, 0, 0, False
+    before = Progress()
+    before.events, before.transitions = progress.events, progress.transitions
     with open_frames(segment) as reader:
-        for found in reader.frames(lambda _: True):
+        for found in reader.frames():
             if isinstance(found, Damage):
-                yield str(found), is_open and found.at_end
+                is_damaged = True
+                yield Finding(name, str(found), found.offset, found.length, is_torn=is_open and found.at_end)
                 continue
-            where = f"{segment.name}, frame {found.header.number}"
+            where, length = f"{name}, frame {found.header.number}", found.end - found.offset
             if last == END:
-                yield f"{where}: comes after the end", False
-            number, last = found.header.number + 1, found.header.kind
-            for problem in _of_frame(found, segment, counted, events, transitions):
-                yield f"{where}: {problem}", False
-        if not is_open and last != END:
-            yield f"{segment.name}: has no end", False
-        if not is_open and reader.last_frame() is None:
-            yield f"{segment.name}: does not say where its end begins", False
-        if not number and not is_open:
-            yield f"{segment.name}: has no whole frame", False
+                yield Finding(name, f"{where}: comes after the end", found.offset, length)
+            frames, last = found.header.number + 1, found.header.kind
+            for problem in _out_of_order(found, progress):
+                yield Finding(name, f"{where}: {problem}", found.offset, length, is_consequence=is_damaged)
+            try:
+                if last == END:
+                    yield from _less_than_said(found, where, name, before, progress)
+                else:
+                    for problem in _unfit(found, segment, progress):
+                        yield Finding(name, f"{where}: {problem}", found.offset, length)
+            except (ValueError, KeyError, TypeError) as error:
+                problem = f"cannot be read: {type(error).__name__}: {error}"
+                yield Finding(name, f"{where}: {problem}", found.offset, length)
+        if is_open:
+            return
+        if last != END:
+            yield Finding(name, f"{name}: has no end")
+        if reader.last_frame() is None:
+            yield Finding(name, f"{name}: does not say where its end begins", is_consequence=last != END)
+        if not frames:
+            yield Finding(name, f"{name}: has no whole frame", is_consequence=True)
 
 
-def _of_frame(frame: Frame, segment: Path, counted: _Counted, events: int, transitions: int) -> Iterator[str]:
+def _out_of_order(frame: Frame, progress: Progress) -> Iterator[str]:
+    """Whether the frame's events follow those before it."""
     header = frame.header
-    try:
-        if header.kind == ROWS:
-            yield from _order("seq", header.first_seq, counted.next_seq)
-            counted.next_seq = header.first_seq + header.events
-            payload = decode_rows(frame.payload)
-            counts = tuple(map(payload.rows_of, TABLES))
-            if counts != (header.events, header.transitions):
-                yield f"has {counts} rows and says {(header.events, header.transitions)}"
-            counted.events += header.events
-            counted.transitions += header.transitions
-        elif header.kind == ACCEPTED:
-            yield from _order("accepted seq", header.first_seq, counted.next_accepted)
-            counted.next_accepted = header.first_seq + header.events
-        elif header.kind == START:
-            said = json.loads(frame.payload)["segment"]
-            if said != segment_number(segment) or header.number:
-                yield f"is the start of segment {said}"
-        elif header.kind == END:
-            summary = Summary(**json.loads(frame.payload))
-            if (summary.events, summary.transitions) != (counted.events - events, counted.transitions - transitions):
-                yield (
-                    f"the segment had {summary.events} events and {summary.transitions} transitions, "
-                    f"now {counted.events - events} and {counted.transitions - transitions}"
-                )
-        else:
-            yield f"is of the unknown kind {header.kind}"
-    except (ValueError, KeyError, TypeError) as error:
-        yield f"cannot be read: {type(error).__name__}: {error}"
+    if header.kind == ROWS:
+        yield from _order("seq", header.first_seq, progress.next_seq)
+        progress.next_seq = header.first_seq + header.events
+    elif header.kind == ACCEPTED:
+        yield from _order("accepted seq", header.first_seq, progress.next_accepted)
+        progress.next_accepted = header.first_seq + header.events
 
 
 def _order(what: str, found: int, expected: int | None) -> Iterator[str]:
     if expected is not None and found != expected:
         yield f"{what} {found} follows {expected - 1}"
+
+
+def _unfit(frame: Frame, segment: Path, progress: Progress) -> Iterator[str]:
+    """Where a frame's payload contradicts its header. Raises ValueError, KeyError, TypeError: it cannot be read."""
+    header = frame.header
+    if header.kind == ROWS:
+        payload = decode_rows(frame.payload)
+        counts = tuple(map(payload.rows_of, TABLES))
+        if counts != (header.events, header.transitions):
+            yield f"has {counts} rows and says {(header.events, header.transitions)}"
+        else:
+            yield from payload.misfits(header)
+        progress.events += header.events
+        progress.transitions += header.transitions
+    elif header.kind == START:
+        number = json.loads(frame.payload)["segment"]
+        if number != segment_number(segment) or header.number:
+            yield f"is the start of segment {number}"
+    elif header.kind != ACCEPTED:
+        yield f"is of the unknown kind {header.kind}"
+
+
+def _less_than_said(end: Frame, where: str, name: str, before: Progress, progress: Progress) -> Iterator[Finding]:
+    """Whether the segment has the rows that its end says it had. Raises as `_unfit`."""
+    had = Summary(**json.loads(end.payload))
+    events, transitions = progress.events - before.events, progress.transitions - before.transitions
+    if (had.events, had.transitions) != (events, transitions):
+        yield Finding(
+            name,
+            f"{where}: the segment had {had.events} events and {had.transitions} transitions, "
+            f"now {events} and {transitions}",
+            of_segment=f"{name}: {events} of {had.events} events and {transitions} of {had.transitions} transitions "
+            "are left",
+        )

@@ -15,8 +15,8 @@ import pyarrow as pa
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import Table
-from dispatcher.journal.format.segments import Summary, read_summary, segment_number, segments
-from dispatcher.journal.reader import check_journal, is_retired, missing_segments
+from dispatcher.journal.format.segments import Summary, segment_number
+from dispatcher.journal.snapshot import ClosedSegment, is_retired, look_at
 from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
 from pipeline.journal.conditions import Conditions
 
@@ -50,13 +50,12 @@ def read_batches(
     Raises:
         JournalError: not a journal, or a file cannot be read. UnknownColumnError: no such column.
     """
-    path = check_journal(path)
+    snapshot = look_at(path)
     schema = arrow_schema(table, columns)
     tell = on_damage or logged(path)
-    listed = segments(path)
-    for line in missing_segments(path, listed):
+    for line in snapshot.missing():
         tell(line)
-    parts = [Part(str(segment)) for segment in listed]
+    parts = [Part(str(segment)) for segment in snapshot.closed]
     yield from scan(parts, table, schema, conditions or Conditions(), tell)
 
 
@@ -65,23 +64,15 @@ def logged(path: Path | str) -> Callable[[str], None]:
 
 
 def plan(
-    listed: Sequence[Path], table: Table, conditions: Conditions, *, task_bytes: int = TASK_BYTES
+    closed: Sequence[ClosedSegment], table: Table, conditions: Conditions, *, task_bytes: int = TASK_BYTES
 ) -> list[list[Part]]:
     """What each task reads of these segments: all of it together is read once.
 
-    Raises:
-        JournalError: a segment cannot be read. One that is gone is planned: who reads it tells.
+    A missing segment is planned anyway; the reader reports it.
     """
     tasks: list[list[Part]] = []
     room = 0
-    for segment in listed:
-        try:
-            size = segment.stat().st_size
-            summary = read_summary(segment)
-        except FileNotFoundError:
-            size, summary = 0, None
-        except OSError as error:
-            raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+    for segment, size, summary, _ in closed:
         if summary is not None and not _is_wanted(summary, table, conditions):
             continue
         pieces = max(1, round(size / task_bytes))

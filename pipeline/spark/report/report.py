@@ -11,6 +11,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
+from dispatcher.journal.snapshot import look_at
+from pipeline.journal.damage import quick_check
 from pipeline.spark.report.digests.journal_digests import JournalDigests, journal_digests
 from pipeline.spark.report.page.formats import count, duration
 from pipeline.spark.report.page.page import render_page
@@ -20,7 +22,7 @@ from pipeline.spark.report.plots.plot_style import Rows
 from pipeline.spark.report.tables.comparison import comparison
 from pipeline.spark.report.tables.report_rows import row_count, rows_of_page, total
 from pipeline.spark.report.tables.report_tables import write_tables
-from pipeline.spark.source.journal import JournalTables, is_remote, journal_damage, read_journal
+from pipeline.spark.source.journal import JournalTables, is_remote, load_tables
 from pipeline.spark.source.journal_source import local_path
 
 _DECLARED = "machine string, from_state string, event_type string, to_state string"
@@ -81,9 +83,11 @@ def write_report(
     damage: Sequence[str] = ()
     digests = None
     if tables is None:
-        tables, damage = read_journal(spark, journal_path), journal_damage(journal_path)
-        digests = _digests(spark, journal_path)
-    before = None if compare is None else read_journal(spark, compare)
+        # One look, so that all of the report sees a journal that is being written in one state.
+        journal = look_at(local_path(str(journal_path)).absolute())
+        damage = [problem.problem for problem in quick_check(journal)]
+        tables, digests = load_tables(spark, journal.path), None if is_remote(spark) else journal_digests(journal)
+    before = None if compare is None else _before(spark, compare)
     if declared is None:
         declared = declared_by_resource_manager(spark)
     with _writing_to(folder):
@@ -91,17 +95,19 @@ def write_report(
     # Of an earlier report, it would compare with a journal that this one is not about.
     shutil.rmtree(folder / "tables" / "comparison", ignore_errors=True)
     written = write_tables(spark, tables, folder / "tables", declared, digests=digests)
-    if before is not None and compare is not None:
-        compared = write_tables(spark, before, folder / "before", declared, digests=_digests(spark, compare))
+    if before is not None:
+        tables, digests = before
+        compared = write_tables(spark, tables, folder / "before", declared, digests=digests)
         changes = comparison(compared["key_figures"], written["key_figures"])
         changes.write.mode("overwrite").parquet(str(folder / "tables" / "comparison"))
     before_name = None if compare is None else str(compare)
     return write_page(folder, str(journal_path), damage=damage, compared_with=before_name)
 
 
-def _digests(spark: SparkSession, journal: str | Path) -> JournalDigests | None:
-    """What reads the journal quickest; None where only Spark's own machines can tell."""
-    return None if is_remote(spark) else journal_digests(local_path(str(journal)).absolute())
+def _before(spark: SparkSession, journal: str | Path) -> tuple[JournalTables, JournalDigests | None]:
+    """An earlier journal, with what reads it quickest; None where only Spark's own machines can see it."""
+    folder = local_path(str(journal)).absolute()
+    return load_tables(spark, folder), None if is_remote(spark) else journal_digests(look_at(folder))
 
 
 def write_page(folder: Path, journal: str, *, damage: Sequence[str] = (), compared_with: str | None = None) -> Report:

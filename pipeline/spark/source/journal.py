@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import TABLES, Table
-from dispatcher.journal.reader import check_journal
+from dispatcher.journal.snapshot import check_journal, look_at
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.damage import quick_check
 from pipeline.spark.source.journal_source import DAMAGE, FORMAT, local_path, register_journal, table_schema
@@ -81,9 +81,19 @@ def read_journal(
         check_journal(folder)
     options = {"mode": mode}
     if since is None and until is None:
-        return JournalTables(*(_load(spark, spark.read, folder, table, columns, options) for table in TABLES))
+        return load_tables(spark, folder, columns, options)
     options |= {name: str(time) for name, time in (("since", since), ("until", until)) if time is not None}
     return JournalTables(*(_load_between(spark, folder, table, columns, options, since, until) for table in TABLES))
+
+
+def load_tables(
+    spark: SparkSession,
+    folder: Path,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> JournalTables:
+    """As `read_journal`, of a folder that is known to be a journal's."""
+    return JournalTables(*(_load(spark, spark.read, folder, table, columns, options or {}) for table in TABLES))
 
 
 def _load_between(
@@ -152,7 +162,7 @@ def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> li
     """
     folder = local_path(str(path)).absolute()
     if spark is None:
-        return [problem.problem for problem in quick_check(folder)]
+        return [problem.problem for problem in quick_check(look_at(folder))]
     if not is_remote(spark):
         check_journal(folder)
     register_journal(spark)

@@ -45,7 +45,7 @@ from pyspark.sql.types import BooleanType, DataType, LongType, StringType, Struc
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import TABLES, ColumnType, Table, table_named
-from dispatcher.journal.reader import check_journal
+from dispatcher.journal.snapshot import check_journal
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.conditions import Conditions
 from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, Reading

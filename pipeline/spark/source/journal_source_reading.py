@@ -11,8 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import table_named
-from dispatcher.journal.format.segments import segments
-from dispatcher.journal.reader import missing_segments
+from dispatcher.journal.snapshot import ClosedSegment, look_at
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.damage import Problem, folder_problems, segment_problems
 from pipeline.journal.scan import Part, logged, plan, scan
@@ -29,12 +28,8 @@ class Reading(NamedTuple):
     schema: pa.Schema
     fails_fast: bool
 
-    def plan(self, listed: Sequence[Path], conditions: Conditions) -> list[InputPartition]:
-        """
-        Raises:
-            JournalError: a segment cannot be read.
-        """
-        return [PartsPartition(parts) for parts in plan(listed, table_named(self.table), conditions)]
+    def plan(self, closed: Sequence[ClosedSegment], conditions: Conditions) -> list[InputPartition]:
+        return [PartsPartition(parts) for parts in plan(closed, table_named(self.table), conditions)]
 
     def read(
         self, partition: InputPartition, conditions: Conditions, tell_gone: Callable[[str], None] | None = None
@@ -75,10 +70,10 @@ class JournalReader(DataSourceReader):
         self._conditions = conditions
 
     def partitions(self) -> list[InputPartition]:
-        listed = segments(self._reading.path)
-        for line in missing_segments(self._reading.path, listed):
+        snapshot = look_at(self._reading.path)
+        for line in snapshot.missing():
             self._reading.tell(line)
-        return self._reading.plan(listed, self._conditions)
+        return self._reading.plan(snapshot.summarized, self._conditions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reading.read(partition, self._conditions)
@@ -108,9 +103,9 @@ class DamageReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        listed = segments(self._path)
-        known = folder_problems(self._path, listed)
-        return [ProblemsPartition([], known), *(ProblemsPartition([segment], []) for segment in listed)]
+        snapshot = look_at(self._path)
+        known = folder_problems(snapshot)
+        return [ProblemsPartition([], known), *(ProblemsPartition([segment], []) for segment in snapshot.closed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         listed, known = partition.value

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import read_manifest, segment_number, segment_path, segments
+from dispatcher.journal.snapshot import summarize
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.scan import why_gone
 from pipeline.spark.source.journal_source_reading import Reading
@@ -79,7 +80,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for segment in asked:
             if segment not in there:
                 self._tell_gone(why_gone(segment))
-        return self._reading.plan(there, Conditions())
+        return self._reading.plan(summarize(there), Conditions())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reading.read(partition, Conditions(), self._tell_gone)

@@ -18,6 +18,7 @@ from dispatcher.journal import (
     read_rows,
     reader,
     recover,
+    snapshot,
     tail,
     verification,
     verify,
@@ -318,10 +319,19 @@ def test_all_problems_are_told(sound: Path) -> None:
     assert [line[:24] for line in damaged] == [f"segment-0000000{number}.journal" for number in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("moment", ["segments", "open_segments", "read_manifest", "missing_segments", "open_frames"])
+@pytest.mark.parametrize(
+    ("module", "moment"),
+    [
+        (snapshot, "segments"),
+        (snapshot, "open_segments"),
+        (snapshot, "read_manifest"),
+        (snapshot, "_missing_between"),
+        (verification, "open_frames"),
+    ],
+)
 @pytest.mark.parametrize("after", [False, True])
 def test_a_journal_that_is_written_meanwhile_has_no_problems(
-    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, moment: str, after: bool
+    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, moment: str, after: bool
 ) -> None:
     """A segment that was closed between two listings seemed to be missing."""
     writer = open_writer(retention_bytes=3000)
@@ -329,7 +339,7 @@ def test_a_journal_that_is_written_meanwhile_has_no_problems(
         write_event(writer, transitions=1)
         writer.flush()
         writer.roll()
-    roll_meanwhile(writer, monkeypatch, verification, moment, after=after)
+    roll_meanwhile(writer, monkeypatch, module, moment, after=after)
 
     assert verify(journal).problems == ()
 
@@ -425,13 +435,17 @@ def test_a_segment_that_cannot_be_read_is_named(sound: Path) -> None:
             read()
 
 
-@pytest.mark.parametrize("moment", ["segments", "missing_segments", "_rows_frames", "open_frames"])
+@pytest.mark.parametrize(
+    ("module", "moment"),
+    [(snapshot, "segments"), (snapshot, "_missing_between"), (reader, "_rows_frames"), (reader, "open_frames")],
+)
 @pytest.mark.parametrize("include_open", [False, True])
 def test_rows_that_are_read_beside_a_writer_have_no_gap(
     open_writer: Open,
     journal: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    module: ModuleType,
     moment: str,
     include_open: bool,
 ) -> None:
@@ -441,7 +455,7 @@ def test_rows_that_are_read_beside_a_writer_have_no_gap(
         write_event(writer, transitions=1)
         writer.flush()
         writer.roll()
-    roll_meanwhile(writer, monkeypatch, reader, moment, after=True)
+    roll_meanwhile(writer, monkeypatch, module, moment, after=True)
 
     read = seqs(journal, include_open=include_open)
 
@@ -485,9 +499,17 @@ def test_tail_of_an_empty_journal_is_empty(writer: JournalWriter, journal: Path)
     assert tail(journal) == []
 
 
-@pytest.mark.parametrize("moment", ["open_segments", "segments", "_rows_frames", "open_frames"])
+@pytest.mark.parametrize(
+    ("module", "moment"),
+    [(snapshot, "open_segments"), (snapshot, "segments"), (reader, "_rows_frames"), (reader, "open_frames")],
+)
 def test_tail_misses_no_segment_that_is_closed_meanwhile(
-    open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, moment: str
+    open_writer: Open,
+    journal: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    module: ModuleType,
+    moment: str,
 ) -> None:
     """One that was closed between the two listings was in neither, or was not found any more when it was read."""
     writer = open_writer()
@@ -496,7 +518,7 @@ def test_tail_misses_no_segment_that_is_closed_meanwhile(
     writer.roll()
     write_event(writer)
     writer.flush()
-    roll_meanwhile(writer, monkeypatch, reader, moment, after=True)
+    roll_meanwhile(writer, monkeypatch, module, moment, after=True)
 
     read = [row["seq"] for row in tail(journal)]
 

@@ -19,6 +19,7 @@ from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.frames import ROWS, Header
 from dispatcher.journal.format.schema import EventRow, Row, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary, segment_path
+from dispatcher.journal.snapshot import look_at, summarize
 from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.damage import quick_check, segment_problems
@@ -261,7 +262,7 @@ def test_segments_without_wanted_rows_are_not_planned(tmp_path: Path) -> None:
     listed = [segment_path(journal, number) for number in (1, 2, 3)]
 
     def planned(table: Table, **conditions: Any) -> list[str]:
-        tasks = plan(listed, table, Conditions(**conditions))
+        tasks = plan(summarize(listed), table, Conditions(**conditions))
         return [Path(part.segment).name[-9:-8] for task in tasks for part in task]
 
     assert planned(EVENTS) == ["1", "2", "3"]
@@ -279,7 +280,8 @@ def test_small_segments_share_a_task_and_big_ones_are_divided(tmp_path: Path) ->
     journal = write(tmp_path / "journal", [small, small, big, small])
     sizes = [segment_path(journal, number).stat().st_size for number in (1, 2, 3, 4)]
 
-    tasks = plan([segment_path(journal, n) for n in (1, 2, 3, 4)], EVENTS, Conditions(), task_bytes=2 * sizes[0])
+    listed = summarize([segment_path(journal, number) for number in (1, 2, 3, 4)])
+    tasks = plan(listed, EVENTS, Conditions(), task_bytes=2 * sizes[0])
 
     numbers = [[Path(part.segment).name[-9:-8] for part in task] for task in tasks]
     assert numbers[0] == ["1", "2"]
@@ -298,7 +300,7 @@ def test_each_row_is_read_by_one_task(tmp_path: Path, task_bytes: int) -> None:
     segment.write_bytes(data)
     lines: list[str] = []
 
-    tasks = plan([segment_path(journal, 1), segment], EVENTS, Conditions(), task_bytes=task_bytes)
+    tasks = plan(summarize([segment_path(journal, 1), segment]), EVENTS, Conditions(), task_bytes=task_bytes)
     found = [seqs(scan(task, EVENTS, arrow_schema(EVENTS), Conditions(), lines.append)) for task in tasks]
 
     assert sorted(seq for of_task in found for seq in of_task) == [
@@ -324,7 +326,7 @@ def damage(journal: Path, table: Table = EVENTS) -> list[str]:
 
 
 def test_a_sound_journal_has_no_problems(sound: Path) -> None:
-    assert quick_check(sound) == []
+    assert quick_check(look_at(sound)) == []
     assert [list(segment_problems(segment_path(sound, number))) for number in (1, 2)] == [[], []]
     assert damage(sound) == []
 
@@ -350,7 +352,9 @@ def test_a_segment_cut_between_two_frames_is_told(sound: Path) -> None:
     segment.write_bytes(segment.read_bytes()[:frame])
 
     assert damage(sound) == ["segment-00000001.journal: has no end"]
-    assert [problem.problem for problem in quick_check(sound)] == ["segment-00000001.journal: its end is damaged"]
+    assert [problem.problem for problem in quick_check(look_at(sound))] == [
+        "segment-00000001.journal: its end is damaged"
+    ]
     assert [problem.problem for problem in segment_problems(segment)] == ["segment-00000001.journal: has no end"]
 
 
@@ -358,7 +362,7 @@ def test_a_missing_segment_is_told(sound: Path) -> None:
     segment_path(sound, 1).unlink()
 
     assert damage(sound) == ["segment-00000001.journal: is missing"]
-    assert quick_check(sound) == [
+    assert quick_check(look_at(sound)) == [
         ("segment-00000001.journal", None, None, "segment-00000001.journal: is missing"),
     ]
     assert [p.problem for p in segment_problems(segment_path(sound, 1))] == ["segment-00000001.journal: is missing"]
@@ -372,11 +376,11 @@ def test_one_that_retention_removed_is_no_damage_and_told_where_it_was_planned(s
     list(scan([Part(str(segment_path(sound, 1)))], EVENTS, arrow_schema(EVENTS), Conditions(), lines.append))
 
     assert damage(sound) == []
-    assert quick_check(sound) == []
+    assert quick_check(look_at(sound)) == []
     assert lines == ["segment-00000001.journal: was removed by retention before it was read"]
 
 
 def test_a_damaged_manifest_is_a_problem_of_its_own(sound: Path) -> None:
     (sound / "journal.json").write_text("{}")
 
-    assert [problem.problem for problem in quick_check(sound)] == ["journal.json: is damaged"]
+    assert [problem.problem for problem in quick_check(look_at(sound))] == ["journal.json: is damaged"]

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS, Table, table_named
-from dispatcher.journal.format.segments import read_summary, segments
+from dispatcher.journal.snapshot import ClosedSegment, JournalSnapshot
 from pipeline.journal.arrow import arrow_schema
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.scan import Part, logged, plan, scan
@@ -39,7 +39,7 @@ class JournalDigests(NamedTuple):
     """A journal's closed segments, as they are now, ready to be digested by tasks that see them under the same path."""
 
     path: Path
-    listed: list[Path]
+    closed: Sequence[ClosedSegment]
     start_at: int
     """The earliest time of any row; Unix ns in the clock of the run."""
     end_at: int
@@ -65,8 +65,8 @@ class JournalDigests(NamedTuple):
 
     def _write(self, spark: SparkSession, table: Table, columns: Sequence[str], digest: Digest, folder: Path) -> None:
         tasks = _TASKS_PER_PARTITION * int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
-        size = sum(segment.stat().st_size for segment in self.listed)
-        parts: list[list[Part]] = plan(self.listed, table, Conditions(), task_bytes=max(_TASK_BYTES, size // tasks))
+        size = sum(segment.size for segment in self.closed)
+        parts: list[list[Part]] = plan(self.closed, table, Conditions(), task_bytes=max(_TASK_BYTES, size // tasks))
         path, name = self.path, table.name
 
         def write(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,12 +113,11 @@ def _read(spark: SparkSession, folder: Path, kinds: Sequence[str], schema: pa.Sc
     return {kind: reader.parquet(str(folder / kind)) for kind in kinds}
 
 
-def journal_digests(path: Path) -> JournalDigests | None:
-    """The journal in the folder `path`; None if a segment does not say what it holds: that one is damaged."""
-    listed = segments(path)
-    summaries = [read_summary(segment) for segment in listed]
-    told = [summary for summary in summaries if summary is not None]
-    if len(told) < len(listed):
+def journal_digests(journal: JournalSnapshot) -> JournalDigests | None:
+    """None if a segment does not say what it holds: that one is damaged."""
+    summaries = [segment.summary for segment in journal.summarized]
+    known = [summary for summary in summaries if summary is not None]
+    if len(known) < len(summaries):
         return None
-    times = [time for one in told if one.events or one.transitions for time in (one.min_at, one.max_at)]
-    return JournalDigests(path, listed, min(times, default=0), max(times, default=0))
+    times = [time for one in known if one.events or one.transitions for time in (one.min_at, one.max_at)]
+    return JournalDigests(journal.path, journal.summarized, min(times, default=0), max(times, default=0))

@@ -1,0 +1,140 @@
+"""One look at a journal's folder, which its check, its readers and a report share.
+
+Readers take no lock and may run beside a writer: closed segments do not change, and retention removes the oldest only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dispatcher.errors import JournalError
+from dispatcher.journal.format.segments import (
+    MANIFEST,
+    Manifest,
+    Summary,
+    open_segments,
+    read_manifest,
+    read_summary,
+    segment_number,
+    segment_path,
+    segments,
+)
+
+_LOOKS: Final = 100
+"""More than enough to find a moment in which no segment is closed."""
+_MANY: Final = 1000
+"""Missing segments that are not listed one by one."""
+
+
+class ClosedSegment(NamedTuple):
+    """A closed segment, and what its end says of it."""
+
+    path: Path
+    size: int
+    """In bytes."""
+    summary: Summary | None
+    """None: its end is damaged, or the segment is gone."""
+    is_gone: bool = False
+    """It was removed since it was listed."""
+
+
+@dataclass(frozen=True)
+class JournalSnapshot:
+    """A journal's manifest and segments as they were at one moment, also beside a writer."""
+
+    path: Path
+    manifest: Manifest | None
+    problem: str | None
+    """What is wrong with the manifest. No manifest and no problem: there is none."""
+    closed: tuple[Path, ...]
+    """Closed segments, oldest first."""
+    left_open: tuple[Path, ...]
+    """Being written, or left by a writer that died; none that is closed."""
+
+    @cached_property
+    def summarized(self) -> tuple[ClosedSegment, ...]:
+        """The closed segments with their summaries, which are read once, when this is first asked for.
+
+        Raises:
+            JournalError: one cannot be read.
+        """
+        return tuple(summarize(self.closed))
+
+    def missing(self) -> list[str]:
+        """A line for each segment that the manifest, or a gap in the numbers, says should be among the closed ones."""
+        numbers = list(map(segment_number, self.closed))
+        first = self.manifest.first if self.manifest is not None else min(numbers, default=1)
+        last = max(max(numbers, default=0), self.manifest.last if self.manifest is not None else 0)
+        lines = []
+        for number in (*numbers, last + 1):
+            lines += _missing_between(self.path, first, number - 1)
+            first = max(first, number + 1)
+        return lines
+
+
+def look_at(path: Path | str) -> JournalSnapshot:
+    """
+    Raises:
+        JournalError: there is no such folder, or it is not a journal, or one of another format.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise JournalError(f"{path}: no such journal folder")
+    for _ in range(_LOOKS):
+        manifest, problem = read_manifest(path)
+        # In this order, so that one that is closed meanwhile is found.
+        left_open, closed = open_segments(path), segments(path)
+        if read_manifest(path) == (manifest, problem):
+            break
+    if not (closed or left_open or manifest is not None or problem is not None):
+        raise JournalError(f"{path}: not a journal: it has neither {MANIFEST} nor segment-*.journal")
+    numbers = set(map(segment_number, closed))
+    still_open = tuple(segment for segment in left_open if segment_number(segment) not in numbers)
+    return JournalSnapshot(path, manifest, problem, tuple(closed), still_open)
+
+
+def check_journal(path: Path | str) -> Path:
+    """The path, if it is a journal's.
+
+    Raises:
+        JournalError: as `look_at`.
+    """
+    return look_at(path).path
+
+
+def summarize(closed: Sequence[Path]) -> list[ClosedSegment]:
+    """The segments with what their ends say; nothing else is read of them.
+
+    Raises:
+        JournalError: one cannot be read.
+    """
+    found = []
+    for segment in closed:
+        try:
+            found.append(ClosedSegment(segment, segment.stat().st_size, read_summary(segment)))
+        except FileNotFoundError:
+            found.append(ClosedSegment(segment, 0, None, is_gone=True))
+        except OSError as error:
+            raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+    return found
+
+
+def is_retired(path: Path, number: int) -> bool:
+    """Whether retention has removed a segment by now."""
+    manifest, _ = read_manifest(path)
+    return manifest is not None and number < manifest.first
+
+
+def _missing_between(path: Path, first: int, last: int) -> list[str]:
+    if last - first >= _MANY:
+        return [f"{segment_path(path, first).name} to {segment_path(path, last).name}: are missing"]
+    # One that retention has removed since the look is not missing.
+    return [
+        f"{segment_path(path, number).name}: is missing"
+        for number in range(first, last + 1)
+        if not segment_path(path, number).exists() and not is_retired(path, number)
+    ]
