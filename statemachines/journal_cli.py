@@ -16,6 +16,7 @@ import typer
 from dispatcher.cli.console import aligned
 from dispatcher.errors import DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows
+from dispatcher.util.units import NS_PER_S
 from statemachines.registry import factory_of
 from statemachines.time_travel import END, EntityState, Moment, TimeTravel, states_at
 
@@ -25,7 +26,6 @@ REMARKS_SHOWN = 10
 """Lines for each kind of remark."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NS = 1_000_000_000
 _SEQ = re.compile(r"[0-9]{1,18}")
 _UNIX = re.compile(r"@(?P<seconds>[0-9]{1,10})(\.(?P<fraction>[0-9]{1,9}))?")
 _ISO = re.compile(
@@ -104,7 +104,7 @@ def parse_moment(text: str) -> Moment:
         return Moment(seq=int(text))
     unix = _UNIX.fullmatch(text)
     if unix is not None:
-        return Moment(at=int(unix["seconds"]) * _NS + _nanoseconds(unix["fraction"]))
+        return Moment(at=int(unix["seconds"]) * NS_PER_S + _nanoseconds(unix["fraction"]))
     iso = _ISO.fullmatch(text)
     if iso is None:
         raise MomentError(text)
@@ -117,12 +117,12 @@ def parse_moment(text: str) -> Moment:
             moment -= datetime.strptime(iso["zone"], "%z").utcoffset() or timedelta(0)
     except (ValueError, OverflowError):
         raise MomentError(text) from None
-    return Moment(at=(moment - _EPOCH) // timedelta(seconds=1) * _NS + _nanoseconds(fraction))
+    return Moment(at=(moment - _EPOCH) // timedelta(seconds=1) * NS_PER_S + _nanoseconds(fraction))
 
 
 def format_time(at: int) -> str:
     """Unix ns as `parse_moment` takes it: ISO 8601 in UTC, to the last digit that is not 0."""
-    seconds, nanoseconds = divmod(at, _NS)
+    seconds, nanoseconds = divmod(at, NS_PER_S)
     time = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     fraction = f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
     return f"{time}{fraction}Z"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dispatcher import journal as journals
-from dispatcher.journal.redelivery import redeliver
+from dispatcher.queue.redelivery import redeliver
 
 COMMANDS = "dispatcher.journal_commands"
 """Entry point group of further subcommands: functions with Typer's annotations."""

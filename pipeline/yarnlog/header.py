@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from dispatcher.util.units import NS_PER_S
 from pipeline.yarnlog.errors import YarnLogError
 
-NS_PER_S = 1_000_000_000
 _SECONDS_KEPT = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

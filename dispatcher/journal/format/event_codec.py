@@ -92,8 +92,8 @@ class EventCodec:
         """
         try:
             head, _, fields = line.partition(_EVENT)  # a quotation mark within a name would have a backslash before it
-            said = json.loads(head + b"}")
-            key = said["event_class"], said["model"]
+            names = json.loads(head + b"}")
+            key = names["event_class"], names["model"]
             adapter = self._models.get(key)
             if adapter is None:
                 raise JournalError(
@@ -101,7 +101,7 @@ class EventCodec:
                     f"is not declared. Call register({key[0]}, handler, events={key[1]}) before the start."
                 )
             event = adapter.validate_json(fields[:-1])
-            wanted = self._types[key[0]][said["event_type"]]
+            wanted = self._types[key[0]][names["event_type"]]
         except (ValueError, KeyError, TypeError) as error:
             raise JournalError(
                 f"{self._dispatcher}: an unhandled event of the journal does not fit its class any more: {error}. "

@@ -95,8 +95,8 @@ def read_summary(segment: Path) -> Summary | None:
         frame = reader.last_frame()
     if frame is None:
         return None
-    said = json.loads(frame.payload)
-    return Summary(**{name: said[name] for name in Summary._fields if name in said})
+    fields = json.loads(frame.payload)
+    return Summary(**{name: fields[name] for name in Summary._fields if name in fields})
 
 
 class Manifest(NamedTuple):
@@ -132,25 +132,25 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
     except OSError as error:
         return None, f"{MANIFEST}: cannot be read: {error.strerror or error}"
     try:
-        said = json.loads(data)
-        manifest = Manifest(said["first"], said["last"], said["closed"])
+        fields = json.loads(data)
+        manifest = Manifest(fields["first"], fields["last"], fields["closed"])
         # Written as it is written here, to the byte: so a change of any byte shows.
-        is_sound = data == _manifest_text(said["format"], manifest).encode("ascii")
+        is_sound = data == _manifest_text(fields["format"], manifest).encode("ascii")
     except (ValueError, KeyError, TypeError):
         return None, f"{MANIFEST}: is damaged"
     if not is_sound:
         return None, f"{MANIFEST}: is damaged"
-    if said["format"] != FORMAT:
+    if fields["format"] != FORMAT:
         raise JournalError(
-            f"{journal}: a journal of format {said['format']}, and this version reads format {FORMAT}. "
+            f"{journal}: a journal of format {fields['format']}, and this version reads format {FORMAT}. "
             "Read it with the version that wrote it."
         )
     return manifest, None
 
 
 def _manifest_text(format_: int, manifest: Manifest) -> str:
-    said = {"format": format_, **manifest._asdict()}
-    return json.dumps({**said, "check": f"{crc32(json.dumps(said).encode('ascii')):08x}"}) + "\n"
+    fields = {"format": format_, **manifest._asdict()}
+    return json.dumps({**fields, "check": f"{crc32(json.dumps(fields).encode('ascii')):08x}"}) + "\n"
 
 
 def lock_for_writing(journal: Path) -> FileLock:

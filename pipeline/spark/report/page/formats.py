@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from dispatcher.util.units import NS_PER_S
+
 NOTHING = "\N{EN DASH}"
 _UNITS_S = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _FRACTIONS_S = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -47,7 +49,7 @@ def moment(at: int | None) -> str:
     """A time in Unix ns as a date and time in UTC."""
     if at is None:
         return NOTHING
-    return f"{datetime.fromtimestamp(at // 1_000_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{datetime.fromtimestamp(at // NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def memory(megabytes: int | None) -> str:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from dispatcher.util.units import NS_PER_S
 from pipeline.spark.report.page.formats import NOTHING, count, decimal, duration
 
 ROWS_SHOWN = 100
 """Of each table at most; whoever fetches one more row than that lets the page say that there are more."""
 
-_NS_PER_S = 1_000_000_000
 
 Row = Mapping[str, Any]
 Test = Callable[[Row], bool]
@@ -149,7 +149,7 @@ def elapsed_column(title: str, key: str, start_at: int | None) -> TableColumn:
     """A column of times in Unix ns, shown as durations since `start_at`."""
 
     def text(row: Row) -> str:
-        return NOTHING if row[key] is None or start_at is None else duration((row[key] - start_at) / _NS_PER_S)
+        return NOTHING if row[key] is None or start_at is None else duration((row[key] - start_at) / NS_PER_S)
 
     return TableColumn(title, text, lambda row: row[key])
 

@@ -8,7 +8,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-NS_PER_S = 1e9
+from dispatcher.util.units import NS_PER_S
+
 _Figures = dict[str, tuple[str, Column]]
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from dispatcher.util.units import NS_PER_S
 from pipeline.spark.source.journal import PAYLOADS
-
-NS_PER_S = 1e9
 
 APPLICATION_END_STATES = ("FINISHED", "FAILED", "KILLED")
 KIND = ["machine", "from_state", "event_type", "to_state"]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from dispatcher.util.units import NS_PER_S
 from pipeline.spark.report.digests.histograms import grouped, summed_up
 from pipeline.spark.report.digests.transition_digest import Ends
 from pipeline.spark.report.phases import PHASES
 from pipeline.spark.report.tables.jobs import APPLICATION_END_STATES, has_moved
 
-NS_PER_S = 1e9
 
 _STAY = ["machine", "entity", "state", "seq", "from_at", "stay_ns"]
 _MASTER_IS_NOT_PLACED = ("SUBMITTED", "SCHEDULED")

@@ -43,7 +43,7 @@ def _load(factory: str) -> Callable[[JournalWriter], Any]:
     name, colon, function = factory.partition(":")
     if not (name and colon and function):
         raise ConfigError(f"--with {factory}: give it as MODULE:FUNCTION")
-    # As `python -m` does: who recovers stands in the folder of the daemon.
+    # As `python -m` does: the recovering process runs in the daemon's folder.
     sys.path.insert(0, "")
     try:
         module = importlib.import_module(name)
