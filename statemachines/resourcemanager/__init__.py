@@ -12,20 +12,22 @@ from statemachines.resourcemanager.errors import (
     InvalidApplicationMasterRequestError,
     UnknownAttemptError,
 )
-from statemachines.resourcemanager.events.events import (
-    AMLauncherEventType,
+from statemachines.resourcemanager.events.records import (
     ContainerRequest,
     ContainerStatus,
     FinalApplicationStatus,
     NMContainerStatus,
+)
+from statemachines.resourcemanager.events.rmapp import RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import SchedulerEventType
+from statemachines.resourcemanager.events.services import (
+    AMLauncherEventType,
     NodesListManagerEventType,
-    RMAppAttemptEventType,
-    RMAppEventType,
     RMAppManagerEventType,
-    RMContainerEventType,
-    RMNodeEventType,
     RMStateStoreEventType,
-    SchedulerEventType,
 )
 from statemachines.resourcemanager.machines import rmapp, rmappattempt, rmcontainer, rmnode
 from statemachines.resourcemanager.machines.rmapp import RMApp, RMAppState

@@ -14,16 +14,10 @@ from dispatcher.mailbox import ProcessingTimeService
 from statemachines.factory import InvalidStateTransitionError, StateMachine
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.config import ResourceManagerConfig
-from statemachines.resourcemanager.events.events import (
-    RMAppAttemptEvent,
-    RMAppAttemptEventType,
-    RMAppEvent,
-    RMAppEventType,
-    RMNodeEvent,
-    RMNodeEventType,
-    SchedulerEvent,
-    SchedulerEventType,
-)
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
 
 if TYPE_CHECKING:

@@ -24,18 +24,18 @@ from dispatcher.service import Service, ServiceState
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.context import EntityEventHandler, RMContext
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events.rmapp import RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import SchedulerEventType
+from statemachines.resourcemanager.events.services import (
     AMLauncherEventType,
     NodesListManagerEventType,
-    RMAppAttemptEventType,
-    RMAppEventType,
     RMAppManagerEventType,
-    RMContainerEventType,
     RMFatalEvent,
     RMFatalEventType,
-    RMNodeEventType,
     RMStateStoreEventType,
-    SchedulerEventType,
 )
 from statemachines.resourcemanager.scheduler import make_scheduler
 from statemachines.resourcemanager.services.admin_service import AdminService

@@ -21,15 +21,10 @@ from statemachines.resourcemanager.errors import (
     InvalidApplicationMasterRequestError,
     UnknownAttemptError,
 )
-from statemachines.resourcemanager.events.events import (
-    EXIT_KILLED_BY_RESOURCEMANAGER,
-    EXIT_SUCCESS,
-    ContainerRequest,
-    ContainerStatus,
-    NMContainerStatus,
-    RMAppAttemptEventType,
-    RMNodeEventType,
-)
+from statemachines.resourcemanager.events.exit_status import EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_SUCCESS
+from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.node_spec import NodeSpec

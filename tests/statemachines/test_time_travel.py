@@ -17,7 +17,7 @@ from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import StateMachineFactory, TransitionRecorder
 from statemachines.resourcemanager import Replay, ResourceManager
 from statemachines.resourcemanager.context import Entity
-from statemachines.resourcemanager.events.events import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.workload import read_workload
 from statemachines.time_travel import (

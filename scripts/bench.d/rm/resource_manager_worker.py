@@ -19,7 +19,7 @@ from statemachines import TransitionRecorder
 from statemachines.resourcemanager import ApplicationSubmission, Replay, Resource, ResourceManager
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     AppAddedSchedulerEvent,
     AppAttemptAddedSchedulerEvent,
     ContainerRequest,

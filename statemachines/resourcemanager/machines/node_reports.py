@@ -5,17 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from statemachines.resourcemanager.events.events import (
-    EXIT_ABORTED,
-    ContainerStatus,
-    RMAppEvent,
-    RMAppEventType,
-    RMContainerEventType,
-    RMContainerResourceEvent,
-    RMNodeStatusEvent,
-    SchedulerEvent,
-    SchedulerEventType,
-)
+from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
+from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType, RMContainerResourceEvent
+from statemachines.resourcemanager.events.rmnode import RMNodeStatusEvent
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.ids import application_of, attempt_of
 from statemachines.resourcemanager.machines.states import RMAppState
 

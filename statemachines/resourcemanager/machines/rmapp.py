@@ -9,29 +9,30 @@ from collections.abc import Callable
 
 from statemachines.factory import StateMachineFactory
 from statemachines.resourcemanager.context import Entity, Pending, RMContext
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events.exit_status import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_PREEMPTED,
-    AppAddedSchedulerEvent,
-    FinalApplicationStatus,
-    NodesListManagerEventType,
+)
+from statemachines.resourcemanager.events.records import FinalApplicationStatus
+from statemachines.resourcemanager.events.rmapp import RMAppEvent
+from statemachines.resourcemanager.events.rmapp import RMAppEventType as E
+from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptEvent,
     RMAppAttemptEventType,
     RMAppAttemptRecoverEvent,
-    RMAppEvent,
+    RMAppStartAttemptEvent,
+)
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent, SchedulerEvent, SchedulerEventType
+from statemachines.resourcemanager.events.services import (
+    NodesListManagerEventType,
     RMAppManagerEvent,
     RMAppManagerEventType,
-    RMAppStartAttemptEvent,
-    RMNodeEvent,
-    RMNodeEventType,
     RMStateStoreEvent,
     RMStateStoreEventType,
-    SchedulerEvent,
-    SchedulerEventType,
 )
-from statemachines.resourcemanager.events.events import RMAppEventType as E
 from statemachines.resourcemanager.machines import rmapp_hooks as hooks
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.machines.states import RMAppState

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from statemachines.resourcemanager.context import Pending, finish_saving
-from statemachines.resourcemanager.events.events import (
-    AppAddedSchedulerEvent,
+from statemachines.resourcemanager.events.rmapp import (
     RMAppEvent,
     RMAppFailedAttemptEvent,
     RMAppNodeUpdateEvent,
     RMAppRecoverEvent,
-    RMNodeEvent,
-    RMNodeEventType,
-    RMStateStoreEventType,
 )
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent
+from statemachines.resourcemanager.events.services import RMStateStoreEventType
 from statemachines.resourcemanager.machines.states import RMAppState as S
 
 if TYPE_CHECKING:

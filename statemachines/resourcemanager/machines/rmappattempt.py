@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING
 
 from statemachines.factory import StateMachineFactory
 from statemachines.resourcemanager.context import Entity, Pending, RMContext, finish_saving
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, FinalApplicationStatus
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType, RMAppFailedAttemptEvent
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType as E
+from statemachines.resourcemanager.events.scheduler import AppAttemptRemovedSchedulerEvent
+from statemachines.resourcemanager.events.services import (
     AMLauncherEvent,
     AMLauncherEventType,
-    AppAttemptRemovedSchedulerEvent,
-    ContainerRequest,
-    ContainerStatus,
-    FinalApplicationStatus,
-    RMAppAttemptEvent,
-    RMAppEvent,
-    RMAppEventType,
-    RMAppFailedAttemptEvent,
     RMStateStoreEvent,
     RMStateStoreEventType,
 )
-from statemachines.resourcemanager.events.events import RMAppAttemptEventType as E
 from statemachines.resourcemanager.ids import attempt_id
 from statemachines.resourcemanager.machines import rmappattempt_hooks as hooks
 from statemachines.resourcemanager.machines.states import RMAppAttemptState

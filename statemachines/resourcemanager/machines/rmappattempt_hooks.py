@@ -10,26 +10,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from statemachines.resourcemanager.context import Pending
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events.exit_status import (
     EXIT_ABORTED,
     EXIT_KILLED_AFTER_APP_COMPLETION,
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_PREEMPTED,
     EXIT_SUCCESS,
-    AMLauncherEventType,
-    AppAttemptAddedSchedulerEvent,
+)
+from statemachines.resourcemanager.events.rmapp import RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptEvent,
     RMAppAttemptEventType,
     RMAppAttemptRecoverEvent,
     RMAppAttemptRegistrationEvent,
     RMAppAttemptStatusUpdateEvent,
     RMAppAttemptUnregistrationEvent,
-    RMAppEventType,
     RMAppStartAttemptEvent,
-    RMNodeEvent,
-    RMNodeEventType,
-    RMStateStoreEventType,
 )
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import AppAttemptAddedSchedulerEvent
+from statemachines.resourcemanager.events.services import AMLauncherEventType, RMStateStoreEventType
 from statemachines.resourcemanager.machines.states import RMAppAttemptState as S
 from statemachines.resourcemanager.machines.states import RMAppState
 

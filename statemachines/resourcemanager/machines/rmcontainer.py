@@ -11,22 +11,18 @@ from typing import Any
 
 from statemachines.factory import StateMachineFactory
 from statemachines.resourcemanager.context import Entity, RMContext
-from statemachines.resourcemanager.events.events import (
-    EXIT_PREEMPTED,
-    ContainerRequest,
-    ContainerStatus,
-    RMAppAttemptEvent,
-    RMAppAttemptEventType,
-    RMAppEvent,
-    RMAppEventType,
+from statemachines.resourcemanager.events.exit_status import EXIT_PREEMPTED
+from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerRecoverEvent,
     RMContainerReservedEvent,
     RMContainerResourceEvent,
-    RMNodeEvent,
-    RMNodeEventType,
 )
-from statemachines.resourcemanager.events.events import RMContainerEventType as E
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType as E
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.resource import Resource
 
 

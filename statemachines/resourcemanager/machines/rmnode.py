@@ -17,20 +17,21 @@ from typing import Any
 
 from statemachines.factory import StateMachineFactory
 from statemachines.resourcemanager.context import Entity, RMContext
-from statemachines.resourcemanager.events.events import (
-    NMContainerStatus,
-    NodeAddedSchedulerEvent,
-    NodeResourceUpdateSchedulerEvent,
-    NodesListManagerEvent,
-    NodesListManagerEventType,
+from statemachines.resourcemanager.events.records import NMContainerStatus
+from statemachines.resourcemanager.events.rmnode import (
     RMNodeEvent,
     RMNodeReconnectEvent,
     RMNodeStartedEvent,
     RMNodeStatusEvent,
+)
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType as E
+from statemachines.resourcemanager.events.scheduler import (
+    NodeAddedSchedulerEvent,
+    NodeResourceUpdateSchedulerEvent,
     SchedulerEvent,
     SchedulerEventType,
 )
-from statemachines.resourcemanager.events.events import RMNodeEventType as E
+from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
 from statemachines.resourcemanager.machines.node_reports import (
     Report,
     all_changes,
@@ -295,29 +296,29 @@ def _go_on(node: RMNode, event: RMNodeReconnectEvent) -> None:
         node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, capacity))
 
 
-def _set_capacity(node: RMNode, event: RMNodeEvent) -> None:
+def _set_capacity(node: RMNode, event: RMNodeEvent[Resource]) -> None:
     log.warning(
         "%s is %s: its capacity becomes %s, for when it is used again", node.entity, node.state.name, event.about
     )
     node.capacity = event.about
 
 
-def _change_capacity(node: RMNode, event: RMNodeEvent) -> None:
+def _change_capacity(node: RMNode, event: RMNodeEvent[Resource]) -> None:
     node.capacity = event.about
     node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, node.capacity))
 
 
-def _begin_emptying(node: RMNode, event: RMNodeEvent) -> None:
+def _begin_emptying(node: RMNode, event: RMNodeEvent[int | None]) -> None:
     node.decommission_timeout_s = event.about
     node.original_capacity = node.capacity
     _tell_lists(node, NodesListManagerEventType.NODE_DECOMMISSIONING)
 
 
-def _change_timeout(node: RMNode, event: RMNodeEvent) -> None:
+def _change_timeout(node: RMNode, event: RMNodeEvent[int | None]) -> None:
     node.decommission_timeout_s = event.about
 
 
-def _recommission(node: RMNode, event: RMNodeEvent) -> None:
+def _recommission(node: RMNode, event: RMNodeEvent[None]) -> None:
     if node.original_capacity is not None:
         node.capacity = node.original_capacity
     node.original_capacity = node.decommission_timeout_s = None
@@ -328,25 +329,25 @@ def _recommission(node: RMNode, event: RMNodeEvent) -> None:
         _become_usable(node)
 
 
-def _list_app_to_clean(node: RMNode, event: RMNodeEvent) -> None:
+def _list_app_to_clean(node: RMNode, event: RMNodeEvent[str]) -> None:
     node.running_apps.discard(event.about)
     node.apps_to_clean.append(event.about)
 
 
-def _list_container_to_clean(node: RMNode, event: RMNodeEvent) -> None:
+def _list_container_to_clean(node: RMNode, event: RMNodeEvent[str]) -> None:
     node.to_clean.add(event.about)
 
 
-def _list_to_forget(node: RMNode, event: RMNodeEvent) -> None:
+def _list_to_forget(node: RMNode, event: RMNodeEvent[tuple[str, ...]]) -> None:
     node.to_forget.extend(event.about)
 
 
-def _list_to_update(node: RMNode, event: RMNodeEvent) -> None:
+def _list_to_update(node: RMNode, event: RMNodeEvent[tuple[str, Resource]]) -> None:
     container_id, size = event.about
     node.to_update[container_id] = size
 
 
-def _list_to_signal(node: RMNode, event: RMNodeEvent) -> None:
+def _list_to_signal(node: RMNode, event: RMNodeEvent[tuple[str, str]]) -> None:
     node.to_signal.append(event.about)
 
 

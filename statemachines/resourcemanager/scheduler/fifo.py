@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import ContainerRequest
+from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, dominant_share, resource_of
 from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.backlog import Ask, AskGroup, Backlog, Patience

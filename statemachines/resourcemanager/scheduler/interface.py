@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from statemachines.resourcemanager.events.events import ContainerRequest, SchedulerEvent
+from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode

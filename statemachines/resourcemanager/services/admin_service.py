@@ -12,7 +12,8 @@ from dataclasses import replace
 from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import NodeNotFoundError
-from statemachines.resourcemanager.events.events import NodeLabelsUpdateSchedulerEvent, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSchedulerEvent
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager

@@ -15,12 +15,8 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import (
-    AMLauncherEvent,
-    AMLauncherEventType,
-    RMAppAttemptEvent,
-    RMAppAttemptEventType,
-)
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.services import AMLauncherEvent, AMLauncherEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 
 log = logging.getLogger(__name__)

@@ -13,17 +13,14 @@ from statemachines.resourcemanager.errors import (
     InvalidContainerReleaseError,
     UnknownAttemptError,
 )
-from statemachines.resourcemanager.events.events import (
-    ContainerRequest,
-    ContainerStatus,
-    FinalApplicationStatus,
-    NodesListManagerEventType,
+from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, FinalApplicationStatus
+from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptRegistrationEvent,
     RMAppAttemptStatusUpdateEvent,
     RMAppAttemptUnregistrationEvent,
-    RMNodeEvent,
-    RMNodeEventType,
 )
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.services import NodesListManagerEventType
 from statemachines.resourcemanager.ids import application_of, attempt_of
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer

@@ -12,7 +12,7 @@ from functools import partial
 from dispatcher.errors import RejectedExecutionError
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import ApplicationRejectedError, InvalidRequestError
-from statemachines.resourcemanager.events.events import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.ids import application_id, is_application_id
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState

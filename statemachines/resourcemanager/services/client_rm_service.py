@@ -21,14 +21,9 @@ from statemachines.resourcemanager.errors import (
     InvalidRequestError,
     QueueNotFoundError,
 )
-from statemachines.resourcemanager.events.events import (
-    RMAppAttemptEvent,
-    RMAppAttemptEventType,
-    RMAppEvent,
-    RMAppEventType,
-    RMNodeEvent,
-    RMNodeEventType,
-)
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.machines.rmnode import RMNodeState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.services.liveliness import DeadlineMonitor
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import (
-    NodesListManagerEvent,
-    NodesListManagerEventType,
-    RMAppNodeUpdateEvent,
-    RMNodeEvent,
-    RMNodeEventType,
-)
+from statemachines.resourcemanager.events.rmapp import RMAppNodeUpdateEvent
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
 from statemachines.resourcemanager.machines.rmapp import RMAppState
 from statemachines.resourcemanager.machines.rmnode import FACTORY, UNKNOWN_PORT, RMNode, RMNodeState
 from statemachines.resourcemanager.node_spec import NodeSpec
@@ -132,10 +129,10 @@ class NodesListManager:
         elif node.state is not RMNodeState.DECOMMISSIONING or node.decommission_timeout_s != timeout_s:
             # At once: what it reports before it is told would be refused otherwise.
             self.decommissioning_watcher.watch(node.entity, timeout_s)
-            self._tell(node, RMNodeEventType.GRACEFUL_DECOMMISSION, timeout_s)
+            self._context.post(RMNodeEvent(RMNodeEventType.GRACEFUL_DECOMMISSION, node.entity, timeout_s))
 
-    def _tell(self, node: RMNode, type: RMNodeEventType, about: int | None = None) -> None:
-        self._context.post(RMNodeEvent(type, node.entity, about))
+    def _tell(self, node: RMNode, type: RMNodeEventType) -> None:
+        self._context.post(RMNodeEvent(type, node.entity))
 
     # -- hosts without nodes, and nodes without hosts -----------------------------------------------------------------
 
@@ -191,7 +188,7 @@ class NodeEventDispatcher:
         self._nodes = context.nodes
         self._inactive = context.inactive_nodes
 
-    def handle(self, event: RMNodeEvent) -> None:
+    def handle(self, event: RMNodeEvent[Any]) -> None:
         node = self._nodes.get(event.entity)
         if node is None:
             node = self._inactive.get(event.entity)

@@ -12,13 +12,10 @@ from __future__ import annotations
 import logging
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import (
-    EXIT_KILLED_BY_RESOURCEMANAGER,
-    ContainerStatus,
-    RMAppAttemptEvent,
-    RMAppAttemptEventType,
-    RMAppRecoverEvent,
-)
+from statemachines.resourcemanager.events.exit_status import EXIT_KILLED_BY_RESOURCEMANAGER
+from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.rmapp import RMAppRecoverEvent
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.ids import cluster_timestamp_of
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData, RecoveredApplication, RMState

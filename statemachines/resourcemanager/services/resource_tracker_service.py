@@ -9,9 +9,8 @@ from typing import NamedTuple
 from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import NodeRefusedError
-from statemachines.resourcemanager.events.events import (
-    ContainerStatus,
-    NMContainerStatus,
+from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.rmnode import (
     RMNodeEvent,
     RMNodeEventType,
     RMNodeReconnectEvent,

@@ -10,7 +10,7 @@ from collections import deque
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import InvalidRequestError
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events.services import (
     RMAppManagerEvent,
     RMAppManagerEventType,
     RMStateStoreEvent,

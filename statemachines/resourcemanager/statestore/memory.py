@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.events.events import RMStateStoreEvent
+from statemachines.resourcemanager.events.services import RMStateStoreEvent
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.statestore.records import RecoveredApplication, RMState
 from statemachines.resourcemanager.statestore.store import RMStateStore

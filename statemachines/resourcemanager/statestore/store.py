@@ -14,16 +14,10 @@ from enum import Enum, auto
 from functools import partial
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import (
-    RMAppAttemptEvent,
-    RMAppAttemptEventType,
-    RMAppEvent,
-    RMAppEventType,
-    RMEvent,
-    RMFatalEvent,
-    RMFatalEventType,
-    RMStateStoreEvent,
-)
+from statemachines.resourcemanager.events.base import RMEvent
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
 from statemachines.resourcemanager.statestore.records import RMState
 
 log = logging.getLogger(__name__)

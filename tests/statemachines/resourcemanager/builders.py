@@ -20,7 +20,7 @@ from statemachines.resourcemanager import (
     RMNode,
 )
 from statemachines.resourcemanager.context import Entity, RMContext
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     ContainerRequest,
     ContainerStatus,
     NMContainerStatus,

@@ -19,7 +19,7 @@ from statemachines.resourcemanager import (
     RMContainer,
 )
 from statemachines.resourcemanager.context import EntityEventHandler, RMContext
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     AMLauncherEvent,
     AMLauncherEventType,
     AppAddedSchedulerEvent,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.events.events import RMStateStoreEvent, RMStateStoreEventType
+from statemachines.resourcemanager.events import RMStateStoreEvent, RMStateStoreEventType
 from statemachines.resourcemanager.statestore import (
     ApplicationAttemptStateData,
     ApplicationStateData,

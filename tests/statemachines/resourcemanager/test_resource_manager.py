@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMAppManagerEventType
-from statemachines.resourcemanager.events.events import ContainerRequest, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events import ContainerRequest, RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.workload import Workload
 from statemachines.simulation.workload_runner import WorkloadRunner

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import ContainerRequest, SchedulerEvent
+from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.capacity.allotter import Allotter

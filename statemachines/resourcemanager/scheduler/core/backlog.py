@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from statemachines.resourcemanager.events.events import ContainerRequest
+from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.shapes import Shape

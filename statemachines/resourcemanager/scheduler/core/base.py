@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
+from statemachines.resourcemanager.events.scheduler import (
     AppAddedSchedulerEvent,
     AppAttemptAddedSchedulerEvent,
     AppAttemptRemovedSchedulerEvent,
-    ContainerRequest,
-    RMAppAttemptEvent,
-    RMAppAttemptEventType,
-    RMAppEvent,
-    RMAppEventType,
-    RMContainerEvent,
-    RMContainerEventType,
     SchedulerEvent,
 )
 from statemachines.resourcemanager.ids import application_of

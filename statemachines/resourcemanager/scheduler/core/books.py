@@ -17,17 +17,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import (
-    EXIT_ABORTED,
-    ContainerRequest,
-    ContainerStatus,
+from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
+from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
+from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,
     RMContainerResourceEvent,
     RMContainerStartEvent,
-    RMNodeEvent,
-    RMNodeEventType,
 )
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplication, SchedulerApplicationAttempt

@@ -5,17 +5,17 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.events.events import (
-    ContainerRequest,
-    NMContainerStatus,
-    NodeAddedSchedulerEvent,
-    NodeLabelsUpdateSchedulerEvent,
-    NodeResourceUpdateSchedulerEvent,
+from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
+from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,
     RMContainerRecoverEvent,
-    RMNodeEvent,
-    RMNodeEventType,
+)
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import (
+    NodeAddedSchedulerEvent,
+    NodeLabelsUpdateSchedulerEvent,
+    NodeResourceUpdateSchedulerEvent,
     SchedulerEvent,
 )
 from statemachines.resourcemanager.ids import application_of, attempt_of

@@ -8,9 +8,9 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.events.events import (
-    EXIT_ABORTED,
-    ContainerStatus,
+from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
+from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,
     RMContainerReservedEvent,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.events.events import ContainerRequest
+from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statemachines.resourcemanager.events.events import ContainerStatus, RMNodeEventType
+from statemachines.resourcemanager.events import ContainerStatus, RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.workload import ApplicationSpec
 

@@ -20,7 +20,7 @@ from statemachines.resourcemanager.errors import (
     InvalidApplicationMasterRequestError,
     UnknownAttemptError,
 )
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_SUCCESS,
     ContainerRequest,

@@ -13,7 +13,7 @@ import pytest
 from dispatcher import ServiceState
 from dispatcher.errors import ConfigError, RejectedExecutionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMAppManagerEventType
-from statemachines.resourcemanager.events.events import RMFatalEvent, RMFatalEventType, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events import RMFatalEvent, RMFatalEventType, RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.statestore import MemoryRMStateStore
 from statemachines.simulation.workload import Workload

@@ -16,7 +16,7 @@ import pytest
 
 from dispatcher import DispatcherGroup
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     EXIT_SUCCESS,
     ContainerRequest,
     ContainerStatus,

@@ -28,7 +28,7 @@ from statemachines.resourcemanager.errors import (
     NodeRefusedError,
     NotFoundError,
 )
-from statemachines.resourcemanager.events.events import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager.errors import UnknownAttemptError
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
     EXIT_PREEMPTED,

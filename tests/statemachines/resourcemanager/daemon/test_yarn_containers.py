@@ -12,7 +12,7 @@ from statemachines.resourcemanager.errors import (
     InvalidContainerReleaseError,
     InvalidRequestError,
 )
-from statemachines.resourcemanager.events.events import EXIT_ABORTED, FinalApplicationStatus, RMAppAttemptEventType
+from statemachines.resourcemanager.events import EXIT_ABORTED, FinalApplicationStatus, RMAppAttemptEventType
 from statemachines.resourcemanager.resource import named
 from statemachines.simulation.workload import NodeSpec
 

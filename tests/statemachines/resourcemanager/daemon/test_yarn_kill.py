@@ -8,7 +8,7 @@ import pytest
 
 from statemachines.resourcemanager import RMAppState
 from statemachines.resourcemanager.errors import InvalidRequestError
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     ContainerStatus,
     RMAppAttemptEventType,
     RMAppEventType,

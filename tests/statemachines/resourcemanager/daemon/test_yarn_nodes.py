@@ -6,7 +6,7 @@ import pytest
 
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.errors import NodeRefusedError
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     NMContainerStatus,
     NodesListManagerEventType,

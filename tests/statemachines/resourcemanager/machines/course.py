@@ -14,7 +14,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.testing import ManualClock
 from statemachines.factory import InvalidStateTransitionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMApp, RMContainer
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     ContainerRequest,
     NMContainerStatus,
     RMAppAttemptEventType,

@@ -9,7 +9,7 @@ from typing import Any
 from dispatcher import ServiceState
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ResourceManager
-from statemachines.resourcemanager.events import events as rm_events
+from statemachines.resourcemanager import events as rm_events
 from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMStateStore
 
 from ...simulation.replays import TIMEOUT_S, config

@@ -13,7 +13,7 @@ from dispatcher import JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ResourceManager
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     RMAppAttemptEvent,
     RMAppAttemptEventType,
     RMAppEvent,

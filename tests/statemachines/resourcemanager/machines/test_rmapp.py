@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import RMApp, RMAppState
-from statemachines.resourcemanager.events.events import EXIT_ABORTED
+from statemachines.resourcemanager.events import EXIT_ABORTED
 from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData, RecoveredApplication
 
 from ..builders import Case, Workshop, case_id, causes_of_final_saving, declared, send, targets

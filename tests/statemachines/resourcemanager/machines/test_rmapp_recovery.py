@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import RMApp
-from statemachines.resourcemanager.events.events import FinalApplicationStatus
+from statemachines.resourcemanager.events import FinalApplicationStatus
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.services.application_master_service import UnknownAttemptError
 from statemachines.resourcemanager.statestore.records import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource, RMAppAttempt, RMAppAttemptState
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     ContainerStatus,
     FinalApplicationStatus,
 )

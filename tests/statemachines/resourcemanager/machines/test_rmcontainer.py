@@ -8,7 +8,7 @@ import pytest
 
 from statemachines.resourcemanager import Resource, RMContainer
 from statemachines.resourcemanager.context import EntityEventHandler
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     EXIT_PREEMPTED,
     ContainerRequest,

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, cast
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import ContainerRequest
+from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.queue_apps import QueueApplication

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource, RMAppState
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     AppAddedSchedulerEvent,
     AppAttemptAddedSchedulerEvent,
     NMContainerStatus,

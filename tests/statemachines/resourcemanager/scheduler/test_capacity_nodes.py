@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.events import NodeLabelsUpdateSchedulerEvent, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events import NodeLabelsUpdateSchedulerEvent, RMNodeEvent, RMNodeEventType
 
 from .queue_cluster import QueueCluster
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     NodeLabelsUpdateSchedulerEvent,
     RMNodeEvent,
     RMNodeEventType,

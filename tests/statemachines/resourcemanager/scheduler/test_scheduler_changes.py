@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     RMContainerEventType,
     RMNodeEventType,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sized
 import pytest
 
 from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     ContainerRequest,
     ContainerStatus,

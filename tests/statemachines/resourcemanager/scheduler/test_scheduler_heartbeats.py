@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import FifoScheduler, Resource
-from statemachines.resourcemanager.events.events import NodeAddedSchedulerEvent
+from statemachines.resourcemanager.events import NodeAddedSchedulerEvent
 from statemachines.resourcemanager.scheduler.core.backlog import AskGroup, Patience
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 

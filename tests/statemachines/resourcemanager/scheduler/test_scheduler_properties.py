@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from statemachines.resourcemanager import FifoScheduler, Resource, RMContainer
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.events import ContainerRequest, NMContainerStatus
+from statemachines.resourcemanager.events import ContainerRequest, NMContainerStatus
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.scheduler.core.backlog import AskGroup, Patience
 from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler

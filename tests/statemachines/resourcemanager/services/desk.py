@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from statemachines.resourcemanager import Resource, RMContainer, RMContainerState
-from statemachines.resourcemanager.events.events import ContainerRequest
+from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.scheduler import QueueInfo
 
 from ..builders import FakeScheduler, Workshop

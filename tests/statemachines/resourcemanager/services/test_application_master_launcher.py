@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from statemachines.resourcemanager import AMLauncherEventType, RMContainer
-from statemachines.resourcemanager.events.events import AMLauncherEvent
+from statemachines.resourcemanager.events import AMLauncherEvent
 from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher
 
 from ..builders import MASTER

@@ -16,7 +16,7 @@ from statemachines.resourcemanager.errors import (
     InvalidContainerReleaseError,
     UnknownAttemptError,
 )
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     ContainerRequest,
     ContainerStatus,
     FinalApplicationStatus,

@@ -11,7 +11,7 @@ import pytest
 from dispatcher.errors import RejectedExecutionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMApp
 from statemachines.resourcemanager.errors import ApplicationRejectedError, InvalidRequestError
-from statemachines.resourcemanager.events.events import RMStateStoreEvent
+from statemachines.resourcemanager.events import RMStateStoreEvent
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
 from statemachines.resourcemanager.statestore import MemoryRMStateStore
 

@@ -18,7 +18,7 @@ from statemachines.resourcemanager.errors import (
     InvalidRequestError,
     QueueNotFoundError,
 )
-from statemachines.resourcemanager.events.events import ContainerRequest, FinalApplicationStatus
+from statemachines.resourcemanager.events import ContainerRequest, FinalApplicationStatus
 from statemachines.resourcemanager.reports import APPLICATION_STATES
 from statemachines.resourcemanager.scheduler import QueueInfo
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import RMNode
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     NodesListManagerEvent,
     NodesListManagerEventType,
     RMNodeEvent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from statemachines.resourcemanager.events.events import EXIT_SUCCESS
+from statemachines.resourcemanager.events import EXIT_SUCCESS
 from statemachines.resourcemanager.statestore import MemoryRMStateStore
 
 from ..daemon.outside import Job, World

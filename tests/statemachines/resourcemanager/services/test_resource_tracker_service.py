@@ -8,7 +8,7 @@ import pytest
 
 from statemachines.resourcemanager import Resource, RMNode
 from statemachines.resourcemanager.errors import NodeRefusedError
-from statemachines.resourcemanager.events.events import (
+from statemachines.resourcemanager.events import (
     ContainerStatus,
     NMContainerStatus,
     RMNodeReconnectEvent,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statemachines.resourcemanager.events.events import RMStateStoreEvent
+from statemachines.resourcemanager.events import RMStateStoreEvent
 from statemachines.resourcemanager.statestore import RecoveredApplication, RMState
 
 from ..stores import (

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import ServiceState
-from statemachines.resourcemanager.events.events import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
-from statemachines.resourcemanager.events.events import RMStateStoreEventType as E
+from statemachines.resourcemanager.events import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
+from statemachines.resourcemanager.events import RMStateStoreEventType as E
 from statemachines.resourcemanager.statestore import RMStateStoreState
 from statemachines.resourcemanager.statestore.database import StateDatabase
 

@@ -1,0 +1,77 @@
+"""Events for an application."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from statemachines.resourcemanager.events.base import RMEvent
+from statemachines.resourcemanager.events.services import NodesListManagerEventType
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.statestore.records import RecoveredApplication
+
+
+class RMAppEventType(Enum):
+    START = auto()
+    RECOVER = auto()
+    KILL = auto()
+    APP_REJECTED = auto()
+    APP_ACCEPTED = auto()
+    ATTEMPT_REGISTERED = auto()
+    ATTEMPT_UNREGISTERED = auto()
+    ATTEMPT_FINISHED = auto()
+    ATTEMPT_FAILED = auto()
+    ATTEMPT_KILLED = auto()
+    ATTEMPT_LAUNCHED = auto()
+    NODE_UPDATE = auto()
+    APP_RUNNING_ON_NODE = auto()
+    APP_NEW_SAVED = auto()
+    APP_UPDATE_SAVED = auto()
+    APP_SAVE_FAILED = auto()
+
+
+class RMAppEvent(RMEvent):
+    """`node` for APP_RUNNING_ON_NODE; `diagnostics` for what ends an application."""
+
+    __slots__ = ("diagnostics", "node", "payload")
+
+    def __init__(
+        self, type: RMAppEventType, entity: str, diagnostics: str = "", node: str = "", payload: Any = None
+    ) -> None:
+        self.type = type
+        self.timestamp = -1.0
+        self.entity = entity
+        self.diagnostics = diagnostics
+        self.node = node
+        self.payload = payload
+
+
+class RMAppRecoverEvent(RMAppEvent):
+    """`state`: what the store holds of the application."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, entity: str, state: RecoveredApplication) -> None:
+        super().__init__(RMAppEventType.RECOVER, entity)
+        self.state = state
+
+
+class RMAppNodeUpdateEvent(RMAppEvent):
+    """What happened to a node, for the master's next heartbeat."""
+
+    __slots__ = ("update",)
+
+    def __init__(self, entity: str, node: str, update: NodesListManagerEventType) -> None:
+        super().__init__(RMAppEventType.NODE_UPDATE, entity, node=node)
+        self.update = update
+
+
+class RMAppFailedAttemptEvent(RMAppEvent):
+    """ATTEMPT_FAILED and ATTEMPT_KILLED: `keep_containers`: they go on, for the next attempt to take over."""
+
+    __slots__ = ("keep_containers",)
+
+    def __init__(self, type: RMAppEventType, entity: str, diagnostics: str, keep_containers: bool) -> None:
+        super().__init__(type, entity, diagnostics)
+        self.keep_containers = keep_containers

@@ -1,0 +1,113 @@
+"""Events for an attempt."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from statemachines.resourcemanager.events.base import RMEvent
+from statemachines.resourcemanager.events.records import ContainerStatus, FinalApplicationStatus
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData
+
+
+class RMAppAttemptEventType(Enum):
+    START = auto()
+    KILL = auto()
+    FAIL = auto()
+    LAUNCHED = auto()
+    LAUNCH_FAILED = auto()
+    EXPIRE = auto()
+    REGISTERED = auto()
+    STATUS_UPDATE = auto()
+    UNREGISTERED = auto()
+    CONTAINER_ALLOCATED = auto()
+    CONTAINER_FINISHED = auto()
+    ATTEMPT_NEW_SAVED = auto()
+    ATTEMPT_UPDATE_SAVED = auto()
+    ATTEMPT_ADDED = auto()
+    RECOVER = auto()
+
+
+class RMAppAttemptEvent(RMEvent):
+    """`status` and `node` for CONTAINER_FINISHED; `diagnostics` for what ends one."""
+
+    __slots__ = ("diagnostics", "node", "status")
+
+    def __init__(
+        self,
+        type: RMAppAttemptEventType,
+        entity: str,
+        diagnostics: str = "",
+        status: ContainerStatus | None = None,
+        node: str = "",
+    ) -> None:
+        self.type = type
+        self.timestamp = -1.0
+        self.entity = entity
+        self.diagnostics = diagnostics
+        self.status = status
+        self.node = node
+
+
+class RMAppStartAttemptEvent(RMAppAttemptEvent):
+    """START: whether the attempt takes over the containers of the one before."""
+
+    __slots__ = ("transfer_state",)
+
+    def __init__(self, entity: str, transfer_state: bool) -> None:
+        super().__init__(RMAppAttemptEventType.START, entity)
+        self.transfer_state = transfer_state
+
+
+class RMAppAttemptRecoverEvent(RMAppAttemptEvent):
+    """RECOVER: what the store holds of the attempt."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, entity: str, state: ApplicationAttemptStateData) -> None:
+        super().__init__(RMAppAttemptEventType.RECOVER, entity)
+        self.state = state
+
+
+class RMAppAttemptRegistrationEvent(RMAppAttemptEvent):
+    """REGISTERED: where the master is."""
+
+    __slots__ = ("host", "rpc_port", "tracking_url")
+
+    def __init__(self, entity: str, host: str = "", rpc_port: int = -1, tracking_url: str = "") -> None:
+        super().__init__(RMAppAttemptEventType.REGISTERED, entity)
+        self.host = host
+        self.rpc_port = rpc_port
+        self.tracking_url = tracking_url
+
+
+class RMAppAttemptStatusUpdateEvent(RMAppAttemptEvent):
+    """STATUS_UPDATE: progress, 0 to 1; None as the tracking URL: as before."""
+
+    __slots__ = ("progress", "tracking_url")
+
+    def __init__(self, entity: str, progress: float = 0.0, tracking_url: str | None = None) -> None:
+        self.type = RMAppAttemptEventType.STATUS_UPDATE
+        self.timestamp = -1.0
+        self.entity = entity
+        self.progress = progress
+        self.tracking_url = tracking_url
+
+
+class RMAppAttemptUnregistrationEvent(RMAppAttemptEvent):
+    """UNREGISTERED: what the master says of its application."""
+
+    __slots__ = ("final_status", "tracking_url")
+
+    def __init__(
+        self,
+        entity: str,
+        final_status: FinalApplicationStatus = FinalApplicationStatus.SUCCEEDED,
+        diagnostics: str = "",
+        tracking_url: str = "",
+    ) -> None:
+        super().__init__(RMAppAttemptEventType.UNREGISTERED, entity, diagnostics)
+        self.final_status = final_status
+        self.tracking_url = tracking_url

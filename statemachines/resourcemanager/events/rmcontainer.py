@@ -1,0 +1,98 @@
+"""Events for a container."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from statemachines.resourcemanager.events.base import RMEvent
+from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.resource import Resource
+
+
+class RMContainerEventType(Enum):
+    START = auto()
+    ACQUIRED = auto()
+    KILL = auto()
+    RESERVED = auto()
+    LAUNCHED = auto()
+    FINISHED = auto()
+    RELEASED = auto()
+    EXPIRE = auto()
+    RECOVER = auto()
+    ACQUIRE_UPDATED_CONTAINER = auto()
+    CHANGE_RESOURCE = auto()
+    NM_DONE_CHANGE_RESOURCE = auto()
+
+
+class RMContainerEvent(RMEvent):
+    """`status` for what ends a container."""
+
+    __slots__ = ("payload", "status")
+
+    def __init__(
+        self, type: RMContainerEventType, entity: str, status: ContainerStatus | None = None, payload: Any = None
+    ) -> None:
+        self.type = type
+        self.timestamp = -1.0
+        self.entity = entity
+        self.status = status
+        self.payload = payload
+
+
+class DescribedContainer(Protocol):
+    """A container that can say what it is."""
+
+    @property
+    def entity(self) -> str: ...
+
+    def payload(self) -> Any: ...
+
+
+class RMContainerStartEvent(RMContainerEvent):
+    """START: its payload is the container's description of itself."""
+
+    __slots__ = ("container",)
+
+    def __init__(self, container: DescribedContainer) -> None:
+        self.type = RMContainerEventType.START
+        self.timestamp = -1.0
+        self.entity = container.entity
+        self.status = None
+        self.container = container
+
+    @property
+    def payload(self) -> Any:
+        """Made on demand: most runs have no journal."""
+        return self.container.payload()
+
+
+class RMContainerRecoverEvent(RMContainerEvent):
+    """RECOVER: what its node says of it."""
+
+    __slots__ = ("report",)
+
+    def __init__(self, entity: str, report: NMContainerStatus, payload: Any = None) -> None:
+        super().__init__(RMContainerEventType.RECOVER, entity, report.status, payload)
+        self.report = report
+
+
+class RMContainerReservedEvent(RMContainerEvent):
+    """RESERVED: what is kept free for it, and where."""
+
+    __slots__ = ("node", "resource")
+
+    def __init__(self, entity: str, node: str, resource: Resource, payload: Any = None) -> None:
+        super().__init__(RMContainerEventType.RESERVED, entity, payload=payload)
+        self.node = node
+        self.resource = resource
+
+
+class RMContainerResourceEvent(RMContainerEvent):
+    """ACQUIRE_UPDATED_CONTAINER (the size to be) and NM_DONE_CHANGE_RESOURCE (the size it has on its node)."""
+
+    __slots__ = ("resource",)
+
+    def __init__(self, type: RMContainerEventType, entity: str, resource: Resource) -> None:
+        super().__init__(type, entity)
+        self.resource = resource
