@@ -21,6 +21,7 @@ from statemachines.registry import FACTORIES, factory_of
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
 from statemachines.resourcemanager.config import NodeConfig
 from statemachines.resourcemanager.resource import named
+from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec, Workload, read_workload
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def run(
     if settings.journal_path is not None:
         folder = settings.journal_path / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         journal = JournalWriter(folder, settings.journal)
-    manager = ResourceManager(settings, journal=journal)
+    manager = ResourceManager(settings, node_managers=SimulatedCluster, journal=journal)
     manager.bring(workload)
     tune_garbage_collection()
     with StopSignals() as signals:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from dispatcher.mailbox import ManualClock
 from pipeline.sweep.combinations import Combination
 from pipeline.sweep.recorder import RunRecorder
 from pipeline.sweep.workloads import with_load, with_nodes
@@ -62,11 +63,9 @@ def run(workload: Workload, combination: Combination) -> Outcome:
         BaseException: what made the handler thread fail.
     """
     changed = with_load(with_nodes(workload, combination.nodes), combination.load)
-    replay = Replay(changed, combination.config)
-    context = replay.manager.context
-    # Before the start, with which the first entity comes.
-    recorder = RunRecorder(context.now_ms)
-    replay.manager.recorder = context.recorder = recorder
+    clock = ManualClock()
+    recorder = RunRecorder(clock.current_processing_time)
+    replay = Replay(changed, combination.config, clock=clock, recorder=recorder)
     progress = replay.run()
     states = progress.applications_by_state
     ended = {name: states.get(name, 0) for name in ("FINISHED", "FAILED", "KILLED")}

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -42,29 +42,36 @@ from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
+from statemachines.resourcemanager.services.node_managers import NodeManagers
 from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher, NodesListManager
 from statemachines.resourcemanager.services.recovery import recover
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
 from statemachines.resourcemanager.services.rm_app_manager import RMAppManager
+from statemachines.resourcemanager.services.virtual_time import VirtualTime
 from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMState, RMStateStore, SqliteRMStateStore
-from statemachines.simulation.agenda import VirtualTime
-from statemachines.simulation.cluster import SimulatedCluster
-from statemachines.simulation.recorded_waits import RecordedWaits
-from statemachines.simulation.workload.model import Workload
-from statemachines.simulation.workload_runner import WorkloadRunner
 
 log = logging.getLogger(__name__)
 
+T_co = TypeVar("T_co", covariant=True)
 _LOOK_EVERY_MS = 20
 
 
+class SupportsJoin(Protocol[T_co]):
+    """Something from outside that can join a resource manager, such as a workload with its nodes and clients."""
+
+    def join(self, manager: ResourceManager) -> T_co:
+        """Any thread."""
+
+
 class ResourceManager(CompositeService):
-    """Applications, attempts, containers and nodes as state machines on one dispatcher; the nodes are simulated.
+    """Applications, attempts, containers and nodes as state machines on one dispatcher.
 
     Given a ManualClock it runs in virtual time: whenever nothing is queued, the handler thread jumps to what comes
     next, and calls `on_idle` when there is nothing. Room is then given away as soon as there is some, and the scheduler
     runs on the handler thread. Without a clock it runs in real time: room is given away on the heartbeats of nodes, the
     scheduler has a thread of its own, and nodes and masters that fall silent are given up.
+
+    Nodes come by registering with the `tracker`; `node_managers` start the masters' containers on them.
 
     Any thread may start, stop, look at the counters and call `clients`. The other services (`masters`, `tracker`) and
     all entities belong to the handler thread: reach them by `context.call`.
@@ -74,16 +81,22 @@ class ResourceManager(CompositeService):
         self,
         config: ResourceManagerConfig | None = None,
         *,
+        node_managers: Callable[[ResourceManager], NodeManagers] | None = None,
         clock: ManualClock | None = None,
         journal: JournalWriter | None = None,
+        recorder: TransitionRecorder | None = None,
         store: RMStateStore | None = None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`store`: what to recover from, and to write to; None: as configured, in virtual time one in memory."""
+        """`node_managers` makes the node managers of this resource manager; None: there are none, until `connect`.
+
+        `recorder`: the listener of all machines; None: one that counts, and writes to the journal if there is one.
+        `store`: what to recover from, and to write to; None: as configured, in virtual time one in memory.
+        """
         self.settings = settings = config or ResourceManagerConfig()
         super().__init__(settings.name)
-        self.recorder = TransitionRecorder(journal)
-        self._clock = clock
+        self.recorder = recorder or TransitionRecorder(journal)
+        self.in_virtual_time = clock is not None
         self._on_idle = on_idle
         self._services_stopped = threading.Event()
         self.dispatcher = AsyncDispatcher(
@@ -133,11 +146,12 @@ class ResourceManager(CompositeService):
         self.nodes_list_manager = NodesListManager(context)
         self.admin = AdminService(context, self.nodes_list_manager)
         self.tracker = ResourceTrackerService(context, self.nodes_list_manager)
-        self.cluster = SimulatedCluster(context, self.tracker, regular=clock is None)
+        self._launcher = ApplicationMasterLauncher(context)
+        self.node_managers: NodeManagers | None = None  # handler thread, or before it starts
         self._monitors = (*context.monitors, *self.nodes_list_manager.monitors)
         self._virtual_time: VirtualTime | None = None
         if clock is not None:
-            self._virtual_time = VirtualTime(clock, self.cluster.agenda, self._monitors, self.dispatcher.has_work)
+            self._virtual_time = VirtualTime(clock, self._monitors, self.dispatcher.has_work)
         # Before the dispatchers, so that they stop after them: clients hear that there will be no answers any more.
         for service in (self.clients, self.masters, self.tracker, self.admin, *self._monitors):
             self.add_service(service)
@@ -146,23 +160,26 @@ class ResourceManager(CompositeService):
         self._add_dispatchers()
         self._register_handlers()
         self.dispatcher.register_service_listener(self._on_dispatcher)
+        if node_managers is not None:
+            self.connect(node_managers(self))
 
-    def bring(self, workload: Workload) -> RecordedWaits:
-        """Have the handler thread register a workload's nodes, and run its applications when their time comes.
+    def connect(self, node_managers: NodeManagers) -> None:
+        """Start and stop masters through `node_managers` from now on. Handler thread, or before the start."""
+        self.node_managers = node_managers
+        self._launcher.connect(node_managers)
+        if self._virtual_time is not None:
+            self._virtual_time.follow(node_managers)
 
-        Any thread; the workload's time 0 is when the handler thread gets to it. Returns what is found out about its
-        applications' waits, to be read once all is over.
-        """
-        runner = WorkloadRunner(self.context, self.clients, self.cluster, workload)
-        self._executor.execute(runner.start, "start of workload %s", workload.name)
-        return runner.waits
+    def bring(self, newcomer: SupportsJoin[T_co]) -> T_co:
+        """Have a workload, or anything like it, join; returns what its `join` returns. Any thread."""
+        return newcomer.join(self)
 
     def service_start(self) -> None:
         self.context.epoch = self.store.get_and_increment_epoch()
         self._recovered = self.store.load_state()
         super().service_start()
         if self._virtual_time is None:
-            # Deadlines are looked at this often; what simulated daemons do is on time to the same degree.
+            # Deadlines are looked at this often; what node managers in this process do is on time to the same degree.
             self.context.timers.schedule_with_fixed_delay(lambda _: self._look(), _LOOK_EVERY_MS, _LOOK_EVERY_MS)
 
     def service_stop(self) -> None:
@@ -212,14 +229,10 @@ class ResourceManager(CompositeService):
         register(RMContainerEventType, EntityEventHandler(context.containers))
         register(RMNodeEventType, NodeEventDispatcher(context))
         register(NodesListManagerEventType, self.nodes_list_manager)
-        register(AMLauncherEventType, ApplicationMasterLauncher(context, self.cluster))
+        register(AMLauncherEventType, self._launcher)
         register(RMStateStoreEventType, self.store)
         register(RMAppManagerEventType, RMAppManager(context))
         register(RMFatalEventType, self._end)
-        # The simulated daemons hear the same events, after the entities: that is their heartbeat's answer.
-        register(RMAppAttemptEventType, self.cluster.on_attempt_event)
-        register(RMNodeEventType, self.cluster.on_node_event)
-        register(RMAppManagerEventType, self.cluster.on_app_completed)
 
     def _call(self, function: Callable[[], Any]) -> Any:
         """`RMContext.call`: on the handler thread, whoever asks."""
@@ -243,7 +256,8 @@ class ResourceManager(CompositeService):
             self.clients.stop()
 
     def _look(self) -> None:
-        self.cluster.agenda.expire_due()
+        if self.node_managers is not None:
+            self.node_managers.expire_due()
         for each in self._monitors:
             each.expire_due()
 

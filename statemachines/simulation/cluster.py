@@ -3,7 +3,7 @@
 They talk to the resource manager as real ones do (register, heartbeat, allocate, finish). In virtual time they do so
 when there is news: all the news of a node, or of a master, that comes at one moment goes with one heartbeat, and with
 `heartbeat_interval_ms` all that comes between two of them. So a replay costs nothing while nothing happens. In real
-time they report regularly, too, with all that they have, as daemons do that might be lost.
+time they also report regularly, with all that they have, as daemons do that might be lost.
 
 Threading: handler thread only (invariant 1).
 """
@@ -25,16 +25,15 @@ from statemachines.resourcemanager.events.exit_status import EXIT_KILLED_BY_RESO
 from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, NMContainerStatus
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager.events.services import RMAppManagerEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.node_spec import NodeSpec
-from statemachines.resourcemanager.services.resource_tracker_service import (
-    HeartbeatResponse,
-    NodeAction,
-    ResourceTrackerService,
-)
+from statemachines.resourcemanager.resource_manager import ResourceManager
+from statemachines.resourcemanager.services.node_managers import NodeManagers
+from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse, NodeAction
 from statemachines.simulation.agenda import Agenda, Errand
-from statemachines.simulation.workload.model import ApplicationSpec, Outcome
+from statemachines.simulation.specs import ApplicationSpec, Outcome
 
 EXIT_FAILURE = 1
 _PHASES = 10
@@ -86,15 +85,17 @@ class SimulatedNode:
         return None
 
 
-class SimulatedCluster:
+class SimulatedCluster(NodeManagers):
     """The node managers of all nodes, and the masters that run on them."""
 
-    def __init__(self, context: RMContext, tracker: ResourceTrackerService, *, regular: bool) -> None:
-        self._context = context
-        self._tracker = tracker
-        self.is_regular = regular  # heartbeats come also when there is no news
+    def __init__(self, manager: ResourceManager) -> None:
+        self._context = context = manager.context
+        self._tracker = manager.tracker
+        self.masters = manager.masters
+        self.is_regular = not manager.in_virtual_time  # heartbeats come also when there is no news
+        config = context.config
         self._interval_ms = (
-            context.config.nm_heartbeat_interval_ms if regular else context.config.simulation.heartbeat_interval_ms
+            config.nm_heartbeat_interval_ms if self.is_regular else config.simulation.heartbeat_interval_ms
         )
         self.agenda = Agenda(context.now_ms)
         self._order = itertools.count()  # of tasks that end at the same time
@@ -103,6 +104,31 @@ class SimulatedCluster:
         self._nodes: dict[str, SimulatedNode] = {}
         self._running: dict[str, SimulatedTask] = {}  # by container
         self._masters: dict[str, SimulatedMaster] = {}  # by attempt
+        # After the entities: what these events say, daemons learn from the answer to their heartbeat.
+        register = manager.dispatcher.register
+        register(RMAppAttemptEventType, self.on_attempt_event)
+        register(RMNodeEventType, self.on_node_event)
+        register(RMAppManagerEventType, self.on_app_completed)
+
+    @classmethod
+    def of(cls, manager: ResourceManager) -> SimulatedCluster:
+        """The simulated cluster of a resource manager; one without node managers is connected to a new one.
+
+        Raises:
+            TypeError: the resource manager has other node managers.
+        """
+        if manager.node_managers is None:
+            manager.connect(cls(manager))
+        cluster = manager.node_managers
+        if not isinstance(cluster, cls):
+            raise TypeError(f"{manager.name} has {cluster!r}; simulated nodes need a SimulatedCluster, or none yet")
+        return cluster
+
+    def next_deadline_ms(self) -> int | None:
+        return self.agenda.next_deadline_ms()
+
+    def expire_due(self) -> None:
+        self.agenda.expire_due()
 
     # -- node managers ----------------------------------------------------------------------------------------------
 
@@ -312,7 +338,7 @@ class SimulatedMaster:
         asks, self._asks = self._asks, []
         progress = 1.0 - self._left / len(self._containers) if self._containers else 0.0
         try:
-            response = self._context.master_service.allocate(self._attempt, asks, progress=progress)
+            response = self._cluster.masters.allocate(self._attempt, asks, progress=progress)
         except UnknownAttemptError:
             return  # it has been ended from outside; its container is about to be stopped
         except ApplicationMasterNotRegisteredError:
@@ -333,7 +359,7 @@ class SimulatedMaster:
 
     def _register(self, _: SimulatedMaster) -> None:
         try:
-            self._context.master_service.register_application_master(self._attempt)
+            self._cluster.masters.register_application_master(self._attempt)
         except (UnknownAttemptError, InvalidApplicationMasterRequestError):
             return  # as above, or somebody else has registered in its name
 
@@ -364,7 +390,7 @@ class SimulatedMaster:
             self._cluster.end_container(self.container, EXIT_FAILURE, "the application failed")
             return
         try:
-            self._context.master_service.finish_application_master(self._attempt)
+            self._cluster.masters.finish_application_master(self._attempt)
         except UnknownAttemptError:
             return
         except ApplicationMasterNotRegisteredError:

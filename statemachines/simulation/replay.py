@@ -11,9 +11,11 @@ from pathlib import Path
 
 from dispatcher import JournalWriter
 from dispatcher.mailbox import ManualClock
+from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.resource_manager import ResourceManager
+from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 
 _FINAL = frozenset(state.name for state in FINAL_STATES)
@@ -52,14 +54,24 @@ class Replay:
         *,
         journal_path: Path | None = None,
         on_done: Callable[[], None] = lambda: None,
+        clock: ManualClock | None = None,
+        recorder: TransitionRecorder | None = None,
     ) -> None:
+        """`clock`: the replay's own, which nobody else advances; `recorder`: as for a ResourceManager."""
         self.workload = workload
         self._config = config or ResourceManagerConfig()
-        self._clock = ManualClock()
+        self._clock = clock or ManualClock()
         self._done = threading.Event()
         self._on_done = on_done
         journal = JournalWriter(journal_path, self._config.journal) if journal_path is not None else None
-        self.manager = ResourceManager(self._config, clock=self._clock, journal=journal, on_idle=self._idle)
+        self.manager = ResourceManager(
+            self._config,
+            node_managers=SimulatedCluster,
+            clock=self._clock,
+            journal=journal,
+            recorder=recorder,
+            on_idle=self._idle,
+        )
         # Before the thread starts, so that the first idle moment comes after it.
         self.waits = self.manager.bring(workload)
         self._started_s = 0.0

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
-from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import ApplicationNotFoundError
-from statemachines.resourcemanager.services.client_rm_service import ClientRMService
+from statemachines.resourcemanager.node_spec import NodeSpec
+from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.submission import ApplicationSubmission
 from statemachines.simulation.agenda import Errand
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.recorded_waits import RecordedWaits
-from statemachines.simulation.workload.model import ApplicationSpec, Workload
+from statemachines.simulation.specs import ApplicationSpec
 
 
 class WorkloadRunner:
@@ -22,17 +23,19 @@ class WorkloadRunner:
     """
 
     def __init__(
-        self, context: RMContext, clients: ClientRMService, cluster: SimulatedCluster, workload: Workload
+        self, manager: ResourceManager, nodes: Iterable[NodeSpec], applications: Iterable[ApplicationSpec]
     ) -> None:
-        self._context = context
-        self._clients = clients
-        self._cluster = cluster
-        self._nodes = workload.nodes
-        self._applications = iter(workload.applications)
+        self._manager = manager
+        self._context = manager.context
+        self._clients = manager.clients
+        self._nodes = nodes
+        self._applications = iter(applications)
+        self._cluster: SimulatedCluster  # from the start on
         self.waits = RecordedWaits()
 
     def start(self) -> None:
         """Register the nodes, and enter the first application. The workload's time 0 is now."""
+        self._cluster = SimulatedCluster.of(self._manager)
         self._cluster.start_ms = self._context.now_ms()
         for node in self._nodes:
             self._cluster.add_node(node)

@@ -12,55 +12,54 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Protocol
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.services import AMLauncherEvent, AMLauncherEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.services.node_managers import NodeManagers
 
 log = logging.getLogger(__name__)
-
-
-class NodeManagers(Protocol):
-    """What the resource manager needs of the nodes' daemons. Called from several threads where there is a pool."""
-
-    def start_container(self, container: RMContainer) -> None:
-        """Start an acquired container on its node. Raises an Exception if the node cannot."""
-
-    def stop_container(self, container_id: str) -> None:
-        """Stop a container wherever it runs; nothing if it does not."""
 
 
 class ApplicationMasterLauncher:
     """Has the masters' containers started and stopped on their nodes."""
 
-    def __init__(self, context: RMContext, node_managers: NodeManagers, pool: Executor | None = None) -> None:
-        """`pool`: where to wait for the nodes; its owner shuts it down. None: on the handler thread."""
+    def __init__(
+        self, context: RMContext, node_managers: NodeManagers | None = None, pool: Executor | None = None
+    ) -> None:
+        """`node_managers` None: nothing is launched; the container expires, unless its node reports it by itself.
+
+        `pool`: where to wait for the nodes; its owner shuts it down. None: on the handler thread.
+        """
         self._context = context
-        self._node_managers = node_managers
+        self._node_managers = node_managers  # handler thread only
         self._pool = pool
         self._lock = threading.Lock()  # leaf lock: nothing foreign is called while it is held
         # By attempt, what the pool is still to do after what it does now. Guarded by _lock.
         self._work: dict[str, deque[Callable[[], None]]] = {}
 
+    def connect(self, node_managers: NodeManagers) -> None:
+        """Launch through `node_managers` from now on. Handler thread, or before it starts."""
+        self._node_managers = node_managers
+
     def handle(self, event: AMLauncherEvent) -> None:
         """Launch or clean up an attempt's master, if the cluster runs it."""
-        attempt_id = event.entity
+        attempt_id, node_managers = event.entity, self._node_managers
         attempt = self._context.attempts.get(attempt_id)
         master = attempt.master_container if attempt is not None else None
-        if master is None:
+        if master is None or node_managers is None:
             return
         if event.type is AMLauncherEventType.CLEANUP:
-            self._do(attempt_id, lambda: self._clean_up(attempt_id, master))
+            self._do(attempt_id, lambda: self._clean_up(node_managers, attempt_id, master))
             return
         container = self._context.containers.get(master)
         if container is not None:  # otherwise it has ended meanwhile, and the attempt hears of that by its own event
-            self._do(attempt_id, lambda: self._launch(attempt_id, container))
+            self._do(attempt_id, lambda: self._launch(node_managers, attempt_id, container))
 
-    def _launch(self, attempt_id: str, container: RMContainer) -> None:
+    def _launch(self, node_managers: NodeManagers, attempt_id: str, container: RMContainer) -> None:
         try:
-            self._node_managers.start_container(container)
+            node_managers.start_container(container)
         except Exception as error:
             log.warning("%s: launch failed: %r", attempt_id, error)
             failed = RMAppAttemptEvent(RMAppAttemptEventType.LAUNCH_FAILED, attempt_id, f"launch failed: {error}")
@@ -68,9 +67,9 @@ class ApplicationMasterLauncher:
         else:
             self._context.post(RMAppAttemptEvent(RMAppAttemptEventType.LAUNCHED, attempt_id))
 
-    def _clean_up(self, attempt_id: str, container_id: str) -> None:
+    def _clean_up(self, node_managers: NodeManagers, attempt_id: str, container_id: str) -> None:
         try:
-            self._node_managers.stop_container(container_id)
+            node_managers.stop_container(container_id)
         except Exception as error:
             # Its node stops it, too, with its next heartbeat: the application has ended, or the node is gone.
             log.warning("%s: clean-up of %s failed: %r", attempt_id, container_id, error)

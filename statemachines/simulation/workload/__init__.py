@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from statemachines.resourcemanager.config import WorkloadDefaults
 from statemachines.resourcemanager.node_spec import NodeSpec
-from statemachines.resourcemanager.workload_defaults import WorkloadDefaults
-from statemachines.simulation.workload.model import (
-    ApplicationSpec,
-    ContainerSpec,
-    Outcome,
-    Workload,
-    WorkloadError,
-)
+from statemachines.simulation.specs import ApplicationSpec, ContainerSpec, Outcome
+from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.reader import read_workload
 
 __all__ = [

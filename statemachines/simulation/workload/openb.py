@@ -12,15 +12,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from statemachines.resourcemanager.config import MOST_NUMBER, WorkloadDefaults
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import GPU_MILLI, Resource
-from statemachines.resourcemanager.workload_defaults import MOST_NUMBER, WorkloadDefaults
-from statemachines.simulation.workload.model import (
-    ApplicationSpec,
-    Outcome,
-    Workload,
-    WorkloadError,
-)
+from statemachines.simulation.specs import ApplicationSpec, Outcome
+from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.values import (
     MOST_MS,
     again,

@@ -6,7 +6,7 @@ import re
 from enum import Enum
 from pathlib import Path
 
-from statemachines.resourcemanager.workload_defaults import WorkloadDefaults
+from statemachines.resourcemanager.config import WorkloadDefaults
 from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.openb import NODE_COLUMNS, POD_COLUMNS, header_cells, read_openb
 from statemachines.simulation.workload.sls import read_sls

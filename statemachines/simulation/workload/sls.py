@@ -18,17 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from statemachines.resourcemanager.config import MOST_NUMBER, WorkloadDefaults
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.workload_defaults import MOST_NUMBER, WorkloadDefaults
+from statemachines.simulation.specs import ApplicationSpec, ContainerSpec, Outcome
 from statemachines.simulation.workload.json_objects import BadSyntaxError, element_row, json_values
-from statemachines.simulation.workload.model import (
-    ApplicationSpec,
-    ContainerSpec,
-    Outcome,
-    Workload,
-    WorkloadError,
-)
+from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.values import (
     MOST_CONTAINERS,
     MOST_MS,

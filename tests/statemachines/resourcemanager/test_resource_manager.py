@@ -10,12 +10,21 @@ from typing import Any
 import pytest
 
 from dispatcher.testing import ManualClock
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMAppManagerEventType
-from statemachines.resourcemanager.events import ContainerRequest, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    Resource,
+    ResourceManager,
+    RMAppManagerEventType,
+    RMContainer,
+)
+from statemachines.resourcemanager.events import ContainerRequest, RMContainerEventType, RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.resourcemanager.services.node_managers import NodeManagers
+from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 from statemachines.simulation.workload_runner import WorkloadRunner
 
+from ...dispatcher.waiting import until
 from ..simulation.replays import TIMEOUT_S, app, config, node, task, workload
 
 N1, N2 = node_id("n1"), node_id("n2")
@@ -27,10 +36,12 @@ class Run:
     def __init__(self, work: Workload, *, start_ms: int = 0, **settings: Any) -> None:
         self.clock = ManualClock(start_ms)
         self.is_idle = threading.Event()
-        self.manager = ResourceManager(config(**settings), clock=self.clock, on_idle=self.is_idle.set)
+        self.manager = ResourceManager(
+            config(**settings), node_managers=SimulatedCluster, clock=self.clock, on_idle=self.is_idle.set
+        )
         self.context = self.manager.context
         manager = self.manager
-        runner = WorkloadRunner(self.context, manager.clients, manager.cluster, work)
+        runner = WorkloadRunner(manager, work.nodes, work.applications)
         manager.dispatcher.mailbox_executor.execute(runner.start, "start of the workload")
 
     def at(self, time_ms: int, action: Callable[[], Any]) -> None:
@@ -61,7 +72,7 @@ def test_application_whose_master_cannot_be_launched_fails_and_leaves_nothing(ca
     def refuse(container: Any) -> None:
         raise OSError("the disk is full")
 
-    run.manager.cluster.start_container = refuse  # type: ignore[method-assign]
+    run.manager.node_managers.start_container = refuse  # type: ignore[method-assign]
 
     run.go()
 
@@ -208,7 +219,7 @@ def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
     )
     manager, completed = ResourceManager(settings), threading.Event()
     manager.dispatcher.register(RMAppManagerEventType, lambda event: completed.set())
-    runner = WorkloadRunner(manager.context, manager.clients, manager.cluster, workload(node(), app(tasks=(task(1),))))
+    runner = WorkloadRunner(manager, [node()], [app(tasks=(task(1),))])
     threads = set(threading.enumerate())
 
     with manager:
@@ -221,3 +232,43 @@ def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
     assert 'state="FINISHED"} 1.0' in scraped
     assert [app.state.name for app in manager.context.apps.values()] == ["FINISHED"]
     assert set(threading.enumerate()) == threads
+
+
+def test_without_node_managers_containers_are_allocated_and_expire_as_nobody_starts_them() -> None:
+    """Each attempt fails by its container's end, which is not its own fault: another one follows."""
+    manager = ResourceManager(config(container_allocation_expiry_s=60), clock=ManualClock())
+    acquired: list[tuple[str, int]] = []
+
+    def note(event: Any) -> None:
+        if event.type is RMContainerEventType.ACQUIRED:
+            acquired.append((event.entity, manager.context.now_ms()))
+
+    manager.dispatcher.register(RMContainerEventType, note)
+
+    with manager:
+        manager.context.call(lambda: manager.tracker.register_node(node()))
+        app_id = manager.clients.submit_application(ApplicationSubmission("job", Resource(1, 1)), TIMEOUT_S)
+        until(lambda: len(acquired) > 2, "the third attempt's container")
+        report = manager.clients.get_application_report(app_id)
+
+    assert report.state == "ACCEPTED"
+    assert [time_ms for _, time_ms in acquired[:3]] == [0, 60_000, 120_000]
+    assert manager.dispatcher.failed == 0
+
+
+def test_workload_brings_simulated_nodes_to_a_resource_manager_that_runs_without_any() -> None:
+    with ResourceManager(config(simulation={"am_register_delay_ms": 0}, nm_heartbeat_interval_ms=5)) as manager:
+        manager.bring(workload(node(), app(tasks=(task(1),))))
+        until(lambda: [report.state for report in manager.clients.get_applications()] == ["FINISHED"])
+
+
+def test_workload_cannot_join_nodes_that_are_not_simulated() -> None:
+    class Others(NodeManagers):
+        def start_container(self, container: RMContainer) -> None: ...
+
+        def stop_container(self, container_id: str) -> None: ...
+
+    manager = ResourceManager(config(), node_managers=lambda _: Others(), clock=ManualClock())
+
+    with pytest.raises(TypeError, match="SimulatedCluster"):
+        SimulatedCluster.of(manager)

@@ -246,7 +246,7 @@ def test_nothing_is_kept_of_containers_and_masters_that_have_ended() -> None:
     assert manager.context.containers == {}
     leftovers = {
         name: value
-        for part in (manager.cluster, manager.masters)
+        for part in (manager.node_managers, manager.masters)
         for name, value in vars(part).items()
         if isinstance(value, (dict, set)) and value and name != "_nodes"
     }

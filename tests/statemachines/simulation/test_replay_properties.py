@@ -89,7 +89,7 @@ def check_nothing_is_left(manager: ResourceManager, *, all_ended: bool) -> None:
     assert (context.containers, context.scheduler.waiting()) == ({}, [])
     for node in context.scheduler.nodes():
         assert node.free_gpu_milli == [1000] * node.capacity.gpus
-    for part in (manager.cluster, manager.masters):
+    for part in (manager.node_managers, manager.masters):
         left = {name: value for name, value in vars(part).items() if isinstance(value, (dict, set)) and value}
         assert left.keys() <= {"_nodes"}
 

@@ -30,6 +30,7 @@ from statemachines.resourcemanager.events import (
 )
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES, RMAppState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.services.node_managers import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.workload import NodeSpec
 
@@ -194,7 +195,7 @@ class Client:
         return app is not None and app.state in FINAL_STATES
 
 
-class World:
+class World(NodeManagers):
     """Everything outside of the resource manager. Its parts run on the handler thread of the one there is now."""
 
     def __init__(self, nodes: int, *jobs: Job) -> None:

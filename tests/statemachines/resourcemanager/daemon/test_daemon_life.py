@@ -16,6 +16,7 @@ from statemachines.resourcemanager import ApplicationSubmission, Resource, Resou
 from statemachines.resourcemanager.events import RMFatalEvent, RMFatalEventType, RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.statestore import MemoryRMStateStore
+from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 
 from ....dispatcher.waiting import in_threads, until
@@ -49,7 +50,8 @@ def daemon(store: Path | None = None, **settings: Any) -> ResourceManager:
     if store is not None:
         settings["state_store"] = {"kind": "sqlite", "path": store}
     return ResourceManager(
-        config(**{"nm_heartbeat_interval_ms": 5, "simulation": {"am_register_delay_ms": 0}, **settings})
+        config(**{"nm_heartbeat_interval_ms": 5, "simulation": {"am_register_delay_ms": 0}, **settings}),
+        node_managers=SimulatedCluster,
     )
 
 
@@ -206,14 +208,14 @@ def test_resource_manager_that_was_never_started_can_be_stopped(tmp_path: Path) 
 def test_master_goes_on_without_a_container_that_its_node_could_not_start() -> None:
     """The node had been told to shut down a moment ago; the error ended the resource manager."""
     manager = daemon()
-    start: Callable[..., None] = manager.cluster.start_task
+    start: Callable[..., None] = manager.node_managers.start_task
 
     def refuse_once(container: Any, duration_ms: int) -> None:
-        manager.cluster.start_task = start  # type: ignore[method-assign]
+        manager.node_managers.start_task = start  # type: ignore[method-assign]
         manager.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, container.node))
         raise ConnectionError("no node manager")
 
-    manager.cluster.start_task = refuse_once  # type: ignore[method-assign]
+    manager.node_managers.start_task = refuse_once  # type: ignore[method-assign]
     with manager:
         manager.bring(workload(node(), app(tasks=(task(1), task(1)))))
         until(lambda: states(manager) and FINAL_STATES.issuperset(states(manager)), "the end of the application")

@@ -25,6 +25,7 @@ from statemachines.resourcemanager.events import (
 )
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
+from statemachines.simulation.cluster import SimulatedCluster
 
 from ...simulation.replays import TIMEOUT_S, config, node
 
@@ -36,9 +37,9 @@ class HandPlayed:
     """A resource manager in real time whose nodes and masters are the test."""
 
     def __init__(self, **settings: Any) -> None:
-        self.manager = ResourceManager(config(**settings))
+        self.manager = ResourceManager(config(**settings), node_managers=SimulatedCluster)
         self.context = self.manager.context
-        self.manager.cluster.start_container = lambda container: None  # type: ignore[method-assign]
+        self.manager.node_managers.start_container = lambda container: None  # type: ignore[method-assign]
         (self.group,) = [service for service in self.manager.services if isinstance(service, DispatcherGroup)]
         self.scheduling = self.group.partitions[1]
 

@@ -31,6 +31,7 @@ from statemachines.resourcemanager.errors import (
 from statemachines.resourcemanager.events import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
 from ....dispatcher.waiting import in_threads, until
@@ -81,7 +82,8 @@ class Storm:
                     "max_attempts": 3,
                     **settings,
                 }
-            )
+            ),
+            node_managers=SimulatedCluster,
         )
         self._seed = seed
         self._ids: list[str] = []  # appended to by all clients
@@ -138,7 +140,7 @@ class Storm:
         )
         outcome = draw.choice([Outcome.FINISHED, Outcome.FINISHED, Outcome.FINISHED, Outcome.FAILED])
         spec = ApplicationSpec("job", 0, MASTER, tasks, outcome=outcome)
-        manager.context.call(lambda: manager.cluster.specs.update({app_id: spec}))
+        manager.context.call(lambda: manager.node_managers.specs.update({app_id: spec}))
         self._ids.append(app_id)
         queue = draw.choice(QUEUES)["name"]
         submission = ApplicationSubmission("job", MASTER, draw.choice("uv"), str(queue), application_id=app_id)
@@ -201,7 +203,7 @@ class Storm:
     def _add_nodes(self) -> None:
         for spec in NODES:
             if node_id(spec.host) not in self.manager.context.nodes:
-                self.manager.cluster.add_node(spec)
+                self.manager.node_managers.add_node(spec)
 
     def _restore(self) -> None:
         """As they were."""
@@ -231,7 +233,7 @@ class Storm:
             "on nodes": [
                 node for node in context.nodes.values() if node.containers or node.running_apps or node.updates
             ],
-            "simulated": [*manager.cluster._running, *manager.cluster._masters],
+            "simulated": [*manager.node_managers._running, *manager.node_managers._masters],
             "masters": list(manager.masters._masters),
             "monitored": [monitor.name for monitor in context.monitors[:2] if len(monitor)],
             "to be launched": len(context.container_allocation_expirer),

@@ -19,6 +19,7 @@ from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.reports import ApplicationReport
 from statemachines.resourcemanager.services.application_master_service import AllocateResponse
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse
+from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec
 
 from ...simulation.replays import TIMEOUT_S, config
@@ -39,13 +40,29 @@ class _SteppedResourceManager(ResourceManager):
         return False
 
 
+class _NodeManagers(SimulatedCluster):
+    """Keeps what nodes are told to start and stop; the test reports what came of it."""
+
+    def __init__(self, manager: ResourceManager, yarn: Yarn) -> None:
+        super().__init__(manager)
+        self._yarn = yarn
+
+    def start_container(self, container: RMContainer) -> None:
+        self._yarn.started.append(container)
+
+    def stop_container(self, container_id: str) -> None:
+        self._yarn.stopped.append(container_id)
+
+
 class Yarn:
     """The cluster of a test: nodes of 10 MB and 10 thousandths of a core unless said otherwise."""
 
     def __init__(self, *hosts: str | NodeSpec, expiry_ms: int | None = None, **settings: Any) -> None:
         """`expiry_ms`: nodes and masters that are silent for so long expire, when `advance` has come to its end."""
         self._clock = ManualClock()
-        self.manager = manager = _SteppedResourceManager(config(**settings), clock=self._clock)
+        self.manager = manager = _SteppedResourceManager(
+            config(**settings), node_managers=lambda manager: _NodeManagers(manager, self), clock=self._clock
+        )
         manager.at_rest = threading.Event()
         self.context, self.clients, self.admin = manager.context, manager.clients, manager.admin
         self._silent = [
@@ -58,8 +75,6 @@ class Yarn:
         self.invalid: dict[str, int] = {}  # by machine, the invalid transitions that the test expects
         self.started: list[RMContainer] = []  # masters' containers, in the order in which nodes were told to start them
         self.stopped: list[str] = []  # those that nodes were told to stop
-        manager.cluster.start_container = self.started.append  # type: ignore[method-assign]
-        manager.cluster.stop_container = self.stopped.append  # type: ignore[method-assign]
         manager.init()
         manager.start()
         for host in hosts:

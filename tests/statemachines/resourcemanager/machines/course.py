@@ -30,6 +30,7 @@ from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.simulation.agenda import Errand
+from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec
 
 from ...simulation.replays import config
@@ -85,7 +86,9 @@ class Course:
             scheduler=SCHEDULERS[scheduler],
             simulation={"am_register_delay_ms": 100, "heartbeat_interval_ms": heartbeat_interval_ms},
         )
-        self.manager = ResourceManager(settings, clock=ManualClock(), on_idle=self._idle.set)
+        self.manager = ResourceManager(
+            settings, node_managers=SimulatedCluster, clock=ManualClock(), on_idle=self._idle.set
+        )
         self.context = self.manager.context
         self.apps: list[str] = []  # in the order of their submission
         self.endless: set[str] = set()  # applications that end when they are killed only
@@ -105,7 +108,7 @@ class Course:
         time_ms = self.context.now_ms()
         for step in steps:
             time_ms += step.delay_ms
-            self.manager.cluster.agenda.at(time_ms, self._begin, Errand(step))
+            self.manager.node_managers.agenda.at(time_ms, self._begin, Errand(step))
 
     def _begin(self, errand: Errand) -> None:
         step: Step = errand.about
@@ -130,7 +133,7 @@ class Course:
     def start(self) -> None:
         self.manager.init()
         self.manager.start()
-        self.do(lambda: [self.manager.cluster.add_node(spec) for spec in SPECS.values()])
+        self.do(lambda: [self.manager.node_managers.add_node(spec) for spec in SPECS.values()])
 
     def do(self, action: Callable[[], Any]) -> Any:
         """Do it on the handler thread, and run until nothing is left to happen; returns its result."""
@@ -153,7 +156,7 @@ class Course:
         app_id = self.manager.clients.submit_application(
             ApplicationSubmission(spec.name, spec.am_resource, spec.user, spec.queue, **submission)
         )
-        self.manager.cluster.specs[app_id] = spec
+        self.manager.node_managers.specs[app_id] = spec
         self.apps.append(app_id)
         if spec.am_duration_ms is None:
             self.endless.add(app_id)
@@ -164,7 +167,7 @@ class Course:
 
     def register(self, host: str) -> None:
         """A node manager that was restarted has nothing; what it ran has ended without a word."""
-        cluster = self.manager.cluster
+        cluster = self.manager.node_managers
         for container in self._running_on(host):
             cluster.stop_container(container.entity)
         node = cluster._nodes[node_id(host)]
@@ -179,7 +182,7 @@ class Course:
         self.manager.tracker.register_node(SPECS[host], map(_report, containers), apps)
 
     def _running_on(self, host: str) -> list[RMContainer]:
-        tasks = self.manager.cluster._running.values()
+        tasks = self.manager.node_managers._running.values()
         return [task.container for task in tasks if task.container.node == node_id(host)]
 
     def repair(self) -> None:
@@ -188,7 +191,7 @@ class Course:
         self.manager.admin.recommission(HOSTS)
         for id_, host in NODES.items():
             if id_ not in self.context.nodes:
-                self.manager.cluster.add_node(SPECS[host])
+                self.manager.node_managers.add_node(SPECS[host])
             else:
                 self.manager.tracker.heartbeat(id_)
 
@@ -291,7 +294,7 @@ class Course:
 
     def left_over(self) -> list[str]:
         """What is still held when all applications have ended."""
-        context, cluster = self.context, self.manager.cluster
+        context, cluster = self.context, self.manager.node_managers
         found = [f"{app} has not ended" for app in context.apps.values() if app.state not in FINAL_STATES]
         found += [f"{container} is still there" for container in context.containers.values()]
         found += [f"{container} still runs" for container in cluster._running]

@@ -56,14 +56,16 @@ class Life:
         self.handled = 0
         self.was_killed = False
         self.manager = manager = ResourceManager(
-            config(**{"max_attempts": 3, **settings}), clock=self._clock, store=store, on_idle=self._is_over.set
+            config(**{"max_attempts": 3, **settings}),
+            node_managers=lambda _: world,
+            clock=self._clock,
+            store=store,
+            on_idle=self._is_over.set,
         )
         # In virtual time nobody expires, unless somebody looks: see _tick.
         self._expiring = (manager.context.am_liveliness_monitor, manager.context.am_finishing_monitor)
         for monitor in self._expiring:
             monitor.interval_ms = AM_EXPIRY_MS
-        manager.cluster.start_container = world.start_container  # type: ignore[method-assign]
-        manager.cluster.stop_container = world.stop_container  # type: ignore[method-assign]
         for event_class in _EVENT_CLASSES:
             manager.dispatcher.register(event_class, self._count)
         # Also if the handler thread fails.

@@ -98,6 +98,22 @@ def test_master_is_launched_in_its_container(desk: Desk) -> None:
     assert (calls, desk.posted.told()) == ([("start", MASTER)], ["RMAppAttempt LAUNCHED"])
 
 
+@pytest.mark.parametrize("type", AMLauncherEventType)
+def test_without_node_managers_nothing_is_launched_and_nothing_said(desk: Desk, type: AMLauncherEventType) -> None:
+    ApplicationMasterLauncher(desk.context).handle(AMLauncherEvent(type, ATTEMPT))
+
+    assert desk.posted.told() == []
+
+
+def test_connected_node_managers_launch_what_comes_next(desk: Desk) -> None:
+    launcher, nodes = ApplicationMasterLauncher(desk.context), FakeNodeManagers()
+
+    launcher.connect(nodes)
+    launcher.handle(AMLauncherEvent(LAUNCH, ATTEMPT))
+
+    assert nodes.calls == [("start", MASTER)]
+
+
 def test_launch_that_fails_is_told_to_the_attempt(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         handle(desk, LAUNCH, broken=True)
