@@ -1,8 +1,7 @@
 """A resource manager as YARN's: RMApp, RMAppAttempt, RMContainer and RMNode on one dispatcher."""
 
-from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.errors import (
@@ -29,7 +28,7 @@ from statemachines.resourcemanager.events.services import (
     RMAppManagerEventType,
     RMStateStoreEventType,
 )
-from statemachines.resourcemanager.machines import rmapp, rmappattempt, rmcontainer, rmnode
+from statemachines.resourcemanager.factories import FACTORIES
 from statemachines.resourcemanager.machines.rmapp import RMApp, RMAppState
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
@@ -47,16 +46,7 @@ from statemachines.resourcemanager.statestore import (
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
-    from statemachines.factory import StateMachineFactory
     from statemachines.simulation.replay import Replay, ReplayProgress
-
-FACTORIES: "Mapping[str, StateMachineFactory[Any, Any]]" = {
-    "RMApp": rmapp.FACTORY,
-    "RMAppAttempt": rmappattempt.FACTORY,
-    "RMContainer": rmcontainer.FACTORY,
-    "RMNode": rmnode.FACTORY,
-}
-"""The declared tables, by the machine's name in the journal."""
 
 __all__ = [
     "FACTORIES",

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -23,7 +24,8 @@ from dispatcher.mailbox import MailboxTimeService, ManualClock, ProcessingTimeSe
 from dispatcher.service import Service, ServiceState
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.config import ResourceManagerConfig
-from statemachines.resourcemanager.context import EntityEventHandler, RMContext
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.entity import EntityEventHandler
 from statemachines.resourcemanager.events.rmapp import RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
@@ -129,20 +131,19 @@ class ResourceManager(CompositeService):
             now_ms=time_service.current_processing_time,
             steady_ms=_steady_ms if clock is None else None,
             expires=clock is None,
+            scheduler=partial(make_scheduler, on_heartbeat=clock is None),
+            call=self._call,
+            execute=self._execute,
+            on_handler_thread=self.dispatcher.is_handler_thread,
         )
-        context.call = self._call
-        context.execute = self._execute
-        context.on_handler_thread = self.dispatcher.is_handler_thread
         # A store with a thread of its own does not fit virtual time, which would pass while it writes.
         self.store = store or (MemoryRMStateStore() if clock is not None else _configured_store(settings))
         self.store.attach(context)
         self._recovered = RMState()  # loaded by the start, before the handler thread runs
         # The first mail of all: recovered applications are known before any node or client comes.
         self._executor.execute(lambda: recover(context, self._recovered), "recovery")
-        context.scheduler = make_scheduler(context, on_heartbeat=clock is None)
-        context.master_service = ApplicationMasterService(context)
         self.clients = ClientRMService(context)
-        self.masters = context.master_service
+        self.masters = ApplicationMasterService(context)
         self.nodes_list_manager = NodesListManager(context)
         self.admin = AdminService(context, self.nodes_list_manager)
         self.tracker = ResourceTrackerService(context, self.nodes_list_manager)

@@ -77,8 +77,15 @@ SPEC_OF_ONE = next(iter(busy_cluster(1, 1).applications))
 def decisions(nodes: int, count: int, scheduler: str) -> dict[str, float]:
     """Seconds for `count` times: a container of a full cluster ends, and its room goes to an ask that waits."""
     posted = _Nowhere()
-    context = RMContext(config(scheduler), posted, ManualClock(), TransitionRecorder(), 0)  # type: ignore[arg-type]
-    context.scheduler = engine = make_scheduler(context, on_heartbeat=False)
+    context = RMContext(
+        config(scheduler),
+        posted,  # type: ignore[arg-type]
+        ManualClock(),
+        TransitionRecorder(),
+        0,
+        scheduler=make_scheduler,
+    )
+    engine = context.scheduler
     for number in range(nodes):
         spec = NodeSpec(f"node{number}", Resource(SLOTS_PER_NODE * 4096, SLOTS_PER_NODE * 1000), f"/rack{number // 40}")
         node = RMNode(context, spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
 from statemachines.resourcemanager.events.records import ContainerStatus
@@ -12,16 +11,11 @@ from statemachines.resourcemanager.events.rmcontainer import RMContainerEventTyp
 from statemachines.resourcemanager.events.rmnode import RMNodeStatusEvent
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.ids import application_of, attempt_of
+from statemachines.resourcemanager.machines.rmnode import Finished, Launched, Report, RMNode
 from statemachines.resourcemanager.machines.states import RMAppState
-
-if TYPE_CHECKING:
-    from statemachines.resourcemanager.machines.rmnode import RMNode
 
 log = logging.getLogger(__name__)
 
-Launched = tuple[str, ...]
-Finished = tuple[ContainerStatus, ...]
-Report = tuple[Launched, Finished]
 _ENDED = frozenset({RMAppState.FINISHED, RMAppState.FAILED, RMAppState.KILLED})
 
 

@@ -6,9 +6,9 @@ A final state is stored before it is taken: `FINAL_SAVING` keeps what is to come
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
-from statemachines.factory import StateMachineFactory
-from statemachines.resourcemanager.context import Entity, Pending, RMContext
+from statemachines.resourcemanager.entity import Entity, Pending
 from statemachines.resourcemanager.events.exit_status import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
@@ -17,7 +17,6 @@ from statemachines.resourcemanager.events.exit_status import (
 )
 from statemachines.resourcemanager.events.records import FinalApplicationStatus
 from statemachines.resourcemanager.events.rmapp import RMAppEvent
-from statemachines.resourcemanager.events.rmapp import RMAppEventType as E
 from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptEvent,
     RMAppAttemptEventType,
@@ -33,14 +32,15 @@ from statemachines.resourcemanager.events.services import (
     RMStateStoreEvent,
     RMStateStoreEventType,
 )
-from statemachines.resourcemanager.machines import rmapp_hooks as hooks
-from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
+from statemachines.resourcemanager.machines.rmappattempt import AttemptContext, RMAppAttempt
 from statemachines.resourcemanager.machines.states import RMAppState
+from statemachines.resourcemanager.services.liveliness import DeadlineMonitor
 from statemachines.resourcemanager.statestore.records import ApplicationStateData, RecoveredApplication
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
-__all__ = ["FACTORY", "FINAL_STATES", "RMApp", "RMAppState"]
+__all__ = ["FINAL_STATES", "RMApp", "RMAppState"]
 
+Hook = Callable[["RMApp", Any], Any]
 S = RMAppState
 FINAL_STATES = frozenset({S.FINISHED, S.FAILED, S.KILLED})
 _NOT_ITS_OWN_FAULT = frozenset({EXIT_PREEMPTED, EXIT_ABORTED, EXIT_DISKS_FAILED, EXIT_KILLED_BY_RESOURCEMANAGER})
@@ -52,10 +52,18 @@ _FINAL_STATUS = {
 }
 
 
+class AppContext(AttemptContext, Protocol):
+    """What applications need of their resource manager."""
+
+    attempts: dict[str, RMAppAttempt]
+    app_lifetime_monitor: DeadlineMonitor
+
+
 class RMApp(Entity):
     """An application; `entity` is its id."""
 
     machine = "RMApp"
+    context: AppContext
 
     __slots__ = (
         "_first_stored_attempt",
@@ -78,14 +86,14 @@ class RMApp(Entity):
 
     def __init__(
         self,
-        context: RMContext,
+        context: AppContext,
         application_id: str,
         submission: ApplicationSubmission,
         *,
         submit_ms: int | None = None,
     ) -> None:
         """`submit_ms`: None: now."""
-        super().__init__(context, application_id, FACTORY.make(self, listener=context.recorder))
+        super().__init__(context, application_id)
         self.number = int(application_id.rpartition("_")[2])
         self.submission = submission  # with the queue, the priority and the lifetime that it has now
         most = context.config.max_attempts
@@ -185,7 +193,7 @@ class RMApp(Entity):
         self._state_before_end = self.state
         self.context.post(RMAppAttemptEvent(RMAppAttemptEventType.KILL, attempt.entity, diagnostics))
 
-    def save_final(self, target: RMAppState, then: hooks.Hook | None, event: RMAppEvent) -> None:
+    def save_final(self, target: RMAppState, then: Hook | None, event: RMAppEvent) -> None:
         """Store `target`; once it is stored, run `then` with this event, if it is given, and go there.
 
         What the event says of the end is part of what is stored, so it is kept now.
@@ -279,72 +287,3 @@ class RMApp(Entity):
 
 def _is_before(attempt: RMAppAttempt, oldest_ms: int | None) -> bool:
     return oldest_ms is not None and attempt.finish_ms is not None and attempt.finish_ms <= oldest_ms
-
-
-def _build() -> StateMachineFactory[RMAppState, RMApp]:
-    factory: StateMachineFactory[RMAppState, RMApp] = StateMachineFactory(S.NEW, "RMApp")
-    return (
-        factory.add_transition(S.NEW, S.NEW, E.NODE_UPDATE, hooks.note_node_update)
-        .add_transition(S.NEW, S.NEW_SAVING, E.START, hooks.store_new)
-        .add_transition(
-            S.NEW,
-            # YARN declares FINAL_SAVING, too, and never goes there.
-            {S.SUBMITTED, S.ACCEPTED, S.FINISHED, S.FAILED, S.KILLED, S.FINAL_SAVING},
-            E.RECOVER,
-            hooks.recover,
-        )
-        .add_transition(S.NEW, S.KILLED, E.KILL, hooks.end)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.APP_REJECTED, hooks.save_failed)
-        .add_transition(S.NEW_SAVING, S.NEW_SAVING, E.NODE_UPDATE, hooks.note_node_update)
-        .add_transition(S.NEW_SAVING, S.SUBMITTED, E.APP_NEW_SAVED, hooks.add_to_scheduler)
-        .add_transition(S.NEW_SAVING, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.NEW_SAVING, S.FINAL_SAVING, E.APP_REJECTED, hooks.save_failed)
-        .add_transition(S.NEW_SAVING, S.FAILED, E.APP_SAVE_FAILED, hooks.end)
-        .add_transition(S.SUBMITTED, S.SUBMITTED, E.NODE_UPDATE, hooks.note_node_update)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.APP_REJECTED, hooks.save_failed)
-        .add_transition(S.SUBMITTED, S.ACCEPTED, E.APP_ACCEPTED, hooks.start_first_attempt)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.ACCEPTED, S.ACCEPTED, E.NODE_UPDATE, hooks.note_node_update)
-        .add_transition(S.ACCEPTED, S.RUNNING, E.ATTEMPT_REGISTERED)
-        .add_transition(S.ACCEPTED, {S.ACCEPTED, S.FINAL_SAVING}, E.ATTEMPT_FAILED, hooks.retry_or_fail)
-        .add_transition(S.ACCEPTED, S.FINAL_SAVING, E.ATTEMPT_FINISHED, hooks.save_finished)
-        .add_transition(S.ACCEPTED, S.KILLING, E.KILL, hooks.kill_attempt)
-        .add_transition(S.ACCEPTED, S.FINAL_SAVING, E.ATTEMPT_KILLED, hooks.save_killed)
-        .add_transition(S.ACCEPTED, S.ACCEPTED, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
-        .add_transition(S.ACCEPTED, S.ACCEPTED, E.ATTEMPT_LAUNCHED, hooks.note_launch)
-        .add_transition(S.RUNNING, S.RUNNING, E.NODE_UPDATE, hooks.note_node_update)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.ATTEMPT_UNREGISTERED, hooks.save_unregistered)
-        .add_transition(S.RUNNING, S.FINISHED, E.ATTEMPT_FINISHED, hooks.end)
-        .add_transition(S.RUNNING, S.RUNNING, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
-        .add_transition(S.RUNNING, {S.ACCEPTED, S.FINAL_SAVING}, E.ATTEMPT_FAILED, hooks.retry_or_fail)
-        .add_transition(S.RUNNING, S.KILLING, E.KILL, hooks.kill_attempt)
-        .add_transition(
-            S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.APP_UPDATE_SAVED, hooks.final_state_saved
-        )
-        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.ATTEMPT_FINISHED, hooks.finished_before_stored)
-        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
-        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, (E.NODE_UPDATE, E.KILL, E.APP_NEW_SAVED))
-        .add_transition(S.FINISHING, S.FINISHED, E.ATTEMPT_FINISHED, hooks.end)
-        .add_transition(S.FINISHING, S.FINISHING, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
-        .add_transition(S.FINISHING, S.FINISHING, (E.NODE_UPDATE, E.KILL))
-        .add_transition(S.KILLING, S.KILLING, E.APP_RUNNING_ON_NODE, hooks.note_node_used)
-        .add_transition(S.KILLING, S.FINAL_SAVING, E.ATTEMPT_KILLED, hooks.save_killed)
-        .add_transition(S.KILLING, S.FINAL_SAVING, E.ATTEMPT_UNREGISTERED, hooks.save_unregistered)
-        .add_transition(S.KILLING, S.FINISHED, E.ATTEMPT_FINISHED, hooks.end)
-        .add_transition(S.KILLING, {S.FINAL_SAVING}, E.ATTEMPT_FAILED, hooks.kill_or_fail)
-        .add_transition(S.KILLING, S.KILLING, (E.NODE_UPDATE, E.ATTEMPT_REGISTERED, E.APP_UPDATE_SAVED, E.KILL))
-        .add_transition(S.FINISHED, S.FINISHED, E.APP_RUNNING_ON_NODE, hooks.clean_up_node)
-        .add_transition(S.FINISHED, S.FINISHED, (E.NODE_UPDATE, E.ATTEMPT_UNREGISTERED, E.ATTEMPT_FINISHED, E.KILL))
-        .add_transition(S.FAILED, S.FAILED, E.APP_RUNNING_ON_NODE, hooks.clean_up_node)
-        .add_transition(S.FAILED, S.FAILED, (E.KILL, E.NODE_UPDATE))
-        .add_transition(S.KILLED, S.KILLED, E.APP_RUNNING_ON_NODE, hooks.clean_up_node)
-        .add_transition(
-            S.KILLED,
-            S.KILLED,
-            (E.APP_ACCEPTED, E.APP_REJECTED, E.KILL, E.ATTEMPT_FINISHED, E.ATTEMPT_FAILED, E.NODE_UPDATE, E.START),
-        )
-        .install_topology()
-    )
-
-
-FACTORY = _build()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from statemachines.resourcemanager.context import Pending, finish_saving
+from statemachines.resourcemanager.entity import Pending, finish_saving
 from statemachines.resourcemanager.events.rmapp import (
     RMAppEvent,
     RMAppFailedAttemptEvent,
@@ -15,13 +12,8 @@ from statemachines.resourcemanager.events.rmapp import (
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent
 from statemachines.resourcemanager.events.services import RMStateStoreEventType
+from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState as S
-
-if TYPE_CHECKING:
-    from statemachines.resourcemanager.machines.rmapp import RMApp
-
-    Hook = Callable[[RMApp, Any], Any]
-
 
 # -- the end ----------------------------------------------------------------------------------------------------------
 

@@ -5,33 +5,36 @@ As in RMApp, a final state is stored before it is taken. Handler thread only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from statemachines.factory import StateMachineFactory
-from statemachines.resourcemanager.context import Entity, Pending, RMContext, finish_saving
+from dispatcher.mailbox import ProcessingTimeService
+from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.entity import Entity, Pending
 from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, FinalApplicationStatus
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType, RMAppFailedAttemptEvent
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent
-from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType as E
 from statemachines.resourcemanager.events.scheduler import AppAttemptRemovedSchedulerEvent
 from statemachines.resourcemanager.events.services import (
     AMLauncherEvent,
     AMLauncherEventType,
+    NodesListManagerEventType,
     RMStateStoreEvent,
     RMStateStoreEventType,
 )
 from statemachines.resourcemanager.ids import attempt_id
-from statemachines.resourcemanager.machines import rmappattempt_hooks as hooks
-from statemachines.resourcemanager.machines.states import RMAppAttemptState
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.machines.rmnode import NodeContext
+from statemachines.resourcemanager.machines.states import RMAppAttemptState, RMAppState
 from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.services.liveliness import LivelinessMonitor
+from statemachines.resourcemanager.services.master_session import MasterSession
 from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData, MasterContainerData
+from statemachines.resourcemanager.submission import ApplicationSubmission
 
-if TYPE_CHECKING:
-    from statemachines.resourcemanager.machines.rmapp import RMApp
-    from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+__all__ = ["RMAppAttempt", "RMAppAttemptState", "ResourceUsage"]
 
-__all__ = ["FACTORY", "RMAppAttempt", "RMAppAttemptState", "ResourceUsage"]
-
+Hook = Callable[["RMAppAttempt", Any], Any]
 S = RMAppAttemptState
 _FINAL_STATES = frozenset({S.FINISHED, S.FAILED, S.KILLED})
 _APP_EVENT = {
@@ -72,10 +75,39 @@ class ResourceUsage:
         return self._gpu_milli_ms / 1_000_000
 
 
+class Application(Protocol):
+    """What an attempt needs of its application."""
+
+    entity: str
+    submission: ApplicationSubmission
+    attempts: list[RMAppAttempt]
+    node_updates: list[tuple[str, NodesListManagerEventType]]
+    recovered_state: RMAppState | None
+
+    @property
+    def state(self) -> Any: ...
+
+    @property
+    def current_attempt(self) -> RMAppAttempt | None: ...
+
+    def can_retry(self) -> bool: ...
+
+
+class AttemptContext(NodeContext, Protocol):
+    """What attempts need of their resource manager."""
+
+    config: ResourceManagerConfig
+    timers: ProcessingTimeService
+    master_sessions: dict[str, MasterSession]
+    am_liveliness_monitor: LivelinessMonitor
+    am_finishing_monitor: LivelinessMonitor
+
+
 class RMAppAttempt(Entity):
     """An attempt; `entity` is its id."""
 
     machine = "RMAppAttempt"
+    context: AttemptContext
 
     __slots__ = (
         "_master_resource",
@@ -98,8 +130,8 @@ class RMAppAttempt(Entity):
         "usage",
     )
 
-    def __init__(self, context: RMContext, app: RMApp, number: int) -> None:
-        super().__init__(context, attempt_id(app.entity, number), FACTORY.make(self, listener=context.recorder))
+    def __init__(self, context: AttemptContext, app: Application, number: int) -> None:
+        super().__init__(context, attempt_id(app.entity, number))
         self.app = app
         self.number = number
         self.master_container: str | None = None
@@ -196,7 +228,7 @@ class RMAppAttempt(Entity):
         self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify))
 
     def save_final(
-        self, target: RMAppAttemptState, then: hooks.Hook, event: RMAppAttemptEvent, *, tracking_url: str = ""
+        self, target: RMAppAttemptState, then: Hook, event: RMAppAttemptEvent, *, tracking_url: str = ""
     ) -> None:
         """Store `target`; once it is stored, run `then` with this event, and go there.
 
@@ -214,7 +246,7 @@ class RMAppAttempt(Entity):
         """It has ended in `state`: its master may not call any more, the application and the scheduler hear of it."""
         context, app = self.context, self.app
         keep_containers = state is S.FAILED and app.submission.keep_containers_across_attempts and app.can_retry()
-        context.master_service.unregister_attempt(self.entity)
+        context.master_sessions.pop(self.entity, None)
         diagnostics = "; ".join(self.diagnostics)
         if state is S.FINISHED:
             self.tell_app(RMAppEventType.ATTEMPT_FINISHED, diagnostics)
@@ -231,123 +263,3 @@ class RMAppAttempt(Entity):
         self.context.am_finishing_monitor.unregister(self.entity)
         if not self.app.submission.unmanaged_am:
             self.tell_launcher(AMLauncherEventType.CLEANUP)
-
-
-def _build() -> StateMachineFactory[RMAppAttemptState, RMAppAttempt]:
-    factory: StateMachineFactory[RMAppAttemptState, RMAppAttempt] = StateMachineFactory(S.NEW, "RMAppAttempt")
-    return (
-        factory.add_transition(S.NEW, S.SUBMITTED, E.START, hooks.start)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.REGISTERED, hooks.save_registered_too_early)
-        .add_transition(S.NEW, {S.FINISHED, S.KILLED, S.FAILED, S.LAUNCHED}, E.RECOVER, hooks.recover)
-        .add_transition(S.SUBMITTED, {S.LAUNCHED_UNMANAGED_SAVING, S.SCHEDULED}, E.ATTEMPT_ADDED, hooks.ask_for_master)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.REGISTERED, hooks.save_registered_too_early)
-        .add_transition(S.SCHEDULED, {S.ALLOCATED_SAVING, S.SCHEDULED}, E.CONTAINER_ALLOCATED, hooks.fetch_master)
-        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.CONTAINER_FINISHED, hooks.save_crash_early)
-        .add_transition(S.ALLOCATED_SAVING, S.ALLOCATED, E.ATTEMPT_NEW_SAVED, hooks.launch)
-        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.CONTAINER_FINISHED, hooks.save_crash_early)
-        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.LAUNCHED, E.ATTEMPT_NEW_SAVED, hooks.launched)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.REGISTERED, hooks.save_registered_too_early)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.ALLOCATED, S.LAUNCHED, E.LAUNCHED, hooks.launched)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.LAUNCH_FAILED, hooks.save_failed)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.KILL, hooks.save_killed_allocated)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.ALLOCATED, S.RUNNING, E.REGISTERED, hooks.launched_and_registered)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.CONTAINER_FINISHED, hooks.save_crash_early)
-        .add_transition(S.LAUNCHED, S.RUNNING, E.REGISTERED, hooks.registered)
-        .add_transition(
-            S.LAUNCHED, {S.LAUNCHED, S.FINAL_SAVING}, E.CONTAINER_FINISHED, hooks.container_finished_launched
-        )
-        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.EXPIRE, hooks.save_failed_live)
-        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.KILL, hooks.save_killed_live)
-        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.FAIL, hooks.save_failed_live)
-        .add_transition(S.RUNNING, S.RUNNING, (E.LAUNCHED, E.REGISTERED))
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.UNREGISTERED, hooks.save_unregistered)
-        .add_transition(S.RUNNING, S.RUNNING, E.STATUS_UPDATE, hooks.update_status)
-        .add_transition(S.RUNNING, S.RUNNING, E.CONTAINER_ALLOCATED)
-        .add_transition(S.RUNNING, {S.RUNNING, S.FINAL_SAVING}, E.CONTAINER_FINISHED, hooks.container_finished_running)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.EXPIRE, hooks.save_failed_live)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.KILL, hooks.save_killed_live)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.FAIL, hooks.save_failed_live)
-        .add_transition(
-            S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.ATTEMPT_UPDATE_SAVED, finish_saving
-        )
-        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.CONTAINER_FINISHED, hooks.container_finished_saving)
-        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.EXPIRE, hooks.finish_instead_of_finishing)
-        .add_transition(
-            S.FINAL_SAVING,
-            S.FINAL_SAVING,
-            (
-                E.UNREGISTERED,
-                E.STATUS_UPDATE,
-                E.LAUNCHED,
-                E.LAUNCH_FAILED,
-                E.CONTAINER_ALLOCATED,
-                E.ATTEMPT_NEW_SAVED,
-                E.KILL,
-                E.FAIL,
-                E.ATTEMPT_ADDED,
-            ),
-        )
-        .add_transition(S.FAILED, S.FAILED, E.CONTAINER_FINISHED, hooks.note_finished_container_late)
-        .add_transition(
-            S.FAILED,
-            S.FAILED,
-            (
-                E.LAUNCHED,
-                E.LAUNCH_FAILED,
-                E.EXPIRE,
-                E.KILL,
-                E.FAIL,
-                E.REGISTERED,
-                E.UNREGISTERED,
-                E.STATUS_UPDATE,
-                E.CONTAINER_ALLOCATED,
-            ),
-        )
-        .add_transition(
-            S.FINISHING, {S.FINISHING, S.FINISHED}, E.CONTAINER_FINISHED, hooks.container_finished_finishing
-        )
-        .add_transition(S.FINISHING, S.FINISHED, E.EXPIRE, hooks.finish)
-        .add_transition(
-            S.FINISHING,
-            S.FINISHING,
-            (E.LAUNCHED, E.UNREGISTERED, E.STATUS_UPDATE, E.CONTAINER_ALLOCATED, E.KILL, E.FAIL),
-        )
-        .add_transition(
-            S.FINISHED,
-            S.FINISHED,
-            (E.LAUNCHED, E.EXPIRE, E.UNREGISTERED, E.CONTAINER_ALLOCATED, E.KILL, E.FAIL),
-        )
-        .add_transition(S.FINISHED, S.FINISHED, E.CONTAINER_FINISHED, hooks.note_finished_container_late)
-        .add_transition(
-            S.KILLED,
-            S.KILLED,
-            (
-                E.ATTEMPT_ADDED,
-                E.LAUNCHED,
-                E.LAUNCH_FAILED,
-                E.EXPIRE,
-                E.REGISTERED,
-                E.CONTAINER_ALLOCATED,
-                E.UNREGISTERED,
-                E.KILL,
-                E.FAIL,
-                E.STATUS_UPDATE,
-            ),
-        )
-        .add_transition(S.KILLED, S.KILLED, E.CONTAINER_FINISHED, hooks.note_finished_container_late)
-        .install_topology()
-    )
-
-
-FACTORY = _build()

@@ -6,10 +6,7 @@ operations each, unless they are about the master's own container.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from statemachines.resourcemanager.context import Pending
+from statemachines.resourcemanager.entity import Pending
 from statemachines.resourcemanager.events.exit_status import (
     EXIT_ABORTED,
     EXIT_KILLED_AFTER_APP_COMPLETION,
@@ -30,15 +27,12 @@ from statemachines.resourcemanager.events.rmappattempt import (
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import AppAttemptAddedSchedulerEvent
 from statemachines.resourcemanager.events.services import AMLauncherEventType, RMStateStoreEventType
+from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
+from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.machines.states import RMAppAttemptState as S
 from statemachines.resourcemanager.machines.states import RMAppState
-
-if TYPE_CHECKING:
-    from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
-    from statemachines.resourcemanager.machines.rmnode import RMNode
-    from statemachines.resourcemanager.submission import ApplicationSubmission
-
-    Hook = Callable[[RMAppAttempt, Any], Any]
+from statemachines.resourcemanager.services.master_session import MasterSession
+from statemachines.resourcemanager.submission import ApplicationSubmission
 
 _ALLOCATION_RETRY_MS = 500
 _BLACKLIST_SHARE = 0.8  # of the nodes that could take the master; with more on it, the blacklist does not count
@@ -159,7 +153,7 @@ def finish_instead_of_finishing(attempt: RMAppAttempt, event: RMAppAttemptEvent)
 
 
 def start(attempt: RMAppAttempt, event: RMAppStartAttemptEvent) -> None:
-    attempt.context.master_service.register_attempt(attempt.entity)
+    attempt.context.master_sessions[attempt.entity] = MasterSession()
     attempt.context.post(AppAttemptAddedSchedulerEvent(attempt.entity, event.transfer_state))
 
 
@@ -177,7 +171,7 @@ def recover(attempt: RMAppAttempt, event: RMAppAttemptRecoverEvent) -> S:
     if app.recovered_state is not None:
         return S[app.recovered_state.name]
     if context.config.work_preserving_recovery:
-        context.master_service.register_attempt(attempt.entity)
+        context.master_sessions[attempt.entity] = MasterSession()
         context.scheduler.handle(added)
     launched(attempt, event)
     return S.LAUNCHED

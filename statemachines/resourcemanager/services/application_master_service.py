@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
@@ -26,44 +26,15 @@ from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import END_IS_STORED
 from statemachines.resourcemanager.resource import GPU_MILLI, Resource
+from statemachines.resourcemanager.services.master_session import (
+    BEFORE_REGISTERING,
+    AllocateResponse,
+    MasterSession,
+    RegisterResponse,
+)
 
-_BEFORE_REGISTERING = -1
 _LAST_RESPONSE_ID = 2**31 - 1
 """After it comes 0 again, as with YARN's 32 bits."""
-
-
-class RegisterResponse(NamedTuple):
-    """What a master learns when it registers."""
-
-    queue: str
-    containers_from_previous_attempts: Sequence[RMContainer]
-    """Those that go on, where the application keeps its containers; without the master's own."""
-
-
-class AllocateResponse(NamedTuple):
-    """What a master gets with its heartbeat."""
-
-    allocated: Sequence[RMContainer]
-    finished: Sequence[ContainerStatus]
-    """Its containers that have ended."""
-    response_id: int
-    """To be sent with the next heartbeat."""
-    updated_nodes: Sequence[tuple[str, NodesListManagerEventType]] = ()
-    """Nodes that came, went, or are about to go."""
-    resized: Sequence[tuple[str, Resource]] = ()
-    """The changes of size asked for with this heartbeat that are granted; the others are not."""
-
-
-class _Master:
-    """Where the conversation with one attempt's master is."""
-
-    __slots__ = ("has_finished", "is_listened_to", "last_response", "response_id")
-
-    def __init__(self) -> None:
-        self.response_id = _BEFORE_REGISTERING  # of the last response; 0 is that to registering
-        self.last_response: AllocateResponse | None = None  # to be sent again, if it got lost
-        self.has_finished = False
-        self.is_listened_to = False  # == response_id >= 0 and not has_finished: one look for each heartbeat
 
 
 class ApplicationMasterService(Service):
@@ -72,15 +43,7 @@ class ApplicationMasterService(Service):
     def __init__(self, context: RMContext) -> None:
         super().__init__()
         self._context = context
-        self._masters: dict[str, _Master] = {}  # by attempt
-
-    def register_attempt(self, attempt_id: str) -> None:
-        """From the attempt: its master may call from now on."""
-        self._masters[attempt_id] = _Master()
-
-    def unregister_attempt(self, attempt_id: str) -> None:
-        """From the attempt: its master may not call any more."""
-        self._masters.pop(attempt_id, None)
+        self._masters = context.master_sessions  # by attempt; the attempts enter and remove them
 
     def register_application_master(
         self, attempt_id: str, host: str = "", rpc_port: int = -1, tracking_url: str = ""
@@ -99,7 +62,7 @@ class ApplicationMasterService(Service):
         attempt = context.attempts[attempt_id]
         submission = attempt.app.submission
         keeps = submission.keep_containers_across_attempts
-        if master.response_id != _BEFORE_REGISTERING and not (keeps and submission.unmanaged_am):
+        if master.response_id != BEFORE_REGISTERING and not (keeps and submission.unmanaged_am):
             raise InvalidApplicationMasterRequestError(
                 f"the master of {attempt_id} is registered already: go on with allocate"
             )
@@ -205,7 +168,7 @@ class ApplicationMasterService(Service):
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    def _refuse(self, attempt_id: str, master: _Master | None) -> NoReturn:
+    def _refuse(self, attempt_id: str, master: MasterSession | None) -> NoReturn:
         """Say why a master is not listened to. It lives, all the same."""
         if master is None:
             raise UnknownAttemptError(f"{attempt_id} is not registered: its master should exit")
@@ -217,7 +180,7 @@ class ApplicationMasterService(Service):
             "call register_application_master first"
         )
 
-    def _repeat(self, attempt_id: str, master: _Master, response_id: int) -> AllocateResponse:
+    def _repeat(self, attempt_id: str, master: MasterSession, response_id: int) -> AllocateResponse:
         """The last response again, if the master has that before it."""
         self._context.am_liveliness_monitor.received_ping(attempt_id)
         last = master.last_response

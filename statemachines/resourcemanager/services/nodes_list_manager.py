@@ -14,7 +14,8 @@ from statemachines.resourcemanager.events.rmapp import RMAppNodeUpdateEvent
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
 from statemachines.resourcemanager.machines.rmapp import RMAppState
-from statemachines.resourcemanager.machines.rmnode import FACTORY, UNKNOWN_PORT, RMNode, RMNodeState
+from statemachines.resourcemanager.machines.rmnode import UNKNOWN_PORT, RMNode, RMNodeState
+from statemachines.resourcemanager.machines.rmnode_table import FACTORY
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.services.decommissioning_nodes_watcher import DecommissioningNodesWatcher

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
+from typing import Any, Protocol
 
-from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.base import RMEvent
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
@@ -36,6 +36,13 @@ class RMStateStoreState(Enum):
     FENCED = auto()
 
 
+class StoreContext(Protocol):
+    """What a store needs of its resource manager."""
+
+    post: Callable[[Any], bool]
+    execute: Callable[[Callable[[], Any]], Any]
+
+
 class RMStateStore(ABC):
     """Keeps the last record of each application and attempt, and the epoch.
 
@@ -43,7 +50,7 @@ class RMStateStore(ABC):
     """
 
     def __init__(self) -> None:
-        self._context: RMContext | None = None  # set before the first write
+        self._context: StoreContext | None = None  # set before the first write
         self._store_state = RMStateStoreState.ACTIVE  # never goes back
 
     @property
@@ -51,7 +58,7 @@ class RMStateStore(ABC):
         """Any thread; a moment's truth."""
         return self._store_state
 
-    def attach(self, context: RMContext) -> None:
+    def attach(self, context: StoreContext) -> None:
         """Answer to this resource manager from now on."""
         self._context = context
 

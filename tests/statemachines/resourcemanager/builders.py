@@ -19,7 +19,8 @@ from statemachines.resourcemanager import (
     RMContainer,
     RMNode,
 )
-from statemachines.resourcemanager.context import Entity, RMContext
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.entity import Entity
 from statemachines.resourcemanager.events import (
     ContainerRequest,
     ContainerStatus,
@@ -158,10 +159,16 @@ class Workshop:
         self.posted = Recording()
         self.recorder = TransitionRecorder()
         settings = ResourceManagerConfig.model_validate(config)
-        self.context = RMContext(settings, self.posted, self.clock, self.recorder, 0)  # type: ignore[arg-type]
         self.scheduler = FakeScheduler()
-        self.context.scheduler = self.scheduler  # type: ignore[assignment]
-        self.context.master_service = ApplicationMasterService(self.context)
+        self.context = RMContext(
+            settings,
+            self.posted,  # type: ignore[arg-type]
+            self.clock,
+            self.recorder,
+            0,
+            scheduler=lambda _: self.scheduler,  # type: ignore[arg-type, return-value]
+        )
+        self.masters = ApplicationMasterService(self.context)
 
     def app(
         self, state: str = "NEW", *, attempts: int | None = None, max_attempts: int | None = 2, **more: Any

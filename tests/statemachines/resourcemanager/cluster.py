@@ -18,7 +18,8 @@ from statemachines.resourcemanager import (
     RMAppState,
     RMContainer,
 )
-from statemachines.resourcemanager.context import EntityEventHandler, RMContext
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.entity import EntityEventHandler
 from statemachines.resourcemanager.events import (
     AMLauncherEvent,
     AMLauncherEventType,
@@ -53,8 +54,15 @@ class Cluster:
         self.dispatcher = InlineDispatcher()
         self.recorder = TransitionRecorder()
         settings = ResourceManagerConfig.model_validate(config)
-        self.context = RMContext(settings, self.dispatcher, ManualClock(), self.recorder, 0)  # type: ignore[arg-type]
-        self.scheduler = self.context.scheduler = make(self.context)
+        self.context = RMContext(
+            settings,
+            self.dispatcher,  # type: ignore[arg-type]
+            ManualClock(),
+            self.recorder,
+            0,
+            scheduler=make,
+        )
+        self.scheduler: Any = self.context.scheduler
         self.on_heartbeat = self.scheduler._on_heartbeat
         self.tracker = ResourceTrackerService(self.context)
         self.told: list[Any] = []  # events for applications and attempts

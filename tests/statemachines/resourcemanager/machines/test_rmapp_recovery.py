@@ -101,7 +101,7 @@ def test_live_attempt_waits_for_its_master_which_may_register_at_once(workshop: 
     ]
     assert workshop.posted.told() == ["RMApp ATTEMPT_LAUNCHED"]
     assert "appattempt_0_0001_000002" in workshop.context.am_liveliness_monitor
-    workshop.context.master_service.register_application_master("appattempt_0_0001_000002")
+    workshop.masters.register_application_master("appattempt_0_0001_000002")
 
 
 def test_time_of_the_first_launch_stays(workshop: Workshop) -> None:
@@ -123,7 +123,7 @@ def test_without_work_preserving_recovery_nobody_knows_the_live_attempt() -> Non
     assert told_directly(workshop) == [("APP_ADDED", app.entity, True)]
     assert app.attempts[0].entity in workshop.context.am_liveliness_monitor
     with pytest.raises(UnknownAttemptError):
-        workshop.context.master_service.register_application_master(app.attempts[0].entity)
+        workshop.masters.register_application_master(app.attempts[0].entity)
 
 
 @pytest.mark.parametrize(

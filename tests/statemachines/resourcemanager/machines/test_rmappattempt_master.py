@@ -42,7 +42,7 @@ def test_scheduler_hears_whether_the_attempt_takes_over_containers(workshop: Wor
 
 def test_start_opens_the_door_to_the_master_and_leaving_closes_it(workshop: Workshop) -> None:
     attempt = workshop.attempt()
-    masters = workshop.context.master_service
+    masters = workshop.masters
 
     send(attempt, "START")
     masters.register_application_master(attempt.entity)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.context import EntityEventHandler
+from statemachines.resourcemanager.entity import EntityEventHandler
 from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     EXIT_PREEMPTED,

@@ -23,6 +23,7 @@ from statemachines.resourcemanager.events import (
     NodesListManagerEventType,
 )
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
+from statemachines.resourcemanager.services.master_session import MasterSession
 
 from ..builders import MASTER, TASK, event_for
 from .desk import Desk
@@ -39,7 +40,7 @@ def desk() -> Desk:
 
 @pytest.fixture
 def masters(desk: Desk) -> ApplicationMasterService:
-    return desk.context.master_service
+    return desk.masters
 
 
 def call(masters: ApplicationMasterService, name: str, attempt: str, *arguments: Any) -> Any:
@@ -49,8 +50,8 @@ def call(masters: ApplicationMasterService, name: str, attempt: str, *arguments:
 def registered(desk: Desk, **submission: Any) -> RMAppAttempt:
     """A running attempt whose master has registered; nothing is posted yet."""
     attempt = desk.attempt("RUNNING", **submission)
-    desk.context.master_service.register_attempt(attempt.entity)
-    desk.context.master_service.register_application_master(attempt.entity)
+    desk.context.master_sessions[attempt.entity] = MasterSession()
+    desk.masters.register_application_master(attempt.entity)
     desk.posted.events.clear()
     return attempt
 
@@ -60,8 +61,8 @@ def second_attempt(desk: Desk, **submission: Any) -> RMAppAttempt:
     first = desk.attempt("FAILED", **submission)
     first.app.start_attempt()
     attempt = first.app.attempts[1]
-    desk.context.master_service.register_attempt(attempt.entity)
-    desk.context.master_service.register_application_master(attempt.entity)
+    desk.context.master_sessions[attempt.entity] = MasterSession()
+    desk.masters.register_application_master(attempt.entity)
     desk.posted.events.clear()
     return attempt
 
@@ -94,7 +95,7 @@ def test_master_of_an_attempt_that_has_ended_is_told_to_exit(
 @pytest.mark.parametrize("name", ["allocate", "finish_application_master"])
 def test_master_that_has_not_registered_is_told_to(desk: Desk, masters: ApplicationMasterService, name: str) -> None:
     attempt = desk.attempt("LAUNCHED")
-    masters.register_attempt(attempt.entity)
+    desk.context.master_sessions[attempt.entity] = MasterSession()
 
     with pytest.raises(ApplicationMasterNotRegisteredError, match="call register_application_master first"):
         call(masters, name, attempt.entity)
@@ -116,7 +117,7 @@ def test_master_that_has_finished_is_told_to_exit(desk: Desk, masters: Applicati
 
 def test_master_that_calls_out_of_turn_lives(desk: Desk, masters: ApplicationMasterService) -> None:
     attempt = desk.attempt("LAUNCHED")
-    masters.register_attempt(attempt.entity)
+    desk.context.master_sessions[attempt.entity] = MasterSession()
     monitor = desk.context.am_liveliness_monitor
     monitor.register(attempt.entity)
     before_ms = monitor.next_deadline_ms()
@@ -134,7 +135,7 @@ def test_master_that_calls_out_of_turn_lives(desk: Desk, masters: ApplicationMas
 
 def test_registering_tells_the_attempt_where_its_master_is(desk: Desk, masters: ApplicationMasterService) -> None:
     attempt = desk.attempt("LAUNCHED", queue="root.a")
-    masters.register_attempt(attempt.entity)
+    desk.context.master_sessions[attempt.entity] = MasterSession()
 
     response = masters.register_application_master(attempt.entity, "node1", 8030, "http://node1/ui")
 
@@ -182,7 +183,7 @@ def test_next_attempt_learns_of_the_containers_that_go_on(desk: Desk, masters: A
     attempt = first.app.attempts[1]
     master, kept = desk.live(attempt.entity, 1), desk.live(attempt.entity, 2)
     attempt.master_container = master.entity
-    masters.register_attempt(attempt.entity)
+    desk.context.master_sessions[attempt.entity] = MasterSession()
 
     response = masters.register_application_master(attempt.entity)
 
@@ -379,7 +380,7 @@ def test_heartbeat_that_comes_again_is_a_sign_of_life(desk: Desk, masters: Appli
 @given(losses=st.lists(st.booleans(), max_size=30))
 def test_nothing_is_lost_or_comes_twice_whatever_responses_get_lost(losses: list[bool]) -> None:
     desk = Desk()
-    masters, attempt = desk.context.master_service, registered(desk)
+    masters, attempt = desk.masters, registered(desk)
     allocated: list[str] = []
     finished: list[ContainerStatus] = []
     response_id = 0
@@ -495,7 +496,7 @@ def test_attempt_that_is_registered_again_begins_anew(desk: Desk, masters: Appli
     """As after a restart of the resource manager, which knows of no response."""
     attempt = registered(desk)
     masters.allocate(attempt.entity, response_id=0)
-    masters.register_attempt(attempt.entity)
+    desk.context.master_sessions[attempt.entity] = MasterSession()
     steps: list[Callable[[], Any]] = [
         lambda: masters.allocate(attempt.entity, response_id=1),
         lambda: masters.finish_application_master(attempt.entity),

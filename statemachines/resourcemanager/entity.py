@@ -1,0 +1,91 @@
+"""What the entities of a resource manager have in common: a state machine, and the events that are for it.
+
+Threading: handler thread only (invariant 1).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from statemachines.factory import InvalidStateTransitionError, StateMachine, StateMachineFactory
+from statemachines.recorder import TransitionRecorder
+
+log = logging.getLogger(__name__)
+
+
+class EntityContext(Protocol):
+    """What every entity needs of its resource manager."""
+
+    post: Callable[[Any], bool]
+    now_ms: Callable[[], int]
+    recorder: TransitionRecorder
+    factories: Mapping[str, StateMachineFactory[Any, Any]]
+
+
+class Entity:
+    """Something with a state machine. Takes its events; one that its state does not take is counted and logged."""
+
+    machine: ClassVar[str]
+
+    __slots__ = ("context", "entity", "state_machine")
+
+    context: EntityContext
+
+    def __init__(self, context: EntityContext, entity: str) -> None:
+        self.context = context
+        self.entity = entity
+        recorder = context.recorder
+        self.state_machine: StateMachine[Any, Any] = context.factories[self.machine].make(self, listener=recorder)
+        recorder.created(self.machine, self.state_machine.current_state)
+
+    @property
+    def state(self) -> Any:
+        return self.state_machine.current_state
+
+    def handle(self, event: Any) -> None:
+        try:
+            self.state_machine.do_transition(event.type, event)
+        except InvalidStateTransitionError as error:
+            self.context.recorder.invalid(self, error)
+
+    def __repr__(self) -> str:
+        return f"<{self.machine} {self.entity} {self.state.name}>"
+
+
+class Pending(NamedTuple):
+    """What follows once the final state of an entity in FINAL_SAVING is stored."""
+
+    target: Any
+    """The state to go to."""
+    then: Callable[[Any, Any], Any] | None
+    """Hook that was put off until now, with the event that caused it."""
+    event: Any
+
+
+def finish_saving(entity: Any, event: Any) -> Any:
+    """Hook of FINAL_SAVING for the store's answer: do what is `pending`, and go there."""
+    pending: Pending | None = entity.pending
+    assert pending is not None  # set on every arc to FINAL_SAVING
+    entity.pending = None
+    if pending.then is not None:
+        pending.then(entity, pending.event)
+    return pending.target
+
+
+class EntityEventHandler:
+    """Hands each event to the entity it is for. One that is gone (ended, and forgotten) needs it no more."""
+
+    def __init__(self, entities: dict[str, Any]) -> None:
+        self._entities = entities
+
+    def handle(self, event: Any) -> None:
+        entity = self._entities.get(event.entity)
+        if entity is None:
+            log.debug("%r is for nobody: its entity is gone", event)
+            return
+        try:  # as Entity.handle, without the call: most events of a resource manager come along here
+            entity.state_machine.do_transition(event.type, event)
+        except InvalidStateTransitionError as error:
+            entity.context.recorder.invalid(entity, error)
