@@ -10,11 +10,10 @@ Threading: handler thread only (invariant 1).
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import zlib
 from typing import Any
 
+from dispatcher.util.heap import TimedHeap
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
@@ -66,7 +65,7 @@ class SimulatedNode:
         self.id = node_id
         self.spec = spec
         self.running: dict[str, SimulatedTask] = {}
-        self.ends: list[tuple[int, int, SimulatedTask]] = []  # a heap by time; some of them have been stopped
+        self.ends: TimedHeap[SimulatedTask] = TimedHeap()
         self.launched: list[str] = []
         self.finished: list[ContainerStatus] = []
         self.report: Errand | None = None  # the next one, in the agenda
@@ -74,15 +73,6 @@ class SimulatedNode:
         self.stopped = False
         # So that not all report at once, and those that do can be handled in one go.
         self.phase = zlib.crc32(node_id.encode()) % _PHASES * interval_ms // _PHASES
-
-    def next_end_ms(self) -> int | None:
-        """When the next task ends."""
-        ends = self.ends
-        while ends:
-            if not ends[0][2].stopped:
-                return ends[0][0]
-            heapq.heappop(ends)
-        return None
 
 
 class SimulatedCluster(NodeManagers):
@@ -98,7 +88,6 @@ class SimulatedCluster(NodeManagers):
             config.nm_heartbeat_interval_ms if self.is_regular else config.simulation.heartbeat_interval_ms
         )
         self.agenda = Agenda(context.now_ms)
-        self._order = itertools.count()  # of tasks that end at the same time
         self.specs: dict[str, ApplicationSpec] = {}  # by id, of the applications that have not ended: what masters do
         self.start_ms = 0  # when the workload's time began
         self._nodes: dict[str, SimulatedNode] = {}
@@ -152,7 +141,7 @@ class SimulatedCluster(NodeManagers):
         """A container that a master started: it ends by itself."""
         task, end_ms = self._run(container), self._context.now_ms() + duration_ms
         node = task.node
-        heapq.heappush(node.ends, (end_ms, next(self._order), task))
+        node.ends.push(end_ms, task, task)
         if not self.is_regular:
             self._report_at(node, self._heartbeat_from(end_ms, node.phase))
 
@@ -211,10 +200,8 @@ class SimulatedCluster(NodeManagers):
         node: SimulatedNode = errand.about
         node.report = None
         now_ms = self._context.now_ms()
-        end_ms = node.next_end_ms()
-        while end_ms is not None and end_ms <= now_ms:
-            self._end(heapq.heappop(node.ends)[2], EXIT_SUCCESS)
-            end_ms = node.next_end_ms()
+        while (ended := node.ends.pop_due(now_ms)) is not None:
+            self._end(ended[2], EXIT_SUCCESS)
         launched, finished = tuple(node.launched), tuple(node.finished)
         node.launched.clear()
         node.finished.clear()
@@ -222,7 +209,7 @@ class SimulatedCluster(NodeManagers):
         answer = self._tracker.heartbeat(node.id, launched, finished, running=running)
         if self.is_regular:
             self._obey(node, answer)
-        elif end_ms is not None:
+        elif (end_ms := node.ends.next_time()) is not None:
             self._report_at(node, self._heartbeat_from(end_ms, node.phase))
 
     def _obey(self, node: SimulatedNode, answer: HeartbeatResponse) -> None:

@@ -13,15 +13,12 @@ Threading: handler thread only (invariant 1); `len` is any thread's.
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import takewhile
 
 from dispatcher.service import Service
-
-_STALE_ENTRIES = 64
-"""Superseded heap entries that are not worth the work of removing them."""
+from dispatcher.util.heap import LazyHeap
 
 
 class LivelinessMonitor(Service):
@@ -95,18 +92,17 @@ class DeadlineMonitor(Service):
         self._now_ms = now_ms
         self._expire = expire
         self._deadlines_ms: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []  # superseded entries stay in it until they come up, or are too many
+        self._heap: LazyHeap[str] = LazyHeap(lambda id: (self._deadlines_ms[id], id))
 
     def register(self, id: str, deadline_ms: int) -> None:
         """Begin to monitor, or move the deadline."""
         self._deadlines_ms[id] = deadline_ms
-        heapq.heappush(self._heap, (deadline_ms, id))
-        self._drop_superseded()
+        self._heap.add(id)
 
     def unregister(self, id: str) -> None:
         """End the monitoring; nothing if there is none."""
-        if self._deadlines_ms.pop(id, None) is not None:
-            self._drop_superseded()
+        self._heap.discard(id)
+        self._deadlines_ms.pop(id, None)
 
     def deadline_ms(self, id: str) -> int | None:
         """The deadline of an id; None if it is not monitored."""
@@ -120,31 +116,25 @@ class DeadlineMonitor(Service):
 
     def next_deadline_ms(self) -> int | None:
         """When the next id expires; None: nothing can."""
-        heap = self._heap
-        while heap and self._deadlines_ms.get(heap[0][1]) != heap[0][0]:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        entry = self._heap.least()
+        return self._deadlines_ms[entry[2]] if entry is not None else None
 
     def expire_due(self) -> None:
         """Expire all ids whose time is over, by their deadlines."""
-        now_ms = self._now_ms()
-        due: dict[str, int] = {}  # each once, although a deadline set twice is in the heap twice
-        while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
-            due[heapq.heappop(self._heap)[1]] = deadline_ms
+        now_ms, heap = self._now_ms(), self._heap
+        due: dict[str, int] = {}
+        while (entry := heap.least()) is not None and (deadline_ms := self._deadlines_ms[entry[2]]) <= now_ms:
+            due[entry[2]] = deadline_ms
+            heap.discard(entry[2])
         try:
             while due:
                 id = next(iter(due))
                 deadline_ms = due.pop(id)
                 # Those expired before may have ended the monitoring of this one, or moved its deadline.
                 if self._deadlines_ms.get(id) == deadline_ms:
-                    del self._deadlines_ms[id]
+                    self.unregister(id)
                     self._expire(id)
         finally:
-            for id, deadline_ms in due.items():
-                heapq.heappush(self._heap, (deadline_ms, id))
-
-    def _drop_superseded(self) -> None:
-        """Keep the heap in proportion to what is monitored, however often deadlines move."""
-        if len(self._heap) > 2 * len(self._deadlines_ms) + _STALE_ENTRIES:
-            self._heap = [(deadline_ms, id) for id, deadline_ms in self._deadlines_ms.items()]
-            heapq.heapify(self._heap)
+            for id in due:
+                if id in self._deadlines_ms:
+                    heap.add(id)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterator
 from operator import attrgetter
 from typing import Any, cast
 
+from dispatcher.util.heap import LazyHeap
 from statemachines.resourcemanager.scheduler.capacity.limits import user_limit
 from statemachines.resourcemanager.scheduler.capacity.queue_apps import QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
 from statemachines.resourcemanager.scheduler.core.backlog import AskGroup
-from statemachines.resourcemanager.scheduler.core.lazy_heap import LazyHeap
 from statemachines.resourcemanager.scheduler.core.shapes import Shape
 
 _fifo_key: Callable[[AskGroup], Any] = attrgetter("key")

@@ -308,4 +308,4 @@ def test_heap_stays_in_proportion_to_what_is_monitored(ids: list[str], moves_ms:
     for number, id in enumerate(ids * 20):
         watch.deadlines.register(id, 2000 + number * moves_ms)
 
-    assert len(watch.deadlines._heap) <= 2 * len(watch.deadlines) + 64
+    assert len(watch.deadlines._heap._entries) <= 2 * len(watch.deadlines) + 64

@@ -1,12 +1,14 @@
-"""A heap of items whose keys change while they are in it."""
+"""Heaps whose entries are not removed when they are superseded, but skipped when they come up."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+_SUPERSEDED_KEPT = 64
+"""So many superseded entries are not worth the work of removing them."""
 
 
 class LazyHeap(Generic[T]):
@@ -41,13 +43,18 @@ class LazyHeap(Generic[T]):
         self._tie += 1
         entry = self._valid[item] = (key, self._tie, item)
         heapq.heappush(self._entries, entry)
+        if len(self._entries) > 2 * len(self._valid) + _SUPERSEDED_KEPT:
+            self._drop_superseded()
 
     lessened = add
 
     def discard(self, item: T) -> None:
+        """Remove an item; nothing if it is not there."""
         self._valid.pop(item, None)
         if not self._valid:
             self._entries.clear()
+        elif len(self._entries) > 2 * len(self._valid) + _SUPERSEDED_KEPT:
+            self._drop_superseded()
 
     def first(self) -> T | None:
         """The item with the least key; None: there is none."""
@@ -71,4 +78,54 @@ class LazyHeap(Generic[T]):
             self._tie += 1
             entry = valid[item] = (key, self._tie, item)
             heapq.heapreplace(entries, entry)
+        return None
+
+    def _drop_superseded(self) -> None:
+        """Keep the heap in proportion to its items, however often they come, go and change."""
+        self._entries[:] = self._valid.values()
+        heapq.heapify(self._entries)
+
+
+class Stoppable(Protocol):
+    """Something whose entries in a TimedHeap no longer count once it is stopped."""
+
+    @property
+    def stopped(self) -> bool: ...
+
+
+class TimedHeap(Generic[T]):
+    """Items by time, those of the same time in the order in which they came; each with an owner.
+
+    An item is not removed before its time: it is skipped if its owner has been stopped.
+    """
+
+    __slots__ = ("_entries", "_order")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, T, Stoppable]] = []
+        self._order = 0  # of the last item: items are not compared
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def push(self, time: int, item: T, owner: Stoppable) -> None:
+        self._order += 1
+        heapq.heappush(self._entries, (time, self._order, item, owner))
+
+    def next_time(self) -> int | None:
+        """The time of the first item whose owner has not been stopped; None: there is none."""
+        entries = self._entries
+        while entries:
+            if not entries[0][3].stopped:
+                return entries[0][0]
+            heapq.heappop(entries)
+        return None
+
+    def pop_due(self, now: int) -> tuple[int, int, T, Stoppable] | None:
+        """Remove and return the first entry if its time has come; None: nothing is due."""
+        entries = self._entries
+        while entries and entries[0][0] <= now:
+            entry = heapq.heappop(entries)
+            if not entry[3].stopped:
+                return entry
         return None

@@ -1,0 +1,83 @@
+"""Items whose keys change, or that are stopped, while they are in a heap."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.util.heap import LazyHeap, TimedHeap
+
+
+def test_empty_heap_has_no_first() -> None:
+    assert LazyHeap[str](len).first() is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.sampled_from(["set", "discard", "look"]))))
+def test_first_is_the_least_whatever_became_of_the_keys(steps: list[tuple[int, int, str]]) -> None:
+    keys: dict[int, tuple[int, int]] = {}
+    heap: LazyHeap[int] = LazyHeap(keys.__getitem__)
+
+    for item, key, step in steps:
+        if step == "set":
+            keys[item] = (key, item)
+            heap.add(item)
+        elif step == "discard":
+            heap.discard(item)
+            keys.pop(item, None)
+        assert heap.first() == min(keys, key=keys.__getitem__, default=None)
+        assert (len(heap), set(heap)) == (len(keys), set(keys))
+
+
+def test_key_that_grew_is_noticed_by_itself() -> None:
+    keys = {"a": 1, "b": 2}
+    heap: LazyHeap[str] = LazyHeap(keys.__getitem__)
+    for item in keys:
+        heap.add(item)
+
+    keys["a"] = 3
+
+    assert heap.first() == "b"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans())))
+def test_superseded_entries_are_dropped_in_proportion(steps: list[tuple[int, int, bool]]) -> None:
+    keys: dict[int, int] = {}
+    heap: LazyHeap[int] = LazyHeap(keys.__getitem__)
+
+    for item, key, comes in steps * 20:
+        keys[item] = key
+        if comes:
+            heap.add(item)
+        else:
+            heap.discard(item)
+
+    assert len(heap._entries) <= 2 * len(heap) + 64
+
+
+class Owner:
+    stopped = False
+
+
+def test_timed_items_come_by_time_and_then_in_their_order() -> None:
+    heap: TimedHeap[str] = TimedHeap()
+    for time, item in ((2, "c"), (1, "a"), (1, "b"), (3, "d")):
+        heap.push(time, item, Owner())
+
+    due = []
+    while (entry := heap.pop_due(2)) is not None:
+        due.append(entry[2])
+
+    assert (due, heap.next_time(), len(heap)) == (["a", "b", "c"], 3, 1)
+
+
+def test_items_of_a_stopped_owner_are_skipped() -> None:
+    heap: TimedHeap[str] = TimedHeap()
+    stopped, other = Owner(), Owner()
+    for time, owner in ((1, stopped), (2, other), (3, stopped)):
+        heap.push(time, str(time), owner)
+
+    stopped.stopped = True
+
+    assert heap.next_time() == 2
+    assert heap.pop_due(3) == (2, 2, "2", other)
+    assert (heap.pop_due(3), heap.next_time(), len(heap)) == (None, None, 0)
