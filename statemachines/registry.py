@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dispatcher.errors import DispatcherError
 from statemachines.factory import StateMachineFactory
 from statemachines.mapreduce import mrjob, mrtask, mrtaskattempt
-from statemachines.resourcemanager.machines import rmapp, rmappattempt, rmcontainer, rmnode
+from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer_table, rmnode_table
 
 
 class Machine(NamedTuple):
@@ -19,10 +19,10 @@ class Machine(NamedTuple):
 
 
 MACHINES = (
-    Machine(rmapp.FACTORY, "RMAppImpl"),
-    Machine(rmappattempt.FACTORY, "RMAppAttemptImpl"),
-    Machine(rmcontainer.FACTORY, "RMContainerImpl"),
-    Machine(rmnode.FACTORY, "RMNodeImpl"),
+    Machine(rmapp_table.FACTORY, "RMAppImpl"),
+    Machine(rmappattempt_table.FACTORY, "RMAppAttemptImpl"),
+    Machine(rmcontainer_table.FACTORY, "RMContainerImpl"),
+    Machine(rmnode_table.FACTORY, "RMNodeImpl"),
     Machine(mrjob.FACTORY, "JobImpl"),
     Machine(mrtask.FACTORY, "TaskImpl"),
     Machine(mrtaskattempt.FACTORY, "TaskAttemptImpl"),

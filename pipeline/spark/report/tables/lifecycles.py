@@ -13,7 +13,6 @@ from pipeline.spark.report.digests.transition_digest import Ends
 from pipeline.spark.report.phases import PHASES
 from pipeline.spark.report.tables.jobs import APPLICATION_END_STATES, has_moved
 
-
 _STAY = ["machine", "entity", "state", "seq", "from_at", "stay_ns"]
 _MASTER_IS_NOT_PLACED = ("SUBMITTED", "SCHEDULED")
 _IS_ENDING = ("FINAL_SAVING", "FINISHING", "KILLING")
