@@ -46,7 +46,7 @@ class RegistryCollectors(Generic[C]):
     """One collector in each registry, made and registered when it is first asked for. Any thread."""
 
     def __init__(self, make: Callable[[], C]) -> None:
-        self._make = make
+        self._make = make  # never changes
         self._lock = threading.Lock()  # held while a registry takes a collector, which asks it to describe itself
         # Guarded by _lock.
         self._collectors: weakref.WeakKeyDictionary[CollectorRegistry, C] = weakref.WeakKeyDictionary()

@@ -174,7 +174,7 @@ class CallMetricsListener(StreamingQueryListener):
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self._registry = registry
+        self._registry = registry  # never changes
         self._lock = threading.Lock()  # leaf lock
         self._totals: dict[str, CallMetrics] = {}  # guarded by _lock, as are the writes to the metrics
 

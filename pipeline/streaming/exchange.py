@@ -51,8 +51,8 @@ class ChunkInput(Generic[In]):
 
     def __init__(self, ahead: int, caller: Bell) -> None:
         self.chunks: deque[Iterable[In]] = deque()  # the caller appends, the mailbox thread pops; both are atomic
-        self._room_at = ahead // 2
-        self._caller = caller
+        self._room_at = ahead // 2  # never changes
+        self._caller = caller  # never changes
         self._values: Iterator[In] = iter(())  # mailbox thread only
         self._lock = threading.Lock()  # leaf lock
         self._is_ended = False  # guarded by _lock
@@ -114,9 +114,9 @@ class ResultOutput(StreamTaskOutput, Generic[Out]):
 
     def __init__(self, ring_at: int, most: int, caller: Bell) -> None:
         self.ready: deque[Out] = deque()  # the mailbox thread appends, the caller pops; both are atomic
-        self._ring_at = ring_at
-        self._most = most
-        self._caller = caller
+        self._ring_at = ring_at  # never changes
+        self._most = most  # never changes
+        self._caller = caller  # never changes
         self._lock = threading.Lock()  # leaf lock
         self._room: Future[None] | None = None  # guarded by _lock; the mailbox thread waits until there is room
 

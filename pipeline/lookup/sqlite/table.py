@@ -177,14 +177,14 @@ class SqliteReader:
     """Looks up on a few threads, each with a connection of its own; its methods are called on the host's loop."""
 
     def __init__(self, table: SqliteTable, sql_name: str, schema: LookupSchema, pool_size: int) -> None:
-        self._table = table
-        self._sql_name = sql_name
-        self._schema = schema
-        self._key_form = KeyForm(schema.key)
-        self._converters = [(column, converter_of(column)) for column in schema.values]
-        self._key_converters = [(column, converter_of(column)) for column in schema.key]
-        self.parallelism = pool_size
-        self._pool = ThreadPoolExecutor(pool_size, "lookup-sqlite")
+        self._table = table  # never changes
+        self._sql_name = sql_name  # never changes
+        self._schema = schema  # never changes
+        self._key_form = KeyForm(schema.key)  # never changes
+        self._converters = [(column, converter_of(column)) for column in schema.values]  # never changes
+        self._key_converters = [(column, converter_of(column)) for column in schema.key]  # never changes
+        self.parallelism = pool_size  # never changes
+        self._pool = ThreadPoolExecutor(pool_size, "lookup-sqlite")  # never changes
         self._own = threading.local()  # .connection: that of the thread
         self._lock = threading.Lock()  # leaf lock
         self._connections: list[sqlite3.Connection] = []  # guarded by _lock

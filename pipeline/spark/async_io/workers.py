@@ -36,7 +36,7 @@ class WorkerHosts:
     """The hosts that a process keeps. Any thread; `lease` blocks while a host opens."""
 
     def __init__(self, reuses_workers: bool) -> None:
-        self._reuses_workers = reuses_workers
+        self._reuses_workers = reuses_workers  # never changes
         self._lock = threading.Lock()  # leaf lock
         self._kept: dict[str, _Kept] = {}  # guarded by _lock; hosts that nobody has leased
         self._leased: list[CallHost] = []  # guarded by _lock

@@ -110,7 +110,7 @@ class RateLimiter:
         self.limit = limit
         """What this keeps to."""
         self._lock = threading.Lock()  # leaf lock
-        self._ms_per_unit = 1000.0 / limit.calls_per_s
+        self._ms_per_unit = 1000.0 / limit.calls_per_s  # never changes
         self._burst_ms = limit.burst_calls * self._ms_per_unit  # how long an empty burst takes to fill
         # Guarded by _lock. What has been used is kept as the time at which the burst would be full again; that is
         # exact whatever time passes between two calls, and needs no timer.

@@ -126,11 +126,11 @@ class QueueInput(Generic[T]):
     def __init__(self, capacity: int = 1000) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; a queue needs room for at least 1 element")
-        self._capacity = capacity
+        self._capacity = capacity  # never changes
         # Held by producers in a put or a block; by the mailbox thread to snapshot, and when it finds nothing. Under it,
         # what a producer does in a block is called, and what tells its position; _waiting is completed, which is mail.
         self._lock = threading.RLock()
-        self._room = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)  # never changes
         # Producers append under _lock; the mailbox thread pops without it, which is atomic.
         self._queue: deque[StreamElement[Any]] = deque()
         self._depth = 0  # of nested atomic blocks; guarded by _lock

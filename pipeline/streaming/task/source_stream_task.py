@@ -39,7 +39,7 @@ class SourceContext(Generic[T]):
     """What a source's `run` may do. Source thread only."""
 
     def __init__(self, queue: QueueInput[T]) -> None:
-        self._queue = queue
+        self._queue = queue  # never changes
         self._stop = threading.Event()  # set by who stops the source
         self._interrupt: Callable[[], BaseException] | None = None  # written before _stop is set
 
@@ -112,7 +112,7 @@ class _SourceInput(QueueInput[Any]):
 
     def __init__(self, source: Source, capacity: int) -> None:
         super().__init__(capacity)
-        self._source = source
+        self._source = source  # never changes
 
     def snapshot_state(self) -> Any:
         queued, position = self.snapshot_with(getattr(self._source, "snapshot_state", lambda: None))
@@ -168,10 +168,10 @@ class SourceStreamTask(StreamTask):
             tolerable_checkpoint_failures=tolerable_checkpoint_failures,
             processing_time_service=processing_time_service,
         )
-        self._source = source
-        self._queue = queue
-        self._context: SourceContext[Any] = SourceContext(queue)
-        self._stop_timeout = stop_timeout
+        self._source = source  # never changes
+        self._queue = queue  # never changes
+        self._context: SourceContext[Any] = SourceContext(queue)  # never changes
+        self._stop_timeout = stop_timeout  # never changes
         self._cancel_claim = threading.Lock()  # taken by who calls the source's cancel, and never released
         self._thread: threading.Thread | None = None  # mailbox thread only
         self._completion: Future[None] = Future()  # of the source's run; done by the source thread, or if it never runs

@@ -256,7 +256,7 @@ class StreamTask:
 
     def _make_output(self) -> tuple[ElementOutput, AvailabilityProvider | None]:
         output = self._output
-        call = output._call if isinstance(output, CallableOutput) else output
+        call = output.call if isinstance(output, CallableOutput) else output
 
         def emit(element: StreamElement[Any]) -> None:
             call(element)

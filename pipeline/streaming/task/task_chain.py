@@ -88,10 +88,10 @@ class CallableOutput(StreamTaskOutput):
     """A callable as an output."""
 
     def __init__(self, call: ElementOutput) -> None:
-        self._call = call
+        self.call = call
 
     def __call__(self, element: StreamElement[Any]) -> object:
-        return self._call(element)
+        return self.call(element)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class TaskControl:
     """The state of a task, and the way of other threads to its mailbox. Any thread; nothing here blocks."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._name = name  # never changes
         self._lock = threading.Lock()  # under it, nothing else is called
         self._state = TaskState.CREATED  # written under _lock; CREATED -> RUNNING -> one of the others
         self._cancelled = False  # written under _lock, once; read by all

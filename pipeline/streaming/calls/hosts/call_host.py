@@ -33,8 +33,8 @@ class AnswerBox:
         # A mail is on its way. The mailbox thread clears it before it fetches, a host reads it after it has appended:
         # no answer stays behind. Two threads of a host may both send a mail, and one of them finds nothing.
         self.is_notified = False
-        self._execute = execute
-        self._fetch = fetch
+        self._execute = execute  # never changes
+        self._fetch = fetch  # never changes
 
     def put(self, call: Call) -> None:
         """Add an answered call, and tell the mailbox thread of it. Any thread; does not block."""
@@ -77,9 +77,9 @@ class CallHost(ABC):
     """Runs the calls of one function. `start` and `stop` are for its owner, `submit` and `cancel` for operators."""
 
     def __init__(self, function: AnyFunction[Any, Any], name: str) -> None:
-        self.function = function
-        self.name = name
-        self.is_batch = is_batch_function(function)
+        self.function = function  # never changes
+        self.name = name  # never changes
+        self.is_batch = is_batch_function(function)  # never changes
         self.max_calls: int | None = None  # it makes at once; others wait for one to end; None: any number
         self._limiters: dict[RateLimit, RateLimiter] = {}  # of the scope "worker"; setdefault is atomic
 

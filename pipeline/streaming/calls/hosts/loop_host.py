@@ -34,8 +34,8 @@ class LoopHost(CallHost):
 
     def __init__(self, function: AnyFunction[Any, Any], name: str, max_calls: int | None = None) -> None:
         super().__init__(function, name)
-        self.max_calls = max_calls
-        self._max_calls = max_calls or sys.maxsize
+        self.max_calls = max_calls  # never changes
+        self._max_calls = max_calls or sys.maxsize  # never changes
         self._inbox: deque[Call] = deque()  # operators append, the loop's thread pops; both are atomic
         # The loop will look into the inbox. The loop clears it before it looks, operators read it after appending.
         self._is_awake = False
@@ -52,7 +52,7 @@ class LoopHost(CallHost):
         self._is_starting_worker = False  # the loop's thread only: one is on its way to the inbox
         self._is_resting = False  # the loop's thread only: all workers are busy, and the first that is not says so
         method = "async_invoke_batch" if self.is_batch else "async_invoke"
-        self._invoke: Callable[[Any], Any] = getattr(function, method, function)  # type: ignore[arg-type]
+        self._invoke: Callable[[Any], Any] = getattr(function, method, function)  # type: ignore[arg-type]  # never changes
 
     def start(self) -> None:
         if self._thread is not None:

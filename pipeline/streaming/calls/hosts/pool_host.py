@@ -28,14 +28,14 @@ class PoolHost(CallHost):
 
     def __init__(self, function: AnyFunction[Any, Any], name: str, pool_size: int) -> None:
         super().__init__(function, name)
-        self._pool_size = self.max_calls = pool_size
+        self._pool_size = self.max_calls = pool_size  # never changes
         self._inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()  # thread-safe; None ends a thread
         self._lock = threading.Lock()  # leaf lock
         self._threads: list[threading.Thread] = []  # guarded by _lock; full once it has pool_size of them
         self._busy_or_queued = 0  # guarded by _lock; calls submitted and not answered
         self._is_started = False  # and opened; the starting thread writes it, the stopping one reads it
         self._is_stopped = False  # guarded by _lock
-        self._invoke: Callable[[Any], Any] = function  # type: ignore[assignment]
+        self._invoke: Callable[[Any], Any] = function  # type: ignore[assignment]  # never changes
 
     def start(self) -> None:
         if self._is_started:
