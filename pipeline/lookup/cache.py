@@ -169,13 +169,6 @@ class LruRows:
                 self._evict(next(iter(self._entries)))
         self._metrics.cached_rows = self._rows
 
-    def rows(self) -> int:
-        return self._rows
-
-    def keys(self) -> list[Key]:
-        """The keys from the least to the most recently used, expired ones included that nobody has met."""
-        return list(self._entries)
-
     def _expire(self, now_s: float) -> None:
         entries = self._entries
         if self._after_access_s is not None:

@@ -128,7 +128,7 @@ class AsyncOptions:
 
 
 class CallOptions(TypedDict, total=False):
-    """What `lookup_join` takes, and each function below."""
+    """What `lookup_join` takes. Each TypedDict below adds to the one above it."""
 
     capacity: int
     retry: RetryStrategy | None
@@ -140,21 +140,26 @@ class CallOptions(TypedDict, total=False):
 
 
 class WaitOptions(CallOptions, total=False):
-    """What `ordered_wait` and `unordered_wait` take, those of Spark, too."""
+    """What `ordered_wait` and `unordered_wait` of a DataFrame take, where `dedupe_by` may name columns."""
 
     remember: int
     remember_ms: int | None
     pool_size: int | None
 
 
-class OperatorOptions(WaitOptions, total=False):
+class StreamOptions(WaitOptions, total=False):
+    """What `ordered_wait` and `unordered_wait` of an iterable take."""
+
+    dedupe_by: Callable[[Any], Any] | None
+    dead_letter: DeadLetter | None
+
+
+class OperatorOptions(StreamOptions, total=False):
     """What AsyncWaitOperator takes: all but `timeout_ms`, without which there is no operator."""
 
     output_mode: OutputMode
     read_ahead: int
     retries_at_end: bool
-    dead_letter: DeadLetter | None
-    dedupe_by: Callable[[Any], Any] | None
     combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack
 
@@ -17,7 +17,7 @@ from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.exchange import Bell, ChunkInput, ResultOutput
-from pipeline.streaming.options import AsyncOptions, DeadLetter, WaitOptions, takes_options
+from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorFactory
 from pipeline.streaming.task.task_operators import async_wait_operator
@@ -40,16 +40,14 @@ WaitSettings = AsyncOptions
 """The options of `wait_in_chunks`, under the name that it has had for them."""
 
 
-@takes_options(WaitOptions)
+@takes_options(StreamOptions)
 def ordered_wait(
     values: Iterable[In],
     function: AnyFunction[In, Any],
     *,
     timeout: float,
-    dedupe_by: Callable[[In], Any] | None = None,
-    dead_letter: DeadLetter | None = None,
     metrics: CallMetrics | None = None,
-    **options: Unpack[WaitOptions],
+    **options: Unpack[StreamOptions],
 ) -> Iterator[Any]:
     """Call `function` for each value, up to `capacity` at a time, and give the results in the order of the values.
 
@@ -63,29 +61,21 @@ def ordered_wait(
         AsyncOperatorError: a call has failed, and `on_error` is "fail"; after the results before it.
         ValueError, TypeError: an option is not possible; at once.
     """
-    settings = AsyncOptions(timeout_ms=timeout_to_ms(timeout), dedupe_by=dedupe_by, dead_letter=dead_letter, **options)
+    settings = AsyncOptions(timeout_ms=timeout_to_ms(timeout), **options)
     return _wait_for_each(values, function, settings, metrics)
 
 
-@takes_options(WaitOptions)
+@takes_options(StreamOptions)
 def unordered_wait(
     values: Iterable[In],
     function: AnyFunction[In, Any],
     *,
     timeout: float,
-    dedupe_by: Callable[[In], Any] | None = None,
-    dead_letter: DeadLetter | None = None,
     metrics: CallMetrics | None = None,
-    **options: Unpack[WaitOptions],
+    **options: Unpack[StreamOptions],
 ) -> Iterator[Any]:
     """As `ordered_wait`, but the results come as the calls end: one slow call holds up no other."""
-    settings = AsyncOptions(
-        timeout_ms=timeout_to_ms(timeout),
-        output_mode="unordered",
-        dedupe_by=dedupe_by,
-        dead_letter=dead_letter,
-        **options,
-    )
+    settings = AsyncOptions(timeout_ms=timeout_to_ms(timeout), output_mode="unordered", **options)
     return _wait_for_each(values, function, settings, metrics)
 
 

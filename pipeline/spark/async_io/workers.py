@@ -72,11 +72,6 @@ class WorkerHosts:
         for thread in stopping:
             thread.join()
 
-    def size(self) -> int:
-        """How many hosts are kept."""
-        with self._lock:
-            return len(self._kept)
-
     def _take(self, key: str) -> CallHost | None:
         with self._lock:
             kept = self._kept.pop(key, None)

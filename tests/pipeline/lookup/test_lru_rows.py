@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from pipeline.lookup import FullCache, LookupMetrics, LookupTableError, NoCache, PartialCache
 from pipeline.lookup.cache import LruRows, cache_of
-from pipeline.lookup.schema import Row
+from pipeline.lookup.schema import Key, Row
+
+
+class ShownRows(LruRows):
+    """Shows what there is in it."""
+
+    def rows(self) -> int:
+        return self._rows
+
+    def keys(self) -> list[Key]:
+        """From the least to the most recently used, including expired ones that nobody has met."""
+        return list(self._entries)
 
 
 @dataclass
@@ -88,7 +99,7 @@ STEPS = st.lists(
 @given(options=OPTIONS, steps=STEPS)
 def test_every_answer_is_the_model_s(options: PartialCache, steps: list[tuple[str, int, int]]) -> None:
     metrics = LookupMetrics()
-    cache, model, now_s = LruRows(options, metrics), Model(options), 0.0
+    cache, model, now_s = ShownRows(options, metrics), Model(options), 0.0
 
     for version, (what, *numbers) in enumerate(steps):
         if what == "wait":
@@ -108,7 +119,7 @@ def test_every_answer_is_the_model_s(options: PartialCache, steps: list[tuple[st
 
 def test_what_expires_unseen_leaves_with_the_next_use_of_any_key() -> None:
     metrics = LookupMetrics()
-    cache = LruRows(PartialCache(expire_after_write=10), metrics)
+    cache = ShownRows(PartialCache(expire_after_write=10), metrics)
     for number in range(100):
         cache.put((number,), [("x",)], 0.0)
 
@@ -118,7 +129,7 @@ def test_what_expires_unseen_leaves_with_the_next_use_of_any_key() -> None:
 
 
 def test_a_duration_may_be_a_timedelta() -> None:
-    cache = LruRows(PartialCache(expire_after_access=datetime.timedelta(minutes=1)), LookupMetrics())
+    cache = ShownRows(PartialCache(expire_after_access=datetime.timedelta(minutes=1)), LookupMetrics())
     cache.put((1,), [], 0.0)
 
     assert cache.get((1,), 59.0) == []

@@ -371,7 +371,7 @@ def test_result_that_does_not_fit_is_the_error_of_its_row(spark: SparkSession) -
     rows = found.collect()
     assert [row.id for row in rows] == [0, 1, None, 3]
     assert rows[2].error.input.id == 2
-    assert rows[2].error.error_class == "pipeline.spark.async_io.result_values.ResultSchemaError"
+    assert rows[2].error.error_class == "pipeline.spark.errors.ResultSchemaError"
     assert rows[2].error.message == "the column size of the result does not fit the schema: 'large' (str) is no int"
 
 

@@ -19,6 +19,14 @@ TIMEOUT_S = 10.0
 FOREVER_S = 3600.0
 
 
+class ShownHosts(WorkerHosts):
+    """Shows how many hosts are kept."""
+
+    def size(self) -> int:
+        with self._lock:
+            return len(self._kept)
+
+
 class Connection(AsyncFunction[Any, Any]):
     """Counts how often it was opened and says when it is closed."""
 
@@ -51,7 +59,7 @@ def never() -> CallHost:
 
 def test_host_is_opened_once_and_kept_for_the_next_task() -> None:
     connection = Connection()
-    hosts = WorkerHosts(reuses_workers=True)
+    hosts = ShownHosts(reuses_workers=True)
     with hosts.lease("a", maker(connection), FOREVER_S) as first:
         pass
 
@@ -65,7 +73,7 @@ def test_host_is_opened_once_and_kept_for_the_next_task() -> None:
 
 def test_hosts_of_other_operators_are_others() -> None:
     connections = Connection(), Connection()
-    hosts = WorkerHosts(reuses_workers=True)
+    hosts = ShownHosts(reuses_workers=True)
 
     for key, connection in zip("ab", connections, strict=True):
         with hosts.lease(key, maker(connection), FOREVER_S):
@@ -78,7 +86,7 @@ def test_hosts_of_other_operators_are_others() -> None:
 
 def test_host_that_nobody_uses_is_closed_after_a_while() -> None:
     connection = Connection()
-    hosts = WorkerHosts(reuses_workers=True)
+    hosts = ShownHosts(reuses_workers=True)
 
     with hosts.lease("a", maker(connection), 0.0):
         pass
@@ -90,7 +98,7 @@ def test_host_that_nobody_uses_is_closed_after_a_while() -> None:
 def test_host_in_use_is_not_idle() -> None:
     """A timer that went off just as the host was taken again must not close it under the task."""
     connection = Connection()
-    hosts = WorkerHosts(reuses_workers=True)
+    hosts = ShownHosts(reuses_workers=True)
     with hosts.lease("a", maker(connection), FOREVER_S) as host:
         pass
 
@@ -103,7 +111,7 @@ def test_host_in_use_is_not_idle() -> None:
 
 def test_host_is_closed_at_once_where_workers_are_not_reused() -> None:
     connection = Connection()
-    hosts = WorkerHosts(reuses_workers=False)
+    hosts = ShownHosts(reuses_workers=False)
 
     with hosts.lease("a", maker(connection), FOREVER_S):
         assert not connection.closed.is_set()
@@ -114,7 +122,7 @@ def test_host_is_closed_at_once_where_workers_are_not_reused() -> None:
 @pytest.mark.parametrize("ending", [ValueError("the task has failed"), GeneratorExit()])
 def test_host_is_closed_when_its_task_fails_or_is_given_up(ending: BaseException) -> None:
     connection = Connection()
-    hosts = WorkerHosts(reuses_workers=True)
+    hosts = ShownHosts(reuses_workers=True)
 
     with pytest.raises(type(ending)), hosts.lease("a", maker(connection), FOREVER_S):
         raise ending
@@ -127,7 +135,7 @@ def test_what_open_raises_is_raised_and_nothing_is_kept() -> None:
     def make() -> CallHost:
         raise ConnectionError("no")
 
-    hosts = WorkerHosts(reuses_workers=True)
+    hosts = ShownHosts(reuses_workers=True)
 
     with pytest.raises(ConnectionError, match="no"), hosts.lease("a", make, FOREVER_S):
         pass
@@ -137,7 +145,7 @@ def test_what_open_raises_is_raised_and_nothing_is_kept() -> None:
 
 def test_two_tasks_of_one_process_have_a_host_each_and_one_is_kept() -> None:
     connections = Connection(), Connection()
-    hosts = WorkerHosts(reuses_workers=True)
+    hosts = ShownHosts(reuses_workers=True)
 
     with hosts.lease("a", maker(connections[0]), FOREVER_S), hosts.lease("a", maker(connections[1]), FOREVER_S):
         pass
@@ -149,7 +157,7 @@ def test_two_tasks_of_one_process_have_a_host_each_and_one_is_kept() -> None:
 
 def test_close_closes_all_that_are_kept_and_those_in_use() -> None:
     connections = Connection(), Connection()
-    hosts = WorkerHosts(reuses_workers=True)
+    hosts = ShownHosts(reuses_workers=True)
     with hosts.lease("a", maker(connections[0]), FOREVER_S):
         pass
 

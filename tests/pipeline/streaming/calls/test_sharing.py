@@ -36,7 +36,7 @@ def test_the_first_of_a_key_leads_and_the_others_wait() -> None:
 def test_each_key_has_a_leader_of_its_own() -> None:
     calls = Calls()
 
-    assert [calls.join(key, key, 0) for key in (1, 2, (1, 2), "1", None)] == [("lead", None)] * 5  # type: ignore[arg-type]
+    assert [calls.join(key, key, 0) for key in (1, 2, (1, 2), "1", None)] == [("lead", None)] * 5
 
 
 def test_equal_keys_are_one() -> None:
