@@ -80,12 +80,10 @@ def ordered_wait(
          `keep_input` or in a `schema` made of `df.schema`; else set one on the output.
 
     `function`: an AsyncFunction, an `async def`, or a blocking function, which is called on `pool_size` threads.
-    `timeout`: seconds for a row with all its attempts. `capacity`: rows of a task under way
-        or done and waiting for their turn; a fourth as many are read ahead.
-    `on_error`: "fail", "drop", "capture", or a function of a CapturedError that returns rows.
+    `timeout`: seconds for a row with all its attempts.
     `dedupe_by`: a column, some columns or a function of the row: rows of the same key share one call and its results,
-        which are then to be made of the key alone; `keep_input` puts each row's own columns before them. The other
-        options are those of `pipeline.streaming.AsyncOptions`.
+        which are then to be made of the key alone; `keep_input` puts each row's own columns before them.
+    `options`: see `pipeline.streaming.AsyncOptions`; a fourth of a task's `capacity` is read ahead.
     `keep_input`: the columns of `df` come before those of `schema`, with the values of the row that was called for.
     `metrics`: an Observation, for batch queries, or a name, under which the streaming progress has them; to be read by
         `pipeline.spark.call_metrics`.

@@ -46,24 +46,20 @@ def lookup_join(
 ) -> DataFrame:
     """Join each row with the table's rows of the same key, batch or streaming.
 
-    In:  any DataFrame with the key's columns. `on` names them: a column, several, or {in df: in the table}.
+    In:  any DataFrame with the key's columns, which `on` names: a column, several, or {in df: in the table}.
     Out: the columns of `df`, then those of the table without its key, all nullable. With how="left" one row for each
          match, or one with nulls if there is none; with "inner" the matches only. A null in a key matches nothing.
          With on_error="capture" also `error_column`, as of `ordered_wait`.
 
-    `table`: a SqliteTable, a PostgresTable, a FunctionTable, or what else keeps the protocol. It is asked for its
-    columns here and now; its types become Spark's. It travels to the workers pickled, with its password, unless its
-    conninfo is a function.
-    `cache`: "none", "partial", "full", or a NoCache, PartialCache or FullCache.
-    `suffix`: added to the name of a column of the table that `df` has, too.
+    `table`: a SqliteTable, a PostgresTable, a FunctionTable, or another LookupTable. It is asked for its columns here
+        and now. It travels to the workers pickled, with its password, unless its conninfo is a function.
+    `cache`, `suffix`: as of LookupFunction.
     `ordered`: keep the order of the rows, so that one slow answer holds up those behind it.
-    `max_batch_size`, `linger_ms`: the keys of up to so many rows are looked up together, when there are so many, or the
-        first has waited for so long. While all connections are busy, more than that come together.
-    `concurrency`: such batches of a task at a time.
-    `max_retries`, `retry_delay_s`: a question to a database that is away is asked again so often, after the delay,
+    `max_retries`, `retry_delay_s`: how often a question to a database that is away is asked again, after the delay,
         then after twice that, and so on, within `timeout`. `retry` is for the errors of a user's function.
-    `metrics`: an Observation, or a name for streams; counts rows and their calls, those that a cache answers, too.
-    The other options are those of `ordered_wait`.
+    `metrics`: as of `ordered_wait`; counts rows and their calls, including those that a cache answers.
+    The other options are those of `pipeline.streaming.AsyncOptions`: the keys of a batch are looked up together, and
+    while all connections are busy, more than `max_batch_size` of them.
 
     Raises:
         LookupTableError: a column, a type or an option does not fit. TableUnavailableError: the table cannot be asked.
@@ -79,8 +75,8 @@ def lookup_join(
         max_retries=max_retries,
         retry_delay_s=retry_delay_s,
     )
-    types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
-    check_key_types(table.name, function.schema, function.input_keys, [types[name] for name in function.input_keys])
+    key_types = [df.schema[name].dataType.simpleString() for name in function.input_keys]
+    check_key_types(table.name, function.schema, function.input_keys, key_types)
     return (ordered_wait if ordered else unordered_wait)(
         df,
         function,
