@@ -189,14 +189,9 @@ class _Table:
         self._factory = bare.install_topology()
 
     def machine_in(self, state: str) -> StateMachine[Any, Any] | None:
-        """A new machine; None: the table has no such state."""
+        """A new machine; None: the machine has no such state."""
         member = self.states.get(state)
-        if member is None:
-            return None
-        try:
-            return self._factory.make(None, member)
-        except ValueError:  # the Enum has it, the table has not
-            return None
+        return None if member is None else self._factory.make(None, member)
 
 
 class _Course:

@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from html import escape
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
 import plotly.graph_objects as go
-from markupsafe import Markup
 
 from pipeline.spark.report.page.formats import count, duration
+from pipeline.spark.report.page.page_views import Figure, Section, TableColumn, TableView, cells, plot
 from pipeline.spark.report.page.template import render
+from pipeline.spark.report.plots.plot_style import AMBER, BLUE, GREEN, PALE, RED, label, name_rows, style
 from pipeline.sweep.table import ComparedColumn, Row, best_numbers, cell_text, percent, settings_text, shown_columns
 
 DRAWN: Final = 60
 """Combinations in each plot at most; the table has all."""
 
-_TEXT, _GRID, _BLUE, _AMBER, _RED, _GREEN = "#1f2933", "#e4e7eb", "#2f6fab", "#d08a1d", "#c0392b", "#2e8b57"
 _FLOOR_S = 0.1
 _TICKS_S = (_FLOOR_S, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 10 * 86400.0, 100 * 86400.0)
-_WAITS = (("wait_p50_s", "median", _BLUE), ("wait_p95_s", "95 %", _AMBER), ("wait_max_s", "longest", _RED))
-_SHARES = (("memory_used", "memory", _BLUE), ("vcores_used", "cores", _AMBER), ("gpus_used", "GPUs", _GREEN))
-
-
-class _Figure(NamedTuple):
-    name: str
-    value: str
-    detail: str
-    mood: str = ""
-
-
-class _Plot(NamedTuple):
-    title: str
-    text: str
-    drawing: Markup | None
-
-
-class _Heading(NamedTuple):
-    title: str
-    is_number: bool
-
-
-class _Cell(NamedTuple):
-    text: str
-    key: str
-    """By which it is sorted; empty: it comes last."""
-    style: str
+_WAITS = (("wait_p50_s", "median", BLUE), ("wait_p95_s", "95 %", AMBER), ("wait_max_s", "longest", RED))
+_SHARES = (("memory_used", "memory", BLUE), ("vcores_used", "cores", AMBER), ("gpus_used", "GPUs", GREEN))
+_ABOUT_ALL = (
+    "A click on a heading sorts. The best of a column is green. Waits are from an application's submission to its "
+    "first container; applications that were never placed have none, and are counted. Utilisation is the mean over the "
+    "makespan."
+)
 
 
 def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
@@ -57,25 +36,23 @@ def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
     ran = [row for row in rows if row["error"] is None]
     cut = f" The first {DRAWN} combinations." if len(ran) > DRAWN else ""
     drawn = ran[:DRAWN]
+    plots = [
+        plot("Waiting time", f"From submission to the first container.{cut}", _waiting(drawn), wide=True),
+        plot("Makespan", f"From the first submission to the last end.{cut}", _makespan(drawn), wide=True),
+        plot("Utilisation", f"Mean share in use over the makespan.{cut}", _utilisation(drawn), wide=True),
+    ]
     return render(
-        __package__,
-        "sweep.html",
         title="What-if sweep",
         subtitle=f"Workload {workload}: {count(len(rows))} combinations of settings, each replayed in virtual time.",
         figures=_headlines(rows, ran),
-        plots=[
-            _plot("waiting", "Waiting time", f"From submission to the first container.{cut}", _waiting(drawn)),
-            _plot("makespan", "Makespan", f"From the first submission to the last end.{cut}", _makespan(drawn)),
-            _plot("utilisation", "Utilisation", f"Mean share in use over the makespan.{cut}", _utilisation(drawn)),
-        ],
-        **_table(rows, ran),
+        sections=[Section("comparison", "Comparison", plots, tables=[_table(rows, ran)])],
     )
 
 
 # -- figures and table ----------------------------------------------------------------------------------------------
 
 
-def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[_Figure]:
+def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[Figure]:
     figures = [
         _best("Shortest mean wait", ran, "wait_mean_s", -1, duration),
         _best("Shortest makespan", ran, "makespan_s", -1, duration),
@@ -83,44 +60,48 @@ def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[_Figure]:
     ]
     failed = len(rows) - len(ran)
     if failed:
-        figures.append(_Figure("Failed combinations", count(failed), f"of {count(len(rows))}", "bad"))
+        figures.append(Figure("Failed combinations", count(failed), f"of {count(len(rows))}", "bad"))
     return figures
 
 
-def _best(name: str, rows: Sequence[Row], key: str, sign: int, show: Any) -> _Figure:
+def _best(name: str, rows: Sequence[Row], key: str, sign: int, show: Any) -> Figure:
     values = [row[key] for row in rows if row[key] is not None]
     if not values:
-        return _Figure(name, "\N{EN DASH}", "no combination has one")
+        return Figure(name, "\N{EN DASH}", "no combination has one")
     best = max(values, key=lambda value: sign * value)
     first, *others = [row for row in rows if row[key] == best]
     more = f", and {count(len(others))} more" if others else ""
-    return _Figure(name, show(best), settings_text(first) + more)
+    return Figure(name, show(best), settings_text(first) + more)
 
 
-def _table(rows: Sequence[Row], ran: Sequence[Row]) -> Mapping[str, Any]:
-    columns = shown_columns(ran, duration)
-    best = {column.key: best_numbers(column, ran) for column in columns}
-    keys = list(rows[0]["settings"]) if rows else []
-    has_errors = len(ran) < len(rows)
-    headings = [
-        _Heading("#", True),
-        *(_Heading(key, False) for key in keys),
-        *(_Heading(column.title, True) for column in columns),
-        *([_Heading("Error", False)] if has_errors else []),
+def _table(rows: Sequence[Row], ran: Sequence[Row]) -> TableView:
+    columns = [
+        TableColumn("#", lambda row: str(row["number"]), lambda row: row["number"]),
+        *(_setting(key) for key in (rows[0]["settings"] if rows else ())),
+        *(_figure(column, best_numbers(column, ran)) for column in shown_columns(ran, duration)),
     ]
-    cells = []
-    for row in rows:
-        settings = [_Cell(row["settings"][key], row["settings"][key], "") for key in keys]
-        figures = [_figure_cell(column, row, row["number"] in best[column.key]) for column in columns]
-        error = [_Cell(row["error"] or "", row["error"] or "", "bad")] if has_errors else []
-        cells.append([_Cell(str(row["number"]), str(row["number"]), "number"), *settings, *figures, *error])
-    return {"columns": headings, "rows": cells}
+    if len(ran) < len(rows):
+        columns.append(
+            TableColumn(
+                "Error", lambda row: row["error"] or "", lambda row: row["error"], False, lambda row: bool(row["error"])
+            )
+        )
+    note = "The same, with more columns: sweep.parquet and sweep.csv."
+    return TableView("combinations", "All combinations", _ABOUT_ALL, columns, cells(columns, rows), note)
 
 
-def _figure_cell(column: ComparedColumn, row: Row, is_best: bool) -> _Cell:
-    value = row[column.key]
-    mood = " best" if is_best else " bad" if column.is_bad and value else ""
-    return _Cell(cell_text(column, row), "" if value is None else repr(value), "number" + mood)
+def _setting(key: str) -> TableColumn:
+    return TableColumn(key, lambda row: row["settings"][key], lambda row: row["settings"][key], is_number=False)
+
+
+def _figure(column: ComparedColumn, best: frozenset[int]) -> TableColumn:
+    return TableColumn(
+        column.title,
+        lambda row: cell_text(column, row),
+        lambda row: row[column.key],
+        is_bad=lambda row: column.is_bad and bool(row[column.key]),
+        is_best=lambda row: row["number"] in best,
+    )
 
 
 # -- plots ------------------------------------------------------------------------------------------------------------
@@ -134,7 +115,7 @@ def _waiting(rows: Sequence[Row]) -> go.Figure | None:
     figure = go.Figure()
     for name, row in zip(names, placed, strict=True):
         ends = [_on_scale(row["wait_p50_s"]), _on_scale(row["wait_max_s"])]
-        line = {"color": "#cbd2d9", "width": 3}
+        line = {"color": PALE, "width": 3}
         figure.add_scatter(x=ends, y=[name, name], mode="lines", line=line, hoverinfo="skip", showlegend=False)
     for key, title, colour in _WAITS:
         figure.add_scatter(
@@ -154,7 +135,7 @@ def _waiting(rows: Sequence[Row]) -> go.Figure | None:
         ticktext=[f"≤ {duration(_FLOOR_S)}", *map(duration, _TICKS_S[1:])],
         minor_showgrid=False,
     )
-    return _styled(figure, names, legend=True)
+    return _styled(figure, placed, legend=True)
 
 
 def _makespan(rows: Sequence[Row]) -> go.Figure | None:
@@ -172,14 +153,15 @@ def _makespan(rows: Sequence[Row]) -> go.Figure | None:
             x=[row["makespan_s"] / unit_s for row in ended],
             y=names,
             orientation="h",
-            marker_color=_BLUE,
+            marker_color=BLUE,
             text=texts,
-            textposition="auto",
+            textposition="outside",
+            cliponaxis=False,
             hovertemplate="%{y}: %{text}<extra></extra>",
         )
     )
     figure.update_xaxes(title_text=unit, rangemode="tozero")
-    return _styled(figure, names)
+    return _styled(figure, ended)
 
 
 def _utilisation(rows: Sequence[Row]) -> go.Figure | None:
@@ -198,53 +180,20 @@ def _utilisation(rows: Sequence[Row]) -> go.Figure | None:
             customdata=["" if row[key] is None else percent(row[key]) for row in rows],
             hovertemplate="%{y}: " + title + " %{customdata}<extra></extra>",
         )
-    figure.update_layout(barmode="group")
+    figure.update_layout(barmode="group", legend_traceorder="reversed")
     figure.update_xaxes(title_text="% of the cluster", rangemode="tozero")
-    return _styled(figure, names, legend=True, reverses=True, row_px=18 + 12 * len(kinds))
+    return _styled(figure, rows, legend=True, row_px=18 + 12 * len(kinds))
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    return [escape(settings_text(row)) for row in rows]  # Plotly reads labels as markup
+    return [label(settings_text(row)) for row in rows]
 
 
 def _on_scale(seconds: float) -> float:
     return max(seconds, _FLOOR_S)  # a logarithmic scale has no place for no wait
 
 
-def _styled(
-    figure: go.Figure, names: Sequence[str], *, legend: bool = False, reverses: bool = False, row_px: int = 30
-) -> go.Figure:
-    figure.update_layout(
-        template="plotly_white",
-        height=90 + row_px * max(len(names), 2) + (30 if legend else 0),
-        margin={"l": 8, "r": 16, "t": 12, "b": 8},
-        font={"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": _TEXT},
-        showlegend=legend,
-        legend={
-            "orientation": "h",
-            "yanchor": "bottom",
-            "y": 1.0,
-            "x": 0,
-            "traceorder": "reversed" if reverses else "normal",
-        },
-        bargap=0.3,
-        hoverlabel={"align": "left"},
-    )
-    figure.update_xaxes(automargin=True, gridcolor=_GRID, zerolinecolor=_GRID)
-    # The first combination at the top. A category, as a name that looks like a number would be put on a scale.
-    figure.update_yaxes(
-        type="category", categoryorder="array", categoryarray=names[::-1], automargin=True, ticklabelstandoff=6
-    )
-    return figure
-
-
-def _plot(anchor: str, title: str, text: str, figure: go.Figure | None) -> _Plot:
-    if figure is None:
-        return _Plot(title, text, None)
-    drawing = figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=f"plot-{anchor}",  # or it gets a random one, and no two pages of a sweep are the same
-        config={"responsive": True, "displaylogo": False, "displayModeBar": False},
-    )
-    return _Plot(title, text, Markup(drawing))
+def _styled(figure: go.Figure, rows: Sequence[Row], *, legend: bool = False, row_px: int = 30) -> go.Figure:
+    styled = style(figure, len(rows), legend, row_px)
+    name_rows(styled, [settings_text(row) for row in rows])
+    return styled

@@ -1,8 +1,4 @@
-"""The report's page: one HTML document that holds all it shows, and needs no network.
-
-A content security policy tells the browser so: it runs two scripts, known by their hashes, Plotly's and the page's
-own, and loads nothing. No name from a journal can become a script, even if it became markup.
-"""
+"""The report's page: what its head says, and its sections."""
 
 from __future__ import annotations
 
@@ -21,14 +17,13 @@ def render_page(data: PageData, figures: Sequence[Figure]) -> str:
     """The page as text, to be written in UTF-8. The same data give the same page."""
     damage = [Figure("Damage", count(len(data.damage)), "passed over in the journal", "bad")] if data.damage else []
     return render(
-        __package__,
-        "report.html",
         title="Resource manager report",
         subtitle=_subtitle(data),
         figures=[*damage, *figures],
         damage=data.damage[:DAMAGE_SHOWN],
         damage_left_out=count(len(data.damage) - DAMAGE_SHOWN) if len(data.damage) > DAMAGE_SHOWN else "",
         sections=sections_of(data),
+        why_empty="the journal has no such rows",
     )
 
 

@@ -39,6 +39,7 @@ class TableColumn(NamedTuple):
     value: Callable[[Row], Any]
     is_number: bool = True
     is_bad: Test = lambda row: False
+    is_best: Test = lambda row: False
 
 
 class Cell(NamedTuple):
@@ -94,17 +95,21 @@ def plot(title: str, text: str, figure: go.Figure | None, wide: bool = False) ->
 
 def table(title: str, text: str, columns: Sequence[TableColumn], rows: Sequence[Row], name: str) -> TableView:
     """The table for the template, with as many of its rows as are shown. `name`: of the Parquet table."""
-    cells = [[_cell(column, row) for column in columns] for row in rows[:ROWS_SHOWN]]
     cut = f"The first {ROWS_SHOWN} rows. " if len(rows) > ROWS_SHOWN else ""
-    return TableView(anchor("table", name), title, text, columns, cells, f"{cut}All rows: tables/{name} (Parquet).")
+    note = f"{cut}All rows: tables/{name} (Parquet)."
+    return TableView(anchor("table", name), title, text, columns, cells(columns, rows[:ROWS_SHOWN]), note)
+
+
+def cells(columns: Sequence[TableColumn], rows: Sequence[Row]) -> list[list[Cell]]:
+    """The rows as they are shown."""
+    return [[_cell(column, row) for column in columns] for row in rows]
 
 
 def _cell(column: TableColumn, row: Row) -> Cell:
-    styles = ["number"] if column.is_number else []
-    if column.is_bad(row):
-        styles.append("bad")
+    named = {"number": column.is_number, "bad": column.is_bad(row), "best": column.is_best(row)}
     value = column.value(row)
-    return Cell(column.text(row), " ".join(styles), "" if value is None else str(value))
+    styles = " ".join(name for name, holds in named.items() if holds)
+    return Cell(column.text(row), styles, "" if value is None else str(value))
 
 
 def anchor(*words: str) -> str:

@@ -1,3 +1,14 @@
+"use strict";
+
+const settings = { responsive: true, displaylogo: false, displayModeBar: false };
+const drawn = [];
+for (const source of document.querySelectorAll("script.drawing")) {
+  const figure = JSON.parse(source.textContent);
+  drawn.push(Plotly.newPlot(source.previousElementSibling, figure.data, figure.layout, settings));
+}
+// Nothing waits for the plots but who wants to look at the whole page.
+Promise.all(drawn).then(() => { document.documentElement.dataset.drawn = drawn.length; });
+
 // A print has another width than the window: the plots are drawn anew for it, and back afterwards.
 const plots = () => document.querySelectorAll(".js-plotly-plot");
 window.addEventListener("beforeprint", () => plots().forEach((plot) => Plotly.relayout(plot, { width: 960 })));
