@@ -41,7 +41,7 @@ def main() -> NoReturn:
     # A callback makes this a group even if only one command is installed.
     @app.callback()
     def options(
-        wants_version: bool = typer.Option(
+        _version: bool = typer.Option(
             False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ) -> None: ...
