@@ -77,7 +77,13 @@ def test_a_packed_log_is_unpacked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"no gzip", gzip.compress(b"x" * 1000)[:-9], gzip.compress(b"x" * 1000)[:12] + b"?"]
+    "content",
+    [b"no gzip", gzip.compress(b"x" * 1000)[:-9], gzip.compress(b"x" * 1000)[:12] + b"?"],
+    ids=[
+        "not packed",
+        "cut off",
+        "damaged",
+    ],  # the bytes hold a time: workers that share the suite would name them apart
 )
 def test_a_file_that_is_not_packed_as_it_says_is_an_error_with_its_name(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "a.log.gz"
