@@ -244,7 +244,7 @@ def encode_rows(
         for column in table.stored:
             payload.add_column(column, table.stored_name(column), columns[column.name], first_seq)
         times.extend(_earliest_and_latest(table, columns, virtual))
-        done += [seq for seq in columns.get(_ACCEPTED, ()) if seq > 0]
+        done += [seq for seq in filter(None, columns.get(_ACCEPTED, ())) if seq > 0]
     if settled:
         payload.add(_SETTLED, array("q", settled))
     span = (min(times), max(times)) if times else (0, 0)
@@ -253,10 +253,10 @@ def encode_rows(
 
 def _earliest_and_latest(table: Table, columns: Mapping[str, Sequence[int]], virtual: bool) -> tuple[int, int]:
     at = columns[table.time]
-    moved = [column for column in table.columns if column.span and not virtual]
-    times: list[Sequence[int]] = [_moved(column, at, columns[column.span]) for column in moved]
-    times = times or [at]
-    return min(map(min, times)), max(map(max, times))
+    spans = [] if virtual else [(column.encoding, columns[column.span]) for column in table.columns if column.span]
+    earliest = [min(map(sub, at, span)) for encoding, span in spans if encoding == "before"] or [min(at)]
+    latest = [max(map(add, at, span)) for encoding, span in spans if encoding == "after"] or [max(at)]
+    return min(earliest), max(latest)
 
 
 def _smallest(numbers: Iterable[int]) -> array[int]:
