@@ -23,7 +23,7 @@ class Keeper:
     """
 
     def __init__(self, segment_log: SegmentLog, on_flush_due: Callable[[], None]) -> None:
-        self._log = segment_log
+        self._log = segment_log  # read only, as the one below
         self._on_flush_due = on_flush_due
         self._flush_by_s = math.inf  # of monotonic: when to call on_flush_due; guarded by the lock of log.changed
         self._thread: threading.Thread | None = None  # made under the lock of log.changed

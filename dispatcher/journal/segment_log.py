@@ -44,12 +44,12 @@ class SegmentLog:
     """
 
     def __init__(self, path: Path, config: JournalConfig, on_failure: Callable[[JournalError], None]) -> None:
-        self.path = path
+        self.path = path  # read only, as the three below
         self.config = config
         self._on_failure = on_failure
         self._syncs = config.durability != "none"
-        self._sync_lock = threading.Lock()
-        self._file_lock = threading.Lock()
+        self._sync_lock = threading.Lock()  # before _file_lock
+        self._file_lock = threading.Lock()  # leaf lock
         self.changed = threading.Condition(self._file_lock)
         """Notified when the log has ended. Its lock is held only for moments."""
         self.failure: JournalError | None = None  # written under _file_lock

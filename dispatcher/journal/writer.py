@@ -49,9 +49,9 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
-        self.path = Path(path)
+        self.path = Path(path)  # read only, as the two below
         self.config = config or JournalConfig()
-        self._commits = self.config.durability == "sync"  # what is appended is waited for
+        self._commits = self.config.durability == "sync"  # an append waits for the disk
         self.rows: list[Row] = []  # events since the last flush; handler thread
         self._transitions: list[Row] = []  # since the last flush; handler thread
         self._kinds: list[Kind] = []  # handler thread, as the three below
@@ -63,6 +63,7 @@ class JournalWriter:
         self._on_failure: Callable[[JournalError], Any] = _ignore
         self._on_flush_due: Callable[[], Any] = _ignore
         self._settled: deque[int] = deque()  # will never be handled; any thread appends, the handler thread takes
+        # Any thread; each says itself what guards it.
         self._log = SegmentLog(self.path, self.config, lambda error: self._on_failure(error))
         self._keeper = Keeper(self._log, lambda: self._on_flush_due())
         recovered = self._log.recovered

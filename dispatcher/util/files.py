@@ -47,7 +47,9 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o644)  # -1: released
+        self._file = os.open(
+            path, os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o644
+        )  # -1: released; for one thread at a time
         try:
             if fcntl is not None:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

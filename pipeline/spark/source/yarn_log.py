@@ -20,6 +20,7 @@ from pipeline.yarnlog.rows import Row
 from pipeline.yarnlog.summary import TRANSITION_KINDS
 from statemachines.registry import FACTORIES
 
+_OF_RECORDS = ("kind", "file", "level", "thread", "logger", "text", "line", "line_count")
 _FILES = "file_number int, file string"
 _DECLARED = "machine string, from_state string, event_type string, to_state string"
 
@@ -49,7 +50,7 @@ class YarnLogTables:
         one time is enqueued_at, started_at and finished_at. outcome is failed where a machine refused the event or
         an audit line says that something was not granted; error says why. text has all lines of the record.
         """
-        more = ["kind", "file", "level", "thread", "logger", "text", "line", "line_count"]
+        more = [name for name in _OF_RECORDS if name not in EVENTS.names]
         return self.records.select(*_of_table(EVENTS), *more)
 
     @property

@@ -77,20 +77,22 @@ class JournalBuilder:
     ) -> None:
         """Add an event. `columns`: payload as a dict, and any other column of the table."""
         payload = columns.pop("payload", None)
-        row: dict[str, Any] = {
-            "seq": seq,
-            "kind": (columns.pop("dispatcher", "rm"), event_class, event_type, columns.pop("outcome", "handled")),
-            "entity": entity,
-            "payload": None if payload is None else json.dumps(payload),
-            "started_at": at * SECOND,
-            "error": None,
-            "accepted_seq": None,
-            "redelivered": False,
-        } | columns
-        started_at = row["started_at"]
-        row = {"enqueued_at": started_at, "finished_at": started_at} | row
-        waited, took = started_at - row["enqueued_at"], row["finished_at"] - started_at
-        row = {"queue_ns": waited, "handling_ns": took} | row
+        row: dict[str, Any] = (
+            dict.fromkeys(EVENTS.row_fields)
+            | {
+                "seq": seq,
+                "kind": (columns.pop("dispatcher", "rm"), event_class, event_type, columns.pop("outcome", "handled")),
+                "entity": entity,
+                "payload": None if payload is None else json.dumps(payload),
+                "started_at": at * SECOND,
+                "redelivered": False,
+                "enqueued_at": at * SECOND,
+                "finished_at": at * SECOND,
+            }
+            | columns
+        )
+        waited, took = row["started_at"] - row["enqueued_at"], row["finished_at"] - row["started_at"]
+        row |= {"queue_ns": columns.get("queue_ns", waited), "handling_ns": columns.get("handling_ns", took)}
         if not _is_virtual(row) and (row["queue_ns"], row["handling_ns"]) != (waited, took):
             raise ValueError("a journal in real time has enqueued_at and finished_at that follow from the durations")
         self._events.append(row)
