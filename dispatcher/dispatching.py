@@ -318,9 +318,8 @@ class BatchDispatching:
                 except Exception as unreadable:  # of a property, or a __str__: the event still counts
                     entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
                 redelivered = 0 < accepted_seq <= self.redelivered_upto
-                rows.append(
-                    (kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered)
-                )  # an EventRow
+                # An EventRow, as a plain tuple.
+                rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
                 if finished_ns >= flush_due_ns:
                     journal.flush()
                     flush_due_ns = journal.flush_due_ns

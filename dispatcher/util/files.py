@@ -47,9 +47,8 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(
-            path, os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o644
-        )  # -1: released; for one thread at a time
+        # The descriptor, which no child process inherits; -1: released. For one thread at a time.
+        self._file = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             if fcntl is not None:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
