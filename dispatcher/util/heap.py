@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -103,14 +104,13 @@ class TimedHeap(Generic[T]):
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, T, Stoppable]] = []
-        self._order = 0  # of the last item: items are not compared
+        self._order = itertools.count()  # items are not compared
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def push(self, time: int, item: T, owner: Stoppable) -> None:
-        self._order += 1
-        heapq.heappush(self._entries, (time, self._order, item, owner))
+        heapq.heappush(self._entries, (time, next(self._order), item, owner))
 
     def next_time(self) -> int | None:
         """The time of the first item whose owner has not been stopped; None: there is none."""

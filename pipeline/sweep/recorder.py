@@ -1,4 +1,4 @@
-"""What a run is judged by, noted while it goes on: nothing is kept of what has ended but sums, and one number each."""
+"""What a run is judged by, noted while it goes on. Of what has ended it keeps sums, and one wait per application."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from enum import Enum
 from typing import Any
 
 from statemachines.recorder import TransitionRecorder
-from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
+from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES
+from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.resource import Resource
 
 _APPLICATION_ENDS = frozenset(state.name for state in FINAL_STATES)
-_CONTAINER_ENDS = frozenset({"COMPLETED", "EXPIRED", "RELEASED", "KILLED"})
+_CONTAINER_ENDS = frozenset(state.name for state in CONTAINER_FINAL_STATES)
 
 
 class RunRecorder(TransitionRecorder):

@@ -168,8 +168,8 @@ class ResourceManager(CompositeService):
         """Start and stop masters through `node_managers` from now on. Handler thread, or before the start."""
         self.node_managers = node_managers
         self._launcher.connect(node_managers)
-        if self._virtual_time is not None:
-            self._virtual_time.follow(node_managers)
+        if self._virtual_time is not None and node_managers.deadlines is not None:
+            self._virtual_time.follow(node_managers.deadlines)
 
     def bring(self, newcomer: SupportsJoin[T_co]) -> T_co:
         """Have a workload, or anything like it, join; returns what its `join` returns. Any thread."""
@@ -257,8 +257,8 @@ class ResourceManager(CompositeService):
             self.clients.stop()
 
     def _look(self) -> None:
-        if self.node_managers is not None:
-            self.node_managers.expire_due()
+        if self.node_managers is not None and self.node_managers.deadlines is not None:
+            self.node_managers.deadlines.expire_due()
         for each in self._monitors:
             each.expire_due()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.util.heap import Stoppable, TimedHeap
+from dispatcher.util.heap import TimedHeap
 
 
 class Errand:
@@ -21,28 +21,25 @@ class Errand:
         self.stopped = False
 
 
-class Agenda:
+class Agenda(TimedHeap[Callable[[Any], None]]):
     """Calls to be made at their times; those of the same time in the order in which they were entered.
 
     An entry is not taken back: it is skipped if its actor has been stopped meanwhile.
     """
 
+    __slots__ = ("_now_ms",)
+
     def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__()
         self._now_ms = now_ms
-        self._calls: TimedHeap[Callable[[Any], None]] = TimedHeap()
 
-    def at(self, time_ms: int, action: Callable[[Any], None], actor: Stoppable) -> None:
-        """Have `action(actor)` called at `time_ms`; a time that is over is now, once what is under way is done."""
-        self._calls.push(time_ms, action, actor)
+    at = TimedHeap.push
+    """`at(time_ms, action, actor)`: have `action(actor)` called; a time that is over is now."""
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def next_deadline_ms(self) -> int | None:
-        return self._calls.next_time()
+    next_deadline_ms = TimedHeap.next_time
 
     def expire_due(self) -> None:
         """Make all calls whose time has come, with those that they enter for now."""
-        pop_due, now_ms = self._calls.pop_due, self._now_ms()
-        while (entry := pop_due(now_ms)) is not None:
+        now_ms = self._now_ms()
+        while (entry := self.pop_due(now_ms)) is not None:
             entry[2](entry[3])

@@ -37,7 +37,7 @@ from statemachines.simulation.specs import ApplicationSpec, Outcome
 EXIT_FAILURE = 1
 _PHASES = 10
 """Heartbeats come at so many times of an interval."""
-_EMPTYING = frozenset({"GRACEFUL_DECOMMISSION", "CLEANUP_APP"})
+_MAY_LEAVE = frozenset({"GRACEFUL_DECOMMISSION", "CLEANUP_APP"})
 _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FINISHED"})
 """Names: the hash of a string is at hand, that of an Enum member is computed in Python each time."""
 
@@ -113,11 +113,9 @@ class SimulatedCluster(NodeManagers):
             raise TypeError(f"{manager.name} has {cluster!r}; simulated nodes need a SimulatedCluster, or none yet")
         return cluster
 
-    def next_deadline_ms(self) -> int | None:
-        return self.agenda.next_deadline_ms()
-
-    def expire_due(self) -> None:
-        self.agenda.expire_due()
+    @property
+    def deadlines(self) -> Agenda:
+        return self.agenda
 
     # -- node managers ----------------------------------------------------------------------------------------------
 
@@ -192,7 +190,7 @@ class SimulatedCluster(NodeManagers):
         return time_ms + (phase - time_ms) % self._interval_ms if self._interval_ms else time_ms
 
     def phase_of(self, time_ms: int) -> int:
-        """The phase of who begins to report at that time."""
+        """The phase of a daemon that begins to report at that time."""
         return time_ms * _PHASES // self._interval_ms * self._interval_ms // _PHASES if self._interval_ms else 0
 
     def _report(self, errand: Errand) -> None:
@@ -235,8 +233,8 @@ class SimulatedCluster(NodeManagers):
             return
         if event.type is RMNodeEventType.CLEANUP_CONTAINER:
             self.stop_container(event.about)
-        elif event.type._name_ in _EMPTYING:
-            # A node that is being emptied is waited for: its next report says that it has been.
+        elif event.type._name_ in _MAY_LEAVE:
+            # A DECOMMISSIONING node leaves with the report that finds it without applications.
             node, rmnode = self._nodes.get(event.entity), self._context.nodes.get(event.entity)
             if node is not None and rmnode is not None and rmnode.state is RMNodeState.DECOMMISSIONING:
                 self._report_at(node, self.next_heartbeat_ms(node.phase))
@@ -348,7 +346,7 @@ class SimulatedMaster:
         try:
             self._cluster.masters.register_application_master(self._attempt)
         except (UnknownAttemptError, InvalidApplicationMasterRequestError):
-            return  # as above, or somebody else has registered in its name
+            return  # as above, or another has registered in its name
 
     def _ask(self, _: SimulatedMaster) -> None:
         """Ask for all containers whose time has come, and come back when the next one's does."""

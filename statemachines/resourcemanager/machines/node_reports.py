@@ -12,11 +12,9 @@ from statemachines.resourcemanager.events.rmnode import RMNodeStatusEvent
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.ids import application_of, attempt_of
 from statemachines.resourcemanager.machines.rmnode import Finished, Launched, Report, RMNode
-from statemachines.resourcemanager.machines.states import RMAppState
+from statemachines.resourcemanager.machines.states import FINAL_STATES
 
 log = logging.getLogger(__name__)
-
-_ENDED = frozenset({RMAppState.FINISHED, RMAppState.FAILED, RMAppState.KILLED})
 
 
 def take_report(node: RMNode, event: RMNodeStatusEvent) -> None:
@@ -73,7 +71,7 @@ def app_on_node(node: RMNode, app_id: str) -> None:
     """An application has containers here; one that is not known, or has ended, is to be cleaned up."""
     app = node.context.apps.get(app_id)
     # One that has ended may be forgotten before it hears of this node: nobody would clean up here.
-    if app is not None and app.state not in _ENDED:
+    if app is not None and app.state not in FINAL_STATES:
         node.running_apps.add(app_id)
         node.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, app_id, node=node.entity))
     else:

@@ -33,7 +33,7 @@ from statemachines.resourcemanager.events.services import (
     RMStateStoreEventType,
 )
 from statemachines.resourcemanager.machines.rmappattempt import AttemptContext, RMAppAttempt
-from statemachines.resourcemanager.machines.states import RMAppState
+from statemachines.resourcemanager.machines.states import FINAL_STATES, RMAppState
 from statemachines.resourcemanager.services.liveliness import DeadlineMonitor
 from statemachines.resourcemanager.statestore.records import ApplicationStateData, RecoveredApplication
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -42,7 +42,6 @@ __all__ = ["FINAL_STATES", "RMApp", "RMAppState"]
 
 Hook = Callable[["RMApp", Any], Any]
 S = RMAppState
-FINAL_STATES = frozenset({S.FINISHED, S.FAILED, S.KILLED})
 _NOT_ITS_OWN_FAULT = frozenset({EXIT_PREEMPTED, EXIT_ABORTED, EXIT_DISKS_FAILED, EXIT_KILLED_BY_RESOURCEMANAGER})
 _FINAL_STATUS = {
     S.FINISHING: FinalApplicationStatus.SUCCEEDED,

@@ -27,6 +27,12 @@ class RMContainerState(Enum):
     KILLED = auto()
 
 
+CONTAINER_FINAL_STATES = frozenset(
+    {RMContainerState.COMPLETED, RMContainerState.EXPIRED, RMContainerState.RELEASED, RMContainerState.KILLED}
+)
+"""States in which a container has ended."""
+
+
 class UsageAccount(Protocol):
     """What keeps the usage of containers that have ended: their attempt."""
 

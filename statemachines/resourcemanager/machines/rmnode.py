@@ -1,4 +1,4 @@
-"""One node, after YARN's RMNodeImpl: it registers, reports, falls ill, is emptied and leaves.
+"""One node, after YARN's RMNodeImpl: it registers, reports, becomes unhealthy, is decommissioned and leaves.
 
 Nothing is sent to a node: what it is to do waits in lists until the answer to its next heartbeat takes them. A node
 that has left is kept among the inactive ones; if it comes back, a new RMNode takes its place.
@@ -89,8 +89,8 @@ class RMNode(Entity):
         super().__init__(context, node_id(spec.host, spec.port))
         self.spec = spec
         self.capacity = spec.capacity  # now; may have been changed since it registered
-        self.original_capacity: Resource | None = None  # while it is being emptied: what it gets back
-        self.decommission_timeout_s: int | None = None  # of its emptying; None: as long as it takes
+        self.original_capacity: Resource | None = None  # while DECOMMISSIONING: what RECOMMISSION restores
+        self.decommission_timeout_s: int | None = None  # of its graceful decommissioning; None: no timeout
         self.health = True  # as it last said
         self.in_scheduler = False  # whether the scheduler has been told of it
         self.containers: set[str] = set()  # those that the node has said to run

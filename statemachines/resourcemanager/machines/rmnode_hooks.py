@@ -49,7 +49,7 @@ def _drop_news(node: RMNode) -> None:
 
 def _become_unusable(node: RMNode) -> None:
     _drop_news(node)
-    if node.in_scheduler:  # not if it has just registered, nor if it was ill before
+    if node.in_scheduler:  # not if it has just registered, nor if it was unhealthy before
         node.in_scheduler = False
         node.context.post(SchedulerEvent(SchedulerEventType.NODE_REMOVED, node.entity))
     _tell_lists(node, NodesListManagerEventType.NODE_UNUSABLE)
@@ -90,7 +90,7 @@ def start(node: RMNode, event: RMNodeStartedEvent) -> RMNodeState:
         node.containers.update(running)
         _become_usable(node, event.containers)
         return S.RUNNING
-    # The containers of a node that was given up have ended for the scheduler, and a node that is ill gets none: what
+    # The containers of a node that was given up have ended for the scheduler, and an unhealthy node gets none: what
     # still runs there runs for nobody.
     node.to_clean.update(running)
     if event.healthy:
@@ -125,7 +125,7 @@ def take_status_unhealthy(node: RMNode, event: RMNodeStatusEvent) -> RMNodeState
     if not event.healthy:
         return S.UNHEALTHY
     node.health = True
-    node.containers.clear()  # one that registered again while it was ill brought some that nobody counts on any more
+    node.containers.clear()  # it may have registered while unhealthy, with containers that have ended here
     _become_usable(node)
     return S.RUNNING
 
@@ -204,7 +204,7 @@ def recommission(node: RMNode, event: RMNodeEvent[None]) -> None:
     if node.in_scheduler:
         node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, node.capacity))
         _tell_lists(node, NodesListManagerEventType.NODE_USABLE)
-    else:  # it was ill when its emptying began; YARN's scheduler would not hear of it again
+    else:  # it was unhealthy when its decommissioning began; YARN's scheduler would not hear of it again
         _become_usable(node)
 
 

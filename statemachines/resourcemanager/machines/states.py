@@ -35,5 +35,7 @@ class RMAppAttemptState(Enum):
     KILLED = auto()
 
 
-END_IS_STORED = frozenset({RMAppState.FINISHING, RMAppState.FINISHED, RMAppState.FAILED, RMAppState.KILLED})
-"""States of an application whose end cannot get lost any more."""
+FINAL_STATES = frozenset({RMAppState.FINISHED, RMAppState.FAILED, RMAppState.KILLED})
+"""States in which an application has ended."""
+END_IS_STORED = FINAL_STATES | {RMAppState.FINISHING}
+"""States of an application whose end cannot get lost."""

@@ -53,7 +53,7 @@ class AdminService(Service):
         self._context.call(refresh)
 
     def recommission(self, hosts: Iterable[str]) -> None:
-        """Let these hosts have nodes again: those that are being emptied stay, others have to register."""
+        """Let these hosts have nodes again: those that are DECOMMISSIONING stay, others have to register."""
         returning = tuple(hosts)
         self._context.call(lambda: self._nodes.readmit(returning))
 

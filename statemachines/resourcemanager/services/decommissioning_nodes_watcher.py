@@ -1,4 +1,4 @@
-"""How long the emptying of a node may take, after YARN's DecommissioningNodesWatcher. Handler thread only."""
+"""How long a graceful decommissioning may take, after YARN's DecommissioningNodesWatcher. Handler thread only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statemachines.resourcemanager.services.liveliness import DeadlineMonitor
 
 
 class DecommissioningNodesWatcher:
-    """Decommissions what is not empty in time. That it is empty, a node finds out with its own report."""
+    """Decommissions nodes whose timeout is over. A node without applications leaves by its own report before that."""
 
     def __init__(self, context: RMContext) -> None:
         self._context = context
@@ -17,7 +17,7 @@ class DecommissioningNodesWatcher:
         self.monitor = DeadlineMonitor("DecommissioningNodesWatcher", context.now_ms, self._expire)
 
     def watch(self, node_id: str, timeout_s: int | None) -> None:
-        """Begin to watch, or change the time, which counts from the beginning. None: as long as it takes."""
+        """Begin to watch, or change the timeout, which counts from the beginning. None: no timeout."""
         began_ms = self._began_ms.setdefault(node_id, self._context.now_ms())
         if timeout_s is None:
             self.monitor.unregister(node_id)
@@ -25,7 +25,7 @@ class DecommissioningNodesWatcher:
             self.monitor.register(node_id, began_ms + timeout_s * 1000)
 
     def unwatch(self, node_id: str) -> None:
-        """It has left, or stays; nothing if it is not watched."""
+        """The node has left, or stays; nothing if it is not watched."""
         if self._began_ms.pop(node_id, None) is not None:
             self.monitor.unregister(node_id)
 

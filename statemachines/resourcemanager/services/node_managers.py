@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Protocol
 
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.services.virtual_time import Deadlines
 
 
 class NodeManagers(Protocol):
-    """What the resource manager needs of the nodes' daemons. They register and report through its tracker.
+    """What the resource manager needs of the nodes' daemons. They register and report through its tracker."""
 
-    Daemons in this process act on the resource manager's clock and handler thread: it treats `next_deadline_ms` and
-    `expire_due` as it treats its own monitors. Others have clocks of their own, and inherit both methods.
-    """
+    @property
+    def deadlines(self) -> Deadlines | None:
+        """What they do by themselves on the resource manager's clock and handler thread, as its own monitors do.
+
+        None, unless overridden: they have clocks of their own.
+        """
+        return None
 
     def start_container(self, container: RMContainer) -> None:
         """Start an acquired container on its node. Raises an Exception if the node cannot.
@@ -22,10 +27,3 @@ class NodeManagers(Protocol):
 
     def stop_container(self, container_id: str) -> None:
         """Stop a container wherever it runs; nothing if it does not run. Threads as for `start_container`."""
-
-    def next_deadline_ms(self) -> int | None:
-        """When they act by themselves next; None: not for the time being."""
-        return None
-
-    def expire_due(self) -> None:
-        """Do all that is due now."""

@@ -13,9 +13,9 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmapp import RMAppNodeUpdateEvent
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
-from statemachines.resourcemanager.machines.rmapp import RMAppState
 from statemachines.resourcemanager.machines.rmnode import UNKNOWN_PORT, RMNode, RMNodeState
 from statemachines.resourcemanager.machines.rmnode_table import FACTORY
+from statemachines.resourcemanager.machines.states import END_IS_STORED
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.services.decommissioning_nodes_watcher import DecommissioningNodesWatcher
@@ -23,7 +23,6 @@ from statemachines.resourcemanager.services.liveliness import DeadlineMonitor
 
 log = logging.getLogger(__name__)
 
-_FINAL_STATE_STORED = (RMAppState.FINISHING, RMAppState.FINISHED, RMAppState.FAILED, RMAppState.KILLED)
 UNTRACKED_KEPT_MS = 60_000
 """So long an inactive node is remembered whose host is on no list any more; YARN's default."""
 
@@ -56,7 +55,7 @@ class NodesListManager:
         return host not in self.excluded and (not self.included or host in self.included)
 
     def may_go_on(self, node: RMNode) -> bool:
-        """Whether an active node may report: one that is being emptied may until it is, though its host is excluded."""
+        """Whether an active node may report: one that is DECOMMISSIONING may, though its host is excluded."""
         return self.is_valid_node(node.spec.host) or node.entity in self.decommissioning_watcher
 
     def is_untracked(self, host: str) -> bool:
@@ -71,7 +70,7 @@ class NodesListManager:
             self._note_whether_untracked(node_id)
         elif type_ is NodesListManagerEventType.NODE_USABLE:
             self.unusable.discard(node_id)
-            # An excluded host's node is about to be emptied: unwatched, it would be told to shut down instead.
+            # An excluded host's node is about to be decommissioned: unwatched, it would be told to shut down instead.
             if node_id.rpartition(":")[0] not in self.excluded:
                 self.decommissioning_watcher.unwatch(node_id)
         else:
@@ -79,7 +78,7 @@ class NodesListManager:
             if node is not None:
                 self.decommissioning_watcher.watch(node_id, node.decommission_timeout_s)
         for app in self._context.apps.values():
-            if app.state not in _FINAL_STATE_STORED:
+            if app.state not in END_IS_STORED:
                 app.handle(RMAppNodeUpdateEvent(app.entity, node_id, type_))
 
     # -- the lists ----------------------------------------------------------------------------------------------------
@@ -88,7 +87,7 @@ class NodesListManager:
         """These hosts may have no nodes from now on: decommission those they have.
 
         `graceful`: not before their applications have ended, or `timeout_s` is over (None: as long as it takes); for a
-        node that is being emptied already, this changes the time.
+        node that is DECOMMISSIONING already, this changes the timeout.
         """
         new = set(hosts)
         self.excluded |= new
@@ -100,12 +99,12 @@ class NodesListManager:
         self._review_inactive()
 
     def readmit(self, hosts: Iterable[str]) -> None:
-        """These hosts are no longer excluded: nodes that are being emptied stay, others may register again."""
+        """These hosts are no longer excluded: nodes that are DECOMMISSIONING stay, others may register again."""
         readmitted = set(hosts)
         self.excluded -= readmitted
         watcher = self.decommissioning_watcher
         for node in self._context.nodes.values():
-            # One that is watched has been told to empty itself, or is about to be.
+            # One that is watched is DECOMMISSIONING, or about to be.
             if node.spec.host in readmitted and (node.entity in watcher or node.state is RMNodeState.DECOMMISSIONING):
                 watcher.unwatch(node.entity)  # at once: its time may be over before the event is handled
                 self._tell(node, RMNodeEventType.RECOMMISSION)

@@ -79,5 +79,5 @@ def test_items_of_a_stopped_owner_are_skipped() -> None:
     stopped.stopped = True
 
     assert heap.next_time() == 2
-    assert heap.pop_due(3) == (2, 2, "2", other)
+    assert heap.pop_due(3) == (2, 1, "2", other)
     assert (heap.pop_due(3), heap.next_time(), len(heap)) == (None, None, 0)
