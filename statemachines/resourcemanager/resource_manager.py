@@ -49,8 +49,8 @@ from statemachines.resourcemanager.services.nodes_list_manager import NodeEventD
 from statemachines.resourcemanager.services.recovery import recover
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
 from statemachines.resourcemanager.services.rm_app_manager import RMAppManager
-from statemachines.resourcemanager.services.virtual_time import VirtualTime
 from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMState, RMStateStore, SqliteRMStateStore
+from statemachines.resourcemanager.virtual_time import VirtualTime
 
 log = logging.getLogger(__name__)
 

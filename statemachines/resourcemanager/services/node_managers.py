@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.services.virtual_time import Deadlines
+from statemachines.resourcemanager.virtual_time import Deadlines
 
 
 class NodeManagers(Protocol):
