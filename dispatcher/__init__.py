@@ -4,7 +4,7 @@ Register handlers for the Enum classes of your events, post events from any thre
 in order. See `AsyncDispatcher`.
 """
 
-from dispatcher.async_dispatcher import AsyncDispatcher, DispatcherEventHandler
+from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, JournalConfig, MetricsConfig, load_config
 from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.errors import (
@@ -20,13 +20,12 @@ from dispatcher.errors import (
     ServiceStateError,
     UnregisteredEventTypeError,
 )
-from dispatcher.event import Event, EventHandler
+from dispatcher.event import DispatcherEventHandler, Event, EventHandler, MultiListenerHandler
 from dispatcher.event_dispatcher import EventDispatcher
 from dispatcher.journal import JournalWriter
 from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, TaskMailbox
 from dispatcher.metrics import MetricsServer, register_metrics
 from dispatcher.multi_dispatcher import MultiDispatcher
-from dispatcher.multi_listener import MultiListenerHandler
 from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
 from dispatcher.signals import run_until_signal
 

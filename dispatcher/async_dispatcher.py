@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -23,21 +22,29 @@ from time import monotonic
 from typing import Any
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.dispatcher_view import DispatcherView
-from dispatcher.dispatching import BatchDispatching, frame_of
-from dispatcher.errors import EventNotDeclaredError, ForkedProcessError, JournalError, MailboxStateError
-from dispatcher.event import Handler
+from dispatcher.dispatching.batches import BatchDispatching
+from dispatcher.dispatching.draining import Drain
+from dispatcher.dispatching.error_policy import ErrorPolicy
+from dispatcher.dispatching.progress import Progress
+from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
+from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.format.event_codec import EventCodec
-from dispatcher.journal.writer import NOT_LOGGED, JournalWriter
+from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
-from dispatcher.mailbox.processor import MailboxController, MailboxProcessor
+from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
 from dispatcher.mailbox.timers import ProcessingTimeService
 from dispatcher.monitor import HandlerWatch, QueueSizeLog, describe_stack, look_every_ms, shared_time_service
-from dispatcher.queue.event_queue import ABANDONED, DRAINING, FORKED, STOPPED, EventQueue, KeyOf
-from dispatcher.routes import OnError, Route, RoutingTable
+from dispatcher.queue.coalescing import KeyOf
+from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.state import ABANDONED, DRAINING, FORKED
+from dispatcher.queue.write_ahead import WriteAhead
+from dispatcher.routes import OnError, RoutingTable
+from dispatcher.service import Service
 from dispatcher.signals import run_until_signal
+from dispatcher.stats import DispatcherStats, stat, take_stats
+from dispatcher.util.histogram import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -45,21 +52,7 @@ _ABORT_GRACE_S = 0.5
 """How long stop() still waits, once the drain timeout has passed, for a handler that is about to return."""
 
 
-class DispatcherEventHandler:
-    """Where producers post. Bind `handle` once, call it often; any thread may."""
-
-    __slots__ = ("handle",)
-
-    def __init__(self, handle: Callable[[Any], bool]) -> None:
-        self.handle = handle
-        """`handle(event) -> bool`: True if the event was accepted, so that it is handled, or counted as discarded;
-        False if it was refused: the queue is full, or the dispatcher drains or has stopped."""
-
-    def __call__(self, event: Any) -> bool:
-        return self.handle(event)
-
-
-class AsyncDispatcher(DispatcherView):
+class AsyncDispatcher(Service):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` is called on the handler thread whenever nothing is queued, before it waits; True means that it made
@@ -84,71 +77,60 @@ class AsyncDispatcher(DispatcherView):
         config = config or DispatcherConfig()
         if queue_capacity is not None:
             config = DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
-        self._settings = config
-        self._drain_on_stop = config.drain_events_on_stop
-        self._drain_timeout_s = config.drain_timeout_s
-        self._journal = journal
-        self._idle_action = idle_action
-        self._exit_action = exit_action
+        self._settings = config  # never changes, as all below that does not say more
+        self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
+        self._drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
         self._time_service = time_service
-        times = "all" if journal is not None else config.measure_times
-        self._codec = EventCodec(name)
-        self._writes_ahead = journal is not None and journal.config.write_ahead
+        self._siblings: tuple[AsyncDispatcher, ...] = (self,)  # set before the start; see is_inside
+        self._checking: Future[None] | None = None  # set by the start, read by the end of the handler thread
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._mailbox = mailbox = TaskMailbox(self._thread)
+        self.journal = journal
+        """What the dispatcher writes its events to; None: nothing."""
+        self.progress = Progress()
+        """How far the handler thread has got."""
+        self._codec = codec = EventCodec(name)
+        writes_ahead = journal is not None and journal.config.write_ahead
+        self._write_ahead = WriteAhead(name, journal, codec) if journal is not None and writes_ahead else None
+        self._size_log = QueueSizeLog(name, config, self.queue_contents, self.progress.event)
+        self.queue = queue = EventQueue(
+            name,
+            mailbox,
+            config,
+            times="all" if journal is not None else config.measure_times,
+            is_inside=self.is_inside,
+            on_size=self._size_log,
+            write_ahead=self._write_ahead,
+        )
+        """The way of the events to the handler thread."""
         if journal is not None:
             # Virtual time stands still while anything is queued, so an event's times are all the same moment.
-            journal.attach(
-                virtual=clock_ns is not None,
-                on_failure=self._on_journal_failure,
-                on_flush_due=lambda: self._queue.wake(),
-            )
-
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._mailbox = TaskMailbox(self._thread)
-        self._size_log = size_log = QueueSizeLog(name, config, self.queue_contents, self._in_hand)
-        self._queue = EventQueue(
-            name,
-            self._mailbox,
-            config,
-            times=times,
-            is_inside=self._is_inside,
-            on_size=size_log,
-            accept=self._write_ahead if self._writes_ahead else None,
-            settle=journal.settle if journal is not None else lambda _: None,
-        )
-        self._routes = RoutingTable(name, self._default_handler())
+            journal.attach(virtual=clock_ns is not None, on_failure=self._on_journal_failure, on_flush_due=queue.wake)
+        self._routes = routes = RoutingTable(name, self._default_handler())
+        self._drain = Drain(queue, self.progress)
         self._dispatching = BatchDispatching(
             name,
-            self._queue,
-            self._mailbox,
-            self._routes,
+            queue,
+            mailbox,
+            routes,
             config,
-            times=times,
+            progress=self.progress,
+            drain=self._drain,
+            errors=ErrorPolicy(self, routes, exit_action),
+            size_log=self._size_log,
             journal=journal,
             clock_ns=clock_ns,
-            on_empty=self._on_empty,
-            on_error=self._on_handler_error,
-            on_size=size_log,
+            idle_action=idle_action,
         )
-        self._processor = MailboxProcessor(self._dispatching, self._mailbox)
-        self._executor = MailboxExecutor(self._mailbox, MIN_PRIORITY, self._processor)
-        self._event_handler = DispatcherEventHandler(self._queue.post)
+        self._processor = MailboxProcessor(self._dispatching, mailbox)
+        self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, self._processor)
+        self._event_handler = DispatcherEventHandler(queue.post)
+        warn_after_s = config.handler_warn_after_s
         self._watch = (
-            HandlerWatch(
-                name,
-                config.handler_warn_after_s,
-                lambda: self._dispatching.since_ns,
-                self._describe_handler,
-                self._break_batch,
-            )
-            if config.handler_warn_after_s is not None
+            HandlerWatch(name, warn_after_s, self.progress, self._describe_handler, self._break_batch)
+            if warn_after_s is not None
             else None
         )
-        self._looking: Future[None] | None = None  # set by the start
-        self._siblings: tuple[AsyncDispatcher, ...] = (self,)  # set before the start; see _is_inside
-        self._drained_lock = threading.Lock()  # leaf lock
-        # Guarded by _drained_lock; looked at without by the handler thread.
-        self._drain_waiters: list[Future[bool]] = []
-        self._finished = threading.Event()  # set by the handler thread as its last act
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -188,7 +170,7 @@ class AsyncDispatcher(DispatcherView):
         if classes:
             self._codec.declare(event_type, classes)
         if coalesce_by is not None:
-            self._queue.supersede_by(event_type, coalesce_by)
+            self.queue.coalescing.supersede_by(event_type, coalesce_by)
         self._break_batch()
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
@@ -208,7 +190,7 @@ class AsyncDispatcher(DispatcherView):
         Raises:
             QueueFullError: under the policy `block`, the queue is full; the event was not accepted.
         """
-        return self._queue.post_without_waiting(event)
+        return self.queue.post_without_waiting(event)
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
@@ -223,13 +205,13 @@ class AsyncDispatcher(DispatcherView):
     def is_redelivering(self) -> bool:
         """On the handler thread: whether the event in its hands was accepted before a crash or a stop, and is handed to
         its handlers again, or perhaps again. Such an event has `redelivered = True`, too, if it can have attributes."""
-        return 0 < self._dispatching.in_hand_seq <= self._dispatching.redelivered_upto
+        return 0 < self.progress.accepted_seq() <= self.progress.redelivered_upto
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
         """Whether an event or a mail waits. For an idle action, which asks whether it is done; cheap."""
-        return bool(self._queue.entries) or self._mailbox._new_mail
+        return bool(self.queue.entries) or self._mailbox.new_mail
 
     def is_handler_thread(self) -> bool:
         """Whether the caller is on the handler thread."""
@@ -263,13 +245,7 @@ class AsyncDispatcher(DispatcherView):
             ForkedProcessError: the handler thread is in the parent process.
         """
         self._check_not_forked()
-        drained: Future[bool] = Future()
-        with self._drained_lock:
-            # Forget those who gave up waiting: the queue may not run empty for long.
-            self._drain_waiters = [waiter for waiter in self._drain_waiters if not waiter.cancelled()]
-            self._drain_waiters.append(drained)  # before the look: who empties the queue after it sees us waiting
-        self._tell_drained()
-        return drained
+        return self._drain.future()
 
     def run_until_signal(self) -> int:
         """Start, and run until SIGINT, SIGTERM or a stop; returns an exit code. See `dispatcher.run_until_signal`."""
@@ -277,62 +253,109 @@ class AsyncDispatcher(DispatcherView):
 
     def is_stopped(self) -> bool:
         """No event will be handled any more, and the handler thread has ended."""
-        return self._finished.is_set()
+        return self._drain.finished.is_set()
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
         """As in Service, and until the handler thread has ended, also when a handler made the stop."""
         deadline = None if timeout is None else monotonic() + timeout
         if not super().wait_for_service_to_stop(timeout):
             return False
-        return self._finished.wait(None if deadline is None else max(0.0, deadline - monotonic()))
+        return self._drain.finished.wait(None if deadline is None else max(0.0, deadline - monotonic()))
+
+    # -- what can be seen: any thread ----------------------------------------------------------------------------------
+
+    def stats(self) -> DispatcherStats:
+        """All that is counted, at this moment."""
+        return take_stats(
+            self.queue,
+            self._dispatching,
+            self._routes,
+            self._processor,
+            self.journal,
+            is_failed=self.failure_cause is not None,
+        )
+
+    capacity = stat(lambda stats: stats.capacity)
+    accepted = stat(lambda stats: stats.accepted)
+    handled = stat(lambda stats: stats.handled)
+    failed = stat(lambda stats: stats.failed)
+    discarded = stat(lambda stats: stats.discarded)
+    discarded_by_reason = stat(lambda stats: stats.discarded_by_reason)
+    rejected = stat(lambda stats: stats.rejected)
+    mails_run = stat(lambda stats: stats.mails_run)
+
+    @property
+    def measures_times(self) -> bool:
+        """Whether any events are timed in the queue and in their handlers."""
+        return self._dispatching.times.measures
+
+    @property
+    def queue_time(self) -> Histogram:
+        """Time in the queue, of those events that were timed there."""
+        return self._dispatching.times.queue_time
+
+    @property
+    def handling_time(self) -> Histogram:
+        """Time in the handlers, of all events; in a flood of quick ones, the mean of each batch."""
+        return self._dispatching.times.handling_time
+
+    def handled_by_type(self) -> dict[tuple[str, str], int]:
+        """Events handled, by the names of event class and event type."""
+        return self.stats().handled_by_type
+
+    def failed_by_type(self) -> dict[tuple[str, str], int]:
+        """Events that failed, by the names of event class and event type."""
+        return self.stats().failed_by_type
+
+    def handler_running_s(self) -> float:
+        """How long the current handler has run, in a flood: the current batch; 0.0 if none does."""
+        return self.stats().handler_running_s
+
+    def idle_s(self) -> float:
+        """For how long the handler thread has had nothing to do."""
+        return self.stats().idle_s
+
+    def pending(self) -> int:
+        """Events accepted and not finished: queued, or in the handler's hands. Exact while the thread is at rest."""
+        stats = self.stats()
+        return stats.in_hand + stats.queue_size
+
+    def queue_size(self) -> int:
+        """How many events wait, without the one in the handler's hands."""
+        return len(self.queue.entries)
+
+    def queue_contents(self) -> dict[Enum, int]:
+        """What waits, by event type."""
+        return self.queue.state.contents()
+
+    def is_drained(self) -> bool:
+        """The queue is empty and nothing is in the handler's hands: exactly so at one moment during this call."""
+        return self._drain.is_drained()
+
+    # -- groups of dispatchers -----------------------------------------------------------------------------------------
+
+    def drain_with(self, siblings: tuple[AsyncDispatcher, ...]) -> None:
+        """Before the start: handlers of `siblings`, of which this is one, count as its own."""
+        self._siblings = siblings
+
+    def is_inside(self) -> bool:
+        """Whether the caller is a handler of this dispatcher, or of one that drains together with it."""
+        return any(sibling.is_handler_thread() for sibling in self._siblings)
+
+    def set_drain_timeout_s(self, timeout_s: float) -> None:
+        """How long `stop` waits for handlers. Call it before `stop`."""
+        self._drain_timeout_s = timeout_s
+
+    def begin_joint_drain(self) -> None:
+        """Refuse posts from outside, but do not end once drained: handlers of the siblings may post yet."""
+        self.queue.shutdown.shut(DRAINING, lingers=True)
+        self._nudge()
 
     # -- handler thread -------------------------------------------------------------------------------------------
 
     def _default_handler(self) -> Handler | None:
         """What handles classes that nobody registered. A hook for subclasses, called once, by the constructor."""
         return None
-
-    def _on_empty(self, controller: MailboxController) -> bool:
-        """Nothing is queued: end the drain, or let the idle action make work; True: wait for the next post."""
-        if self._drain_waiters:
-            self._tell_drained()
-        queue = self._queue
-        if queue.phase < STOPPED and self._mailbox.has_mail():
-            return False
-        if queue.is_ending():
-            queue.shut(STOPPED)
-            self._dispatching.dispatch_last()
-            controller.all_actions_completed()
-            return False
-        if self._idle_action is not None and self._idle_action():
-            return False
-        if self._journal is not None:
-            self._journal.idle()
-        return True
-
-    def _tell_drained(self) -> None:
-        """Tell who waits, unless a post has come meanwhile: then the handler thread comes here again."""
-        with self._drained_lock:
-            # Looked at once all of them are known: one may have posted before it began to wait.
-            finished, drained = self._finished.is_set(), self.is_drained()
-            if not (drained or finished):
-                return
-            waiters, self._drain_waiters = self._drain_waiters, []
-        for waiter in waiters:
-            if waiter.set_running_or_notify_cancel():
-                waiter.set_result(drained)
-
-    def _on_handler_error(self, event: Any, error: BaseException, route: Route) -> None:
-        """Log, and do what the class's policy says (invariant 6)."""
-        log.error("%s: handling %r failed", self.name, event, exc_info=error)
-        if route.on_error == "continue":
-            return
-        self.note_failure(error)
-        if route.on_error == "exit" and not sys.is_finalizing():
-            log.critical("%s: exiting the process, as registered for this event class", self.name)
-            # On a thread of its own: exit hooks may stop this dispatcher, which waits for this very handler.
-            threading.Thread(target=self._exit_action, args=(-1,), name=f"{self.name}-exit", daemon=True).start()
-        self.stop()
 
     def _run(self) -> None:
         """The handler thread."""
@@ -341,20 +364,20 @@ class AsyncDispatcher(DispatcherView):
         except BaseException as error:
             self.note_failure(error)
             log.critical("%s: the handler thread failed and ends", self.name, exc_info=error)
-            self._queue.end()
+            self.queue.shutdown.end()
             self._discard_queued()
         finally:
-            self._queue.end()
+            self.queue.shutdown.end()
             self._end()
             self.stop()  # does nothing after a stop; after a failure it makes the service STOPPED and tells listeners
 
     def _end(self) -> None:
         """The last act of the handler thread, or of a stop that found it never started."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
         closing = {"the mailbox": self._processor.close}
-        if self._journal is not None:
-            closing = {"the journal": self._journal.close, **closing}
+        if self.journal is not None:
+            closing = {"the journal": self.journal.close, **closing}
         for what, close in closing.items():
             try:
                 close()
@@ -362,45 +385,11 @@ class AsyncDispatcher(DispatcherView):
                 self.note_failure(error)
                 log.critical("%s: %s could not be closed", self.name, what, exc_info=error)
         self._processor.metrics_controller.stop_latency_measurement()
-        self._finished.set()
-        self._tell_drained()
-
-    # -- the journal ---------------------------------------------------------------------------------------------------
-
-    def _write_ahead(self, event: Any) -> int:
-        """Put a posted event in the log, on its producer's thread, which may wait for the disk; 0: refused."""
-        journal = self._journal
-        assert journal is not None
-        try:
-            line = self._codec.encode(event)
-        except AttributeError as error:  # it has no type
-            raise EventNotDeclaredError(self.name, event) from error
-        try:
-            return journal.append_accepted(line)
-        except JournalError:
-            # A journal that has failed has said so; if the dispatcher goes on without it, so do its producers.
-            return NOT_LOGGED if journal.is_failed and journal.config.failure_policy == "continue" else 0
-
-    def _redeliver(self) -> None:
-        """Before the start: queue what the journal's earlier writer accepted and did not see handled.
-
-        Raises:
-            JournalError: the class of one was not declared, or has changed.
-        """
-        if self._journal is None or not self._journal.recovered:
-            return
-        recovered = [(accepted.seq, self._codec.decode(accepted.line)) for accepted in self._journal.recovered]
-        for _, event in recovered:
-            with contextlib.suppress(AttributeError, TypeError, ValueError):  # one with slots has no room for it
-                object.__setattr__(event, "redelivered", True)
-        self._dispatching.redelivered_upto = recovered[-1][0]
-        self._queue.put_first(recovered)
-        self._journal.forget_recovered()
-        log.warning("%s: %d accepted events of an earlier run are handled first", self.name, len(recovered))
+        self._drain.finish()
 
     def _on_journal_failure(self, error: JournalError) -> None:
         """On the thread that found out: unless the policy is to go on, end the handler thread by it."""
-        if self._journal is None or self._journal.config.failure_policy == "continue":
+        if self.journal is None or self.journal.config.failure_policy == "continue":
             return
 
         def fail() -> None:
@@ -412,25 +401,29 @@ class AsyncDispatcher(DispatcherView):
     # -- life (service hooks) --------------------------------------------------------------------------------------
 
     def service_start(self) -> None:
-        self._redeliver()
+        if self._write_ahead is not None:
+            recovered = self._write_ahead.take_recovered()
+            if recovered:
+                self.progress.redelivered_upto = recovered[-1][0]
+                self.queue.put_first(recovered)
         time_service = self._time_service or shared_time_service()
-        if self.measures_times:
+        if self._dispatching.times.measures:
             metrics = self._processor.metrics_controller
             metrics.set_up_latency_measurement(time_service, self._executor)
             self._executor.execute(_do_nothing, "the first mail, which starts the latency measurement")
         every_ms = look_every_ms(self._settings)
-        self._looking = time_service.schedule_with_fixed_delay(lambda _: self._look(), every_ms, every_ms)
+        self._checking = time_service.schedule_with_fixed_delay(lambda _: self._check(), every_ms, every_ms)
         self._thread.start()
 
     def service_stop(self) -> None:
         """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""
-        if self._queue.phase == FORKED:
+        if self.queue.phase == FORKED:
             return
         never_ran = self._thread.ident is None
         if self._drain_on_stop and not never_ran:
-            self._queue.shut(DRAINING)
+            self.queue.shutdown.shut(DRAINING)
         else:
-            self._queue.shut(ABANDONED)
+            self.queue.shutdown.shut(ABANDONED)
             self._discard_queued()
         if never_ran:
             self._end()
@@ -441,19 +434,14 @@ class AsyncDispatcher(DispatcherView):
         started = monotonic()
         finished = False
         try:
-            finished = self._finished.wait(self._drain_timeout_s)
-        finally:  # also of a KeyboardInterrupt: who waits has no patience left
+            finished = self._drain.finished.wait(self._drain_timeout_s)
+        finally:  # after a KeyboardInterrupt, too: the waiter gave up
             if not finished:
                 self._abort(started)
 
-    def _begin_joint_drain(self) -> None:
-        """Refuse posts from outside, but do not end once drained: handlers of the siblings may post yet."""
-        self._queue.shut(DRAINING, lingers=True)
-        self._nudge()
-
     def _nudge(self) -> None:
         """Make the loop look at the phase: its thread may wait, or be in a long batch."""
-        self._queue.wake()
+        self.queue.wake()
         self._break_batch()
 
     def _break_batch(self) -> None:
@@ -463,15 +451,15 @@ class AsyncDispatcher(DispatcherView):
             if self._mailbox.state is MailboxState.OPEN:
                 self._mailbox.put(Mail(_do_nothing, MAX_PRIORITY, "end the batch", options=MailOptions.URGENT))
 
-        if self._dispatching.since_ns:
+        if self.progress.since_ns:
             self._mailbox.run_exclusively(put)
 
     def _abort(self, started: float) -> None:
         """No more waiting for a drain: discard the queue, and leave a handler that hangs behind, saying where."""
-        self._queue.shut(ABANDONED)
+        self.queue.shutdown.shut(ABANDONED)
         self._discard_queued()
         self._nudge()
-        if not self._finished.wait(_ABORT_GRACE_S):
+        if not self._drain.finished.wait(_ABORT_GRACE_S):
             log.error(
                 "%s: stop gave up after %.3g s: a handler is still %s",
                 self.name,
@@ -480,29 +468,24 @@ class AsyncDispatcher(DispatcherView):
             )
 
     def _discard_queued(self) -> None:
-        left = self._queue.discard()
+        left = self.queue.shutdown.discard()
         if left:
             contents = ", ".join(f"{count} {kind}" for kind, count in Counter(map(_kind, left)).most_common())
             log.warning("%s: stop discarded %d queued events: %s", self.name, len(left), contents)
 
-    def _look(self) -> None:
-        """On the timers' thread: what neither producers nor a handler that hangs would tell."""
-        if self._queue.entries:  # a KeyboardInterrupt may cut a post short before it wakes the handler thread
-            self._queue.wake()
-        self._size_log(self.queue_size(), self._queue.remaining())
+    def _check(self) -> None:
+        """On the timers' thread: what neither producers nor a handler that hangs would report."""
+        if self.queue.entries:  # a KeyboardInterrupt may cut a post short before it wakes the handler thread
+            self.queue.wake()
+        self._size_log(self.queue_size(), self.queue.room.remaining())
         if self._watch is not None:
-            self._watch.look()
+            self._watch.check()
 
     def _describe_handler(self) -> str:
-        frame = frame_of(self._thread.ident)
-        return describe_stack(frame, self._dispatching.in_hand(frame))
-
-    def _is_inside(self) -> bool:
-        """Whether the caller is a handler of this dispatcher, or of one that drains together with it."""
-        return any(sibling._mailbox.is_mailbox_thread() for sibling in self._siblings)
+        return describe_stack(self._thread, self.progress.event())
 
     def _check_not_forked(self) -> None:
-        if self._queue.phase == FORKED:
+        if self.queue.phase == FORKED:
             raise ForkedProcessError(self.name)
 
     def _after_fork(self) -> None:
@@ -510,10 +493,8 @@ class AsyncDispatcher(DispatcherView):
         super()._after_fork()
         if self._thread.ident is None:
             return
-        self._finished = threading.Event()
-        self._finished.set()
-        self._drained_lock = threading.Lock()
-        self._queue.after_fork()
+        self._drain.after_fork()
+        self.queue.shutdown.after_fork()
         self._mailbox.after_fork()
 
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from time import monotonic
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.queue.event_queue import FORKED, EventQueue
+from dispatcher.queue.shutdown import QueueShutdown
+from dispatcher.queue.state import FORKED
 from dispatcher.service import CompositeService, Service, ServiceState
 
 
@@ -37,7 +38,7 @@ class DispatcherGroup(CompositeService):
         self._drain_timeout_s = drain_timeout_s
         self._partitions = tuple(partitions)
         for partition in self._partitions:
-            partition._siblings = self._partitions
+            partition.drain_with(self._partitions)
             partition.register_service_listener(self._on_partition)
             self.add_service(partition)
 
@@ -53,15 +54,15 @@ class DispatcherGroup(CompositeService):
 
     def is_drained(self) -> bool:
         """All partitions were drained at one moment during this call."""
-        done = [partition._dispatching.done for partition in self._partitions]
+        done = [partition.progress.done for partition in self._partitions]
         # Nothing was taken by any partition between the two looks, so what was seen of each holds for all.
         return all(partition.is_drained() for partition in self._partitions) and (
-            done == [partition._dispatching.taken for partition in self._partitions]
+            done == [partition.progress.begun for partition in self._partitions]
         )
 
     def await_drained(self, timeout: float | None = None) -> bool:
         """As AsyncDispatcher.await_drained, of all partitions."""
-        if self._partitions[0]._is_inside():
+        if self._partitions[0].is_inside():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
         deadline = None if timeout is None else monotonic() + timeout
         while True:
@@ -88,9 +89,9 @@ class DispatcherGroup(CompositeService):
 
     def service_stop(self) -> None:
         """Drain all partitions together, then stop each, within the drain timeout and a second."""
-        if any(partition._queue.phase == FORKED for partition in self._partitions):
+        if any(partition.queue.phase == FORKED for partition in self._partitions):
             super().service_stop()  # there is nothing to wait for
-        elif self._partitions[0]._is_inside():  # a handler cannot wait for itself
+        elif self._partitions[0].is_inside():  # a handler cannot wait for itself
             threading.Thread(target=self._stop_partitions, name=f"{self.name}-stop").start()
         else:
             self._stop_partitions()
@@ -100,17 +101,17 @@ class DispatcherGroup(CompositeService):
         try:
             if self._drain_on_stop and all(each.in_state(ServiceState.STARTED) for each in self._partitions):
                 for partition in self._partitions:
-                    partition._begin_joint_drain()
-                queues = [partition._queue for partition in self._partitions]
+                    partition.begin_joint_drain()
+                queues = [partition.queue.shutdown for partition in self._partitions]
                 while self.await_drained(deadline - monotonic()):
-                    if EventQueue.end_together(queues, self._is_at_rest):
+                    if QueueShutdown.end_together(queues, self._is_at_rest):
                         break
-        except BaseException:  # KeyboardInterrupt: who waits has no patience left
+        except BaseException:  # KeyboardInterrupt: the waiter gave up
             deadline = 0.0
             raise
         finally:
             for partition in self._partitions:
-                partition._drain_timeout_s = max(0.0, deadline - monotonic())
+                partition.set_drain_timeout_s(max(0.0, deadline - monotonic()))
             # Side by side: each may have to give up on a handler that hangs.
             stops = [threading.Thread(target=each.stop, name=f"{each.name}-stop") for each in self._partitions]
             for stop in stops:
@@ -120,7 +121,7 @@ class DispatcherGroup(CompositeService):
 
     def _is_at_rest(self) -> bool:
         """No partition has an event in its hands."""
-        return all(each._dispatching.taken == each._dispatching.done for each in self._partitions)
+        return all(each.progress.begun == each.progress.done for each in self._partitions)
 
     def _on_partition(self, partition: Service) -> None:
         """A partition that fails takes the others along: keys of its own would be stuck."""

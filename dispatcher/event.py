@@ -66,3 +66,55 @@ def handling_callable(handler: Handler) -> Callable[[Any], Any]:
             "asyncio.run_coroutine_threadsafe(coroutine, loop)."
         )
     return handle
+
+
+class MultiListenerHandler:
+    """Calls its handlers in the order they were added. What one raises keeps the event from those after it.
+
+    Add and remove before the dispatcher starts, or on its handler thread: the list is replaced as a whole, so an event
+    that is being handled still goes to the handlers it found.
+    """
+
+    __slots__ = ("_handlers", "_handles")
+
+    def __init__(self, *handlers: Handler) -> None:
+        self._handlers: tuple[Handler, ...] = ()  # replaced by the thread that adds or removes; any thread reads
+        self._handles: tuple[Callable[[Any], Any], ...] = ()  # as _handlers, whose callables they are
+        for handler in handlers:
+            self.add_handler(handler)
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        return self._handlers
+
+    def add_handler(self, handler: Handler) -> None:
+        handle = handling_callable(handler)
+        self._handlers = (*self._handlers, handler)
+        self._handles = (*self._handles, handle)
+
+    def remove_handler(self, handler: Handler) -> bool:
+        """Remove the first handler equal to `handler`; says whether it was there."""
+        if handler not in self._handlers:
+            return False
+        index = self._handlers.index(handler)
+        self._handlers = self._handlers[:index] + self._handlers[index + 1 :]
+        self._handles = self._handles[:index] + self._handles[index + 1 :]
+        return True
+
+    def handle(self, event: Any) -> None:
+        for handle in self._handles:
+            handle(event)
+
+
+class DispatcherEventHandler:
+    """Where producers post. Bind `handle` once, call it often; any thread may."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: Callable[[Any], bool]) -> None:
+        self.handle = handle
+        """`handle(event) -> bool`: True if the event was accepted, so that it is handled, or counted as discarded;
+        False if it was refused: the queue is full, or the dispatcher drains or has stopped."""
+
+    def __call__(self, event: Any) -> bool:
+        return self.handle(event)

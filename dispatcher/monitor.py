@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import traceback
 from collections.abc import Callable
 from enum import Enum
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.mailbox.timers import ProcessingTimeService, SystemProcessingTimeService
@@ -27,13 +28,13 @@ _SIZE_EVERY_NS: Final = 1_000_000_000
 _LOOK_EVERY_MS: Final = 1000
 
 
-class _NotTooOften:
-    """Says whether something that is not to be done more often is due, and counts it as done then."""
+class _RateLimiter:
+    """Lets something be done at most once in `every_ns`. Any thread; two at the same moment may both be let."""
 
     def __init__(self, every_ns: int, clock_ns: Callable[[], int]) -> None:
         self._every_ns = every_ns
         self._clock_ns = clock_ns
-        self._last_ns: int | None = None
+        self._last_ns: int | None = None  # any thread writes
 
     def is_due(self) -> bool:
         now_ns = self._clock_ns()
@@ -63,10 +64,10 @@ class QueueSizeLog:
         self._threshold = config.print_events_info_threshold
         capacity = config.queue_capacity
         self._low = 0 if capacity is None else min(SIZE_STEP, max(1, capacity // 10))
-        self._logged_step = 0
-        self._sizes = _NotTooOften(_SIZE_EVERY_NS, clock_ns)
-        self._warnings = _NotTooOften(_WARN_EVERY_NS, clock_ns)
-        self._details = _NotTooOften(_PRINT_EVERY_NS, clock_ns)
+        self._logged_step = 0  # any thread writes
+        self._sizes = _RateLimiter(_SIZE_EVERY_NS, clock_ns)
+        self._warnings = _RateLimiter(_WARN_EVERY_NS, clock_ns)
+        self._details = _RateLimiter(_PRINT_EVERY_NS, clock_ns)
 
     def __call__(self, size: int, remaining: int | None) -> None:
         """The queue holds `size` events, and `remaining` more would fit."""
@@ -104,32 +105,38 @@ class QueueSizeLog:
             log.info("%s: Latest dispatch event: %r", self._name, in_hand)
 
 
+class Running(Protocol):
+    """Says since when a handler runs."""
+
+    since_ns: int
+
+
 class HandlerWatch:
     """Logs a handler that runs too long, once, with its stack.
 
-    `since_ns` tells when the current handler started (0: none runs), `describe` what it is at.
+    `progress.since_ns` is when the current handler started (0: none runs); `describe` says where it is.
     """
 
     def __init__(
         self,
         name: str,
         warn_after_s: float,
-        since_ns: Callable[[], int],
+        progress: Running,
         describe: Callable[[], str],
         on_long: Callable[[], None],
         clock_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._name = name
         self._warn_after_ns = int(warn_after_s * 1e9)
-        self._since_ns = since_ns
+        self._progress = progress
         self._describe = describe
         self._on_long = on_long
         self._clock_ns = clock_ns
         self._warned_of_ns = 0  # the timers' thread only
 
-    def look(self) -> None:
-        """Look at the handler now. One thread at a time."""
-        since_ns = self._since_ns()
+    def check(self) -> None:
+        """Check the handler now. The timers' thread."""
+        since_ns = self._progress.since_ns
         if not since_ns or since_ns == self._warned_of_ns:
             return
         running_ns = self._clock_ns() - since_ns
@@ -146,8 +153,9 @@ def look_every_ms(config: DispatcherConfig) -> int:
     return _LOOK_EVERY_MS if warn_after_s is None else max(10, min(_LOOK_EVERY_MS, int(warn_after_s * 250)))
 
 
-def describe_stack(frame: Any, event: Any) -> str:
+def describe_stack(thread: threading.Thread, event: Any) -> str:
     """What a thread is at, for a log line of several lines."""
+    frame = sys._current_frames().get(thread.ident or 0)
     stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(its thread is gone)"
     what = f"at work on {event!r}" if event is not None else "at work on a mail"
     return f"{what}. It is here:\n{stack}"

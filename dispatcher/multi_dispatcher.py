@@ -9,11 +9,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from dispatcher.async_dispatcher import AsyncDispatcher, DispatcherEventHandler
+from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatcher_group import DispatcherGroup
-from dispatcher.event import Handler
-from dispatcher.queue.event_queue import KeyOf
+from dispatcher.event import DispatcherEventHandler, Handler
+from dispatcher.queue.coalescing import KeyOf
 from dispatcher.routes import OnError
 
 

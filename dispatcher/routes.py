@@ -1,8 +1,7 @@
 """Which handlers an event goes to, by its type, and how many of each type were handled and have failed.
 
-Registrations are per Enum class and change under a lock. The handler thread looks events up by the name of their type:
-hashing an Enum member runs Python code, hashing a string that has been hashed before does not. Types of the same name
-form a chain, told apart by identity.
+Registrations are per Enum class and change under a lock. The handler thread looks events up by the identity of their
+type: hashing an Enum member runs Python code.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from enum import Enum
 from typing import Any, Literal
 
 from dispatcher.errors import UnregisteredEventTypeError
-from dispatcher.event import Handler, handling_callable
-from dispatcher.multi_listener import MultiListenerHandler
-from dispatcher.stats import snapshot
+from dispatcher.event import Handler, MultiListenerHandler, handling_callable
+from dispatcher.util.histogram import snapshot
 
 OnError = Literal["continue", "stop", "exit"]
 SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
@@ -34,7 +32,7 @@ class Registration:
 
 
 class Route:
-    """One event type: what handles it, and what became of its events. Counts are the handler thread's."""
+    """One event type: what handles it, and what became of its events."""
 
     __slots__ = (
         "event_class",
@@ -44,23 +42,23 @@ class Route:
         "handled",
         "journal_kind",
         "name",
-        "next",
         "on_error",
         "registered",
     )
 
-    def __init__(self, event_type: Any, after: Route | None = None) -> None:
-        self.event_type = event_type
+    def __init__(self, event_type: Any) -> None:
+        self.event_type = event_type  # never changes, as the two below
         self.event_class = type(event_type).__name__
         # Only members of Enums have a name. Other values are counted together: there may be any number of them.
         self.name: str = event_type._name_ if isinstance(event_type, Enum) else "(no Enum member)"
-        self.handle: Callable[[Any], Any]  # replaced under the table's lock
+        self.handle: Callable[[Any], Any]  # replaced under the table's lock, as the two below; any thread reads it
         self.on_error: OnError
         self.registered: bool
-        self.handled = 0
-        self.failed = 0
-        self.journal_kind = -1  # what stands for a handled event of the type in the journal; -1: not asked for yet
-        self.next = after
+        self.handled = 0  # handler thread writes, any reads
+        self.failed = 0  # handler thread writes, any reads
+        self.journal_kind = (
+            -1
+        )  # stands for handled events of the type in the journal; -1: not asked yet; handler thread
 
 
 class RoutingTable:
@@ -74,11 +72,13 @@ class RoutingTable:
         self._default = Registration(((default, "continue"),)) if default is not None else None
         self._lock = threading.Lock()  # leaf lock
         self._registrations: dict[type, Registration] = {}  # guarded by _lock
-        # By the type's name. Routes are added under _lock by the handler thread, which reads without; never removed.
-        self.routes: dict[str | None, Route] = {}
+        # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock, and reads
+        # without it; they are never removed.
+        self.by_type: dict[int, Route] = {}
         self._others = Route(None)  # what has no Enum member for a type
         self._others.event_class = "(none)"
         self._connect(self._others)
+        self._others.handle = self._refuse
 
     def register(self, event_type: type[Enum], handler: Handler, on_error: OnError) -> None:
         """Add a handler to what the class has; the strictest `on_error` holds.
@@ -117,16 +117,12 @@ class RoutingTable:
         """The route of an event type, whatever it is. Handler thread only."""
         if not isinstance(event_type, Enum):
             return self._others
-        first = self.routes.get(event_type._name_)
-        route = first
-        while route is not None:
-            if route.event_type is event_type:
-                return route
-            route = route.next
-        route = Route(event_type, first)
-        with self._lock:
-            self._connect(route)
-            self.routes[event_type._name_] = route
+        route = self.by_type.get(id(event_type))
+        if route is None:
+            route = Route(event_type)
+            with self._lock:
+                self._connect(route)
+                self.by_type[id(event_type)] = route
         return route
 
     def unregistered(self, event_type: Any) -> UnregisteredEventTypeError:
@@ -138,25 +134,19 @@ class RoutingTable:
         route = Route(event_type)
         route.handle, route.on_error, route.registered = handle, "continue", True
         route.event_class = ""
-        self.routes[event_type._name_] = route
+        self.by_type[id(event_type)] = route
 
     def all(self) -> Iterator[Route]:
         """The routes of users' events. Any thread."""
-        for route in (*snapshot(self.routes.copy).values(), self._others):
-            current: Route | None = route
-            while current is not None:
-                if current.event_class and (current.handled or current.failed):
-                    yield current
-                current = current.next
+        for route in (*snapshot(self.by_type.copy).values(), self._others):
+            if route.event_class and (route.handled or route.failed):
+                yield route
 
     def _reconnect(self, event_type: type[Enum]) -> None:
         """Under _lock: the class's registration has changed."""
-        for route in self.routes.values():
-            current: Route | None = route
-            while current is not None:
-                if type(current.event_type) is event_type:
-                    self._connect(current)
-                current = current.next
+        for route in self.by_type.values():
+            if type(route.event_type) is event_type:
+                self._connect(route)
 
     def _connect(self, route: Route) -> None:
         """Under _lock: send the route's events where its class is registered now."""

@@ -1,45 +1,194 @@
-"""What a dispatcher counts: plain attributes, written by the owning thread alone and read at a scrape."""
+"""What a dispatcher counts, as one frozen snapshot. A field that is a metric says so where it is declared.
+
+The counters are written by the thread that owns them (invariant 1) and read one after the other, against the direction
+in which events move: an event that moves meanwhile may be missed, and none is counted twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Annotated, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, get_type_hints
+
+from dispatcher.dispatching.batches import BatchDispatching
+from dispatcher.journal.writer import JournalWriter
+from dispatcher.mailbox.processor import MailboxProcessor
+from dispatcher.queue.posting import EventQueue
+from dispatcher.routes import RoutingTable
+from dispatcher.util.histogram import Histogram, snapshot
 
 T = TypeVar("T")
 
+_BY_TYPE: Final = ("event_class", "event_type")
 
-class Histogram:
-    """Durations in buckets of powers of two, from 1 ns up: one list index per observation, no search.
 
-    Written by one thread; any thread may read, and sees a moment's truth.
+class MetricSpec(NamedTuple):
+    """How Prometheus shows a field of the statistics.
+
+    None as its value is not shown. With `labels`, its value is a mapping from the labels' values to numbers.
     """
 
-    __slots__ = ("counts", "total_ns")
-
-    def __init__(self) -> None:
-        self.counts = [0] * 65
-        self.total_ns = 0
-
-    def observe(self, duration_ns: int, times: int = 1) -> None:
-        """Count a duration, or several of the same; a negative one (a clock that was set back) counts as 0."""
-        duration_ns = max(duration_ns, 0)
-        self.counts[min(duration_ns.bit_length(), 64)] += times
-        self.total_ns += duration_ns * times
-
-    def buckets(self) -> list[tuple[float, int]]:
-        """Cumulative counts by upper bound in seconds, from 1 microsecond to about 18 minutes, then infinity."""
-        cumulative, result = 0, []
-        for bits, count in enumerate(list(self.counts)):
-            cumulative += count
-            if 10 <= bits <= 40:
-                result.append((2**bits / 1e9, cumulative))
-        return [*result, (float("inf"), cumulative)]
+    kind: Literal["gauge", "counter", "histogram"]
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
 
 
-def snapshot(copy: Callable[[], T]) -> T:
-    """Call `copy`, which copies a container that its owner may change meanwhile, until it comes through."""
-    while True:
-        try:
-            return copy()
-        except RuntimeError:  # "changed size during iteration": the owner was faster, look again
-            continue
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherStats:
+    """A moment of one dispatcher. Histograms and mappings are copies that nobody changes."""
+
+    queue_size: Annotated[int, MetricSpec("gauge", "dispatcher_event_queue_size", "Events waiting in the queue.")]
+    capacity: int | None
+    """Most events in the queue; None: no bound."""
+    queue_capacity: Annotated[
+        float,
+        MetricSpec("gauge", "dispatcher_event_queue_capacity", "Most events that the queue holds; +Inf: no bound."),
+    ]
+    mails_run: Annotated[int, MetricSpec("counter", "dispatcher_mailbox_mails", "Mails run on the handler thread.")]
+    handler_running_s: Annotated[
+        float, MetricSpec("gauge", "dispatcher_handler_running_seconds", "How long the current handler has run.")
+    ]
+    idle_s: Annotated[
+        float, MetricSpec("counter", "dispatcher_idle_seconds", "Time in which the handler thread had nothing to do.")
+    ]
+    is_failed: Annotated[
+        bool, MetricSpec("gauge", "dispatcher_failed", "1: the dispatcher has failed, and its failure_cause says why.")
+    ]
+    in_hand: int
+    """Events in the handler's hands: 0 or 1."""
+    discarded: Annotated[
+        int, MetricSpec("counter", "dispatcher_events_discarded", "Events accepted that will never be handled.")
+    ]
+    discarded_by_reason: Annotated[
+        Mapping[str, int],
+        MetricSpec("counter", "dispatcher_events_dropped", "The discarded events by reason.", ("reason",)),
+    ]
+    """stop: left behind by a stop; drop_oldest: made room in a full queue; superseded: by a newer one of its key."""
+    rejected: Annotated[
+        dict[str, int], MetricSpec("counter", "dispatcher_events_rejected", "Events refused.", ("reason",))
+    ]
+    """By reason: full, timeout, draining, stopped, journal."""
+    handled_by_type: Annotated[
+        dict[tuple[str, str], int], MetricSpec("counter", "dispatcher_events_handled", "Events handled.", _BY_TYPE)
+    ]
+    failed_by_type: Annotated[
+        dict[tuple[str, str], int],
+        MetricSpec("counter", "dispatcher_events_failed", "Events whose handler raised, or that had none.", _BY_TYPE),
+    ]
+    accepted: Annotated[int, MetricSpec("counter", "dispatcher_events_accepted", "Events taken from producers.")]
+    """handled + failed + in hand + queued + discarded (invariant 4)."""
+    queue_time: Annotated[
+        Histogram | None, MetricSpec("histogram", "dispatcher_event_queue_seconds", "Time of events in the queue.")
+    ]
+    """Of those events that were timed there."""
+    handling_time: Annotated[
+        Histogram | None,
+        MetricSpec("histogram", "dispatcher_event_handling_seconds", "Time of events in their handlers."),
+    ]
+    """Of all events; in a flood of quick ones, the mean of each batch."""
+    mailbox_latency: Annotated[
+        Histogram | None,
+        MetricSpec("histogram", "dispatcher_mailbox_latency_seconds", "Time of a mail until it is run, now and then."),
+    ]
+    journal_bytes: Annotated[
+        int | None, MetricSpec("counter", "dispatcher_journal_bytes", "Bytes written to the event journal.")
+    ]
+    journal_frames: Annotated[
+        int | None, MetricSpec("counter", "dispatcher_journal_frames", "Frames written: batches of rows.")
+    ]
+    journal_syncs: Annotated[
+        int | None, MetricSpec("counter", "dispatcher_journal_syncs", "Waits for the disk to have the journal.")
+    ]
+    journal_segments: Annotated[int | None, MetricSpec("counter", "dispatcher_journal_segments", "Segments closed.")]
+    journal_outstanding: Annotated[
+        int | None,
+        MetricSpec("gauge", "dispatcher_journal_outstanding", "Write-ahead mode: events accepted and not handled."),
+    ]
+    journal_is_failed: Annotated[
+        bool | None,
+        MetricSpec("gauge", "dispatcher_journal_failed", "1: the journal could not be written and has ended."),
+    ]
+
+    @property
+    def handled(self) -> int:
+        return sum(self.handled_by_type.values())
+
+    @property
+    def failed(self) -> int:
+        return sum(self.failed_by_type.values())
+
+
+def metric_fields() -> dict[str, MetricSpec]:
+    """The fields of the statistics that are metrics, by name."""
+    hints = get_type_hints(DispatcherStats, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+
+
+class HasStats(Protocol):
+    """A dispatcher, as far as its statistics are concerned."""
+
+    def stats(self) -> DispatcherStats: ...
+
+
+class stat(Generic[T]):
+    """An attribute that is read from a snapshot, which each access takes anew."""
+
+    def __init__(self, read: Callable[[DispatcherStats], T]) -> None:
+        self._read = read
+
+    def __get__(self, dispatcher: HasStats, owner: type) -> T:
+        return self._read(dispatcher.stats())
+
+
+def take_stats(
+    queue: EventQueue,
+    dispatching: BatchDispatching,
+    routes: RoutingTable,
+    processor: MailboxProcessor,
+    journal: JournalWriter | None,
+    *,
+    is_failed: bool,
+) -> DispatcherStats:
+    """Read all the counters of a dispatcher. Any thread."""
+    taken = dispatching.progress.taken()
+    handled: Counter[tuple[str, str]] = Counter()
+    failed: Counter[tuple[str, str]] = Counter()
+    for route in routes.all():
+        handled[route.event_class, route.name] += route.handled
+        failed[route.event_class, route.name] += route.failed
+    ended = handled.total() + failed.total()
+    in_hand = max(0, taken - ended)  # events that ended since `taken` was read make it less
+    dropped = snapshot(queue.state.dropped.copy)
+    discarded = sum(dropped.values())
+    queue_size = len(queue.entries)
+    since_ns = dispatching.progress.since_ns
+    times = dispatching.times
+    capacity = queue.room.capacity
+    return DispatcherStats(
+        queue_size=queue_size,
+        capacity=capacity,
+        queue_capacity=float("inf") if capacity is None else capacity,
+        mails_run=processor.mails_run,
+        handler_running_s=(perf_counter_ns() - since_ns) / 1e9 if since_ns else 0.0,
+        idle_s=dispatching.idle.total_ns() / 1e9,
+        is_failed=is_failed,
+        in_hand=in_hand,
+        discarded=discarded,
+        discarded_by_reason=dict(dropped.items()),
+        rejected=snapshot(queue.state.rejected.copy),
+        handled_by_type=dict(+handled),
+        failed_by_type=dict(+failed),
+        accepted=ended + in_hand + discarded + queue_size,
+        queue_time=times.queue_time.copy() if times.measures else None,
+        handling_time=times.handling_time.copy() if times.measures else None,
+        mailbox_latency=processor.metrics_controller.latency.copy() if times.measures else None,
+        journal_bytes=journal.bytes_written if journal is not None else None,
+        journal_frames=journal.frames if journal is not None else None,
+        journal_syncs=journal.syncs if journal is not None else None,
+        journal_segments=journal.segments_closed if journal is not None else None,
+        journal_outstanding=journal.outstanding if journal is not None else None,
+        journal_is_failed=journal.is_failed if journal is not None else None,
+    )

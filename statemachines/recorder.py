@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dispatcher.journal import JournalWriter
-from dispatcher.stats import snapshot
+from dispatcher.util.histogram import snapshot
 from statemachines.factory import InvalidStateTransitionError
 
 log = logging.getLogger(__name__)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dispatcher.errors import MailboxClosedError, RejectedExecutionError
 from dispatcher.mailbox.mail import ActionExecutor, Mail, MailOptions
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 
-if TYPE_CHECKING:
-    from dispatcher.mailbox.processor import MailboxProcessor
-
 T = TypeVar("T")
 
 _DEFAULT = MailOptions.DEFAULT
+
+
+class MailboxLoop(Protocol):
+    """The loop that runs the mail, as far as an executor asks about it."""
+
+    def is_idle(self) -> bool: ...
 
 
 class MailboxExecutor:
@@ -28,7 +31,7 @@ class MailboxExecutor:
         self,
         mailbox: TaskMailbox,
         priority: int,
-        processor: MailboxProcessor | None = None,
+        processor: MailboxLoop | None = None,
         *,
         action_executor: ActionExecutor | None = None,
     ) -> None:

@@ -9,13 +9,13 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from dispatcher.errors import DispatcherError, MailboxStateError, RejectedExecutionError
-from dispatcher.stats import Histogram
+from dispatcher.util.histogram import Histogram
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from dispatcher.mailbox.executor import MailboxExecutor
-    from dispatcher.mailbox.timers import ProcessingTimeService
+    from dispatcher.mailbox.time_service import ProcessingTimeService
 
 DEFAULT_INTERVAL_MS = 1000
 

@@ -157,7 +157,7 @@ class MailboxProcessor:
         action, controller, mailbox = self._default_action, self._controller, self._mailbox
         while not self._suspended:
             # The same hints that create_batch looks at first, without the call: most turns have no mail.
-            if mailbox._new_mail or mailbox._batch or self._suspension is not None or mailbox._state is not _OPEN:
+            if mailbox.new_mail or mailbox.batch or self._suspension is not None or mailbox.state is not _OPEN:
                 self._process_mail()
                 if self._suspended:
                     break
@@ -221,14 +221,14 @@ class MailboxProcessor:
 
     def drain(self) -> None:
         """Run all mail that is there, whatever the loop's state. What a mail raises ends it; the rest stays."""
-        batch, queue = self._mailbox._take_all()
+        batch, queue = self._mailbox.take_all()
         try:
             for left in (batch, queue):
                 while left:
                     self._run_mail(left.popleft())
         finally:
             # Behind a mail that raised: it would be lost, and its futures would never be done.
-            if not self._mailbox._give_back(batch, queue):
+            if not self._mailbox.give_back(batch, queue):
                 _cancel([*batch, *queue])
 
     def close(self) -> None:
@@ -250,10 +250,10 @@ class MailboxProcessor:
         mailbox = self._mailbox
         if mailbox.create_batch():
             suspension = self._mark_idle_end()
-            batch = mailbox._batch
-            while (batch or mailbox._new_urgent_mail) and not self._suspended:
-                if mailbox._new_urgent_mail:
-                    mailbox._pull(urgent_only=True)
+            batch = mailbox.batch
+            while (batch or mailbox.new_urgent_mail) and not self._suspended:
+                if mailbox.new_urgent_mail:
+                    mailbox.pull(urgent_only=True)
                 self._run_mail(batch.popleft())
             self._mark_idle_start(suspension)
         while self._suspension is not None and not self._suspended:

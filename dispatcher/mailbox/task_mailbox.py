@@ -6,7 +6,6 @@ own and takes from there without a lock. OPEN takes and gives mail, QUIESCED onl
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 from collections import deque
@@ -16,6 +15,7 @@ from typing import Final, TypeVar
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail
+from dispatcher.mailbox.parking import Parking
 
 T = TypeVar("T")
 
@@ -43,32 +43,26 @@ class TaskMailbox:
     """Mail for one thread: the one that makes the mailbox, or `mailbox_thread`.
 
     Only the mailbox thread may call `has_mail`, the takes, `create_batch`, `quiesce` and `close`; elsewhere they raise
-    MailboxStateError. Everybody may call the rest, `drain` once that thread has ended.
+    MailboxStateError. Everybody may call the rest, `drain` once that thread has ended. `parking` is where that thread
+    waits; its default action may wait there, too.
     """
 
     MIN_PRIORITY = MIN_PRIORITY
     MAX_PRIORITY = MAX_PRIORITY
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
-        self._thread = mailbox_thread or threading.current_thread()
-        self._ident = self._thread.ident  # None until a given thread starts
+        self._thread = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
+        self._ident = self._thread.ident  # None until a given thread starts; any thread, all write the same
         self._lock = threading.RLock()  # re-entrant, for run_exclusively; another one in a forked child
-        self._parking = threading.Lock()  # held; the mailbox thread waits on it
-        self._parking.acquire()
-        # Holds the release of _parking while the mailbox thread waits, or is about to. Who pops it, which is atomic,
-        # has the duty to release; so each wait ends once. The mailbox thread puts it in before it looks for work a last
-        # time, the others look for it after they have brought some. A KeyboardInterrupt may cut any of these short: who
-        # is not sure releases once more, and the mailbox thread copes with a wait that ends for nothing.
-        self._parked: list[Callable[[], None]] = []
+        self.parking = Parking()  # where the mailbox thread waits; see there
         self._queue: deque[Mail] = deque()  # guarded by _lock; urgent mail first, the newest first of all
-        self._batch: deque[Mail] = deque()  # mailbox thread only; urgent mail first, the oldest first of all
-        self._new_mail = False  # == bool(_queue); written under _lock, read without it
-        self._new_urgent_mail = False  # _queue has urgent mail; written under _lock, read without it
-        self._state = MailboxState.OPEN  # guarded by _lock; OPEN -> QUIESCED -> CLOSED, never back
-
-    @property
-    def state(self) -> MailboxState:
-        return self._state
+        self.batch: deque[Mail] = deque()  # mailbox thread only; urgent mail first, the oldest first of all
+        # Hints for loops that cannot afford the calls of `has_mail`: mail waits if `new_mail or batch`.
+        self.new_mail = False  # == bool(_queue); written under _lock, read by any thread without it
+        self.new_urgent_mail = False  # _queue has urgent mail; written under _lock, read by any thread without it
+        self.state = (
+            MailboxState.OPEN
+        )  # written under _lock, read by any thread; OPEN -> QUIESCED -> CLOSED, never back
 
     def is_mailbox_thread(self) -> bool:
         ident = self._ident
@@ -90,12 +84,12 @@ class TaskMailbox:
             return
         # Check and append under one lock: a close() in between would strand the mail.
         with self._lock:
-            if self._state is not _OPEN:
-                raise MailboxClosedError(self._state, "put mail")
+            if self.state is not _OPEN:
+                raise MailboxClosedError(self.state, "put mail")
             self._queue.append(mail)
-            self._new_mail = True
-            if self._parked:
-                self.unpark()
+            self.new_mail = True
+            if self.parking.duties:
+                self.parking.unpark()
 
     def put_first(self, mail: Mail) -> None:
         """As `put`, but before all other mail that is not urgent: the last one put first is the first one taken."""
@@ -104,22 +98,22 @@ class TaskMailbox:
             return
         if self.is_mailbox_thread():
             self._check_put()
-            _insert_before_normal(self._batch, mail)
+            _insert_before_normal(self.batch, mail)
             return
         with self._lock:
             self._check_put()
             _insert_before_normal(self._queue, mail)
-            self._new_mail = True
-            self.unpark()
+            self.new_mail = True
+            self.parking.unpark()
 
     def has_mail(self) -> bool:
         self._check_thread("ask for mail")
-        return bool(self._batch) or self._new_mail
+        return bool(self.batch) or self.new_mail
 
     def size(self) -> int:
         """How much mail waits, in the batch and in the queue. Any thread; a moment's truth."""
         with self._lock:  # or mail that is being moved from one to the other would be seen twice, or not at all
-            return len(self._batch) + len(self._queue)
+            return len(self.batch) + len(self._queue)
 
     def try_take(self, priority: int, *, ignore_deferrable: bool = False) -> Mail | None:
         """The first mail whose priority is at least `priority`, or None. Never blocks.
@@ -131,10 +125,10 @@ class TaskMailbox:
         """
         self._check_thread("take mail")
         self._check_take()
-        self._pull(urgent_only=True)
+        self.pull(urgent_only=True)
         of = _original_priority if ignore_deferrable else _effective_priority
-        mail = _take_first(self._batch, priority, of)
-        if mail is not None or not self._new_mail:
+        mail = _take_first(self.batch, priority, of)
+        if mail is not None or not self.new_mail:
             return mail
         with self._lock:
             return self._take_from_queue(priority, of)
@@ -152,95 +146,81 @@ class TaskMailbox:
                     self._check_take()
                     mail = self._take_from_queue(priority)
                     if mail is None:
-                        self._parked.append(self._parking.release)
+                        self.parking.announce()
                 if mail is None:
-                    self._parking.acquire()
-                    self._parked.clear()  # of a wake-up that was not meant for this wait
+                    self.parking.wait()
         finally:
-            self._parked.clear()  # of a KeyboardInterrupt
+            self.parking.withdraw()  # after a KeyboardInterrupt
         return mail
 
     def is_waiting(self) -> bool:
         """The mailbox thread waits for something to do. Any thread; a moment's truth."""
-        return bool(self._parked)
+        return self.parking.is_waiting()
 
     def unpark(self) -> None:
         """End the mailbox thread's wait, if it waits. Any thread; never blocks."""
-        try:
-            self._parked.pop()
-            self._parking.release()
-        except IndexError:
-            return
-        except BaseException as error:  # KeyboardInterrupt, perhaps with the duty taken
-            self.release_anyhow()
-            if not isinstance(error, RuntimeError):  # that is of a release too many
-                raise
-
-    def release_anyhow(self) -> None:
-        """End a wait, or the next one at once. Any thread; never blocks."""
-        with contextlib.suppress(RuntimeError):  # it is released already
-            self._parking.release()
+        self.parking.unpark()
 
     def create_batch(self) -> bool:
         """Move the queue's content to the batch if that is empty, urgent mail in any case; True if there is a batch."""
         self._check_thread("create a batch")
         self._check_take()
-        self._pull(urgent_only=False)
-        return bool(self._batch)
+        self.pull(urgent_only=False)
+        return bool(self.batch)
 
     def try_take_from_batch(self) -> Mail | None:
         """The batch's next mail, whatever its priority; urgent mail that came meanwhile goes first. Never blocks."""
         self._check_thread("take mail")
         self._check_take()
-        self._pull(urgent_only=True)
-        return self._batch.popleft() if self._batch else None
+        self.pull(urgent_only=True)
+        return self.batch.popleft() if self.batch else None
 
     def drain(self) -> list[Mail]:
         """Remove and return all mail: the batch, then the queue as stored; leaves the state as it is.
 
         The thread is not checked, but no other may call this while the mailbox thread runs: the batch has no lock.
         """
-        batch, queue = self._take_all()
+        batch, queue = self.take_all()
         return [*batch, *queue]
 
-    def _take_all(self) -> tuple[deque[Mail], deque[Mail]]:
+    def take_all(self) -> tuple[deque[Mail], deque[Mail]]:
         """Empty the batch and the queue, and return what they held."""
         with self._lock:
-            taken = self._batch.copy(), self._queue.copy()
-            self._batch.clear()
+            taken = self.batch.copy(), self._queue.copy()
+            self.batch.clear()
             self._queue.clear()
-            self._new_mail = self._new_urgent_mail = False
+            self.new_mail = self.new_urgent_mail = False
             return taken
 
-    def _give_back(self, batch: deque[Mail], queue: deque[Mail]) -> bool:
-        """Undo `_take_all` for what is left of it; False, and nothing is done, if the mailbox is closed."""
+    def give_back(self, batch: deque[Mail], queue: deque[Mail]) -> bool:
+        """Undo `take_all` for what is left of it; False, and nothing is done, if the mailbox is closed."""
         with self._lock:
-            if self._state is MailboxState.CLOSED:
+            if self.state is MailboxState.CLOSED:
                 return False
-            self._batch.extendleft(reversed(batch))
+            self.batch.extendleft(reversed(batch))
             since = [self._queue.popleft() for _ in range(_urgent_mails(self._queue))]  # newer than what comes back
             self._queue.extendleft(reversed(queue))
             self._queue.extendleft(reversed(since))
-            self._new_mail = bool(self._queue)
-            self._new_urgent_mail = self._new_mail and self._queue[0].is_urgent
+            self.new_mail = bool(self._queue)
+            self.new_urgent_mail = self.new_mail and self._queue[0].is_urgent
             return True
 
     def quiesce(self) -> None:
         """Refuse mail from now on; what is there can still be taken."""
         self._check_thread("quiesce")
         with self._lock:
-            if self._state is MailboxState.OPEN:
-                self._state = MailboxState.QUIESCED
+            if self.state is MailboxState.OPEN:
+                self.state = MailboxState.QUIESCED
 
     def close(self) -> list[Mail]:
         """Refuse mail and takes from now on, and return the mail that nobody took. Closing again returns nothing."""
         self._check_thread("close")
         with self._lock:
-            if self._state is MailboxState.CLOSED:
+            if self.state is MailboxState.CLOSED:
                 return []
             left = self.drain()
-            self._state = MailboxState.CLOSED
-            self.unpark()
+            self.state = MailboxState.CLOSED
+            self.parking.unpark()
             return left
 
     def run_exclusively(self, action: Callable[[], T]) -> T:
@@ -251,11 +231,11 @@ class TaskMailbox:
     def after_fork(self) -> None:
         """In a forked child, where there is no mailbox thread: refuse mail, and let go of what others had locked."""
         self._lock = threading.RLock()
-        self._state = MailboxState.CLOSED
+        self.state = MailboxState.CLOSED
 
     def _put_urgent(self, mail: Mail) -> None:
-        batch = self._batch
-        if self.is_mailbox_thread() and batch and not batch[0].is_urgent and not self._new_urgent_mail:
+        batch = self.batch
+        if self.is_mailbox_thread() and batch and not batch[0].is_urgent and not self.new_urgent_mail:
             # No lock: the batch is this thread's own, and nothing in it or in the queue is urgent and older.
             self._check_put()
             batch.appendleft(mail)
@@ -263,23 +243,23 @@ class TaskMailbox:
         with self._lock:
             self._check_put()
             self._queue.appendleft(mail)
-            self._new_mail = True
-            self._new_urgent_mail = True
-            self.unpark()
+            self.new_mail = True
+            self.new_urgent_mail = True
+            self.parking.unpark()
 
-    def _pull(self, *, urgent_only: bool) -> None:
+    def pull(self, *, urgent_only: bool) -> None:
         """Bring mail from the queue to the batch, so that urgent mail comes first and in the order of its arrival."""
-        batch = self._batch
+        batch = self.batch
         if batch:
             # Finish the urgent mail first, or the urgent mail that came later would overtake it.
-            if batch[0].is_urgent or not self._new_urgent_mail:
+            if batch[0].is_urgent or not self.new_urgent_mail:
                 return
-        elif not self._new_mail or (urgent_only and not self._new_urgent_mail):
+        elif not self.new_mail or (urgent_only and not self.new_urgent_mail):
             return
         only_urgent = urgent_only and bool(batch)
         with self._lock:
             queue = self._queue
-            if not self._new_urgent_mail and not only_urgent:
+            if not self.new_urgent_mail and not only_urgent:
                 batch.extend(queue)
                 queue.clear()
             while queue:
@@ -289,15 +269,15 @@ class TaskMailbox:
                     break
                 else:
                     batch.append(queue.popleft())
-            self._new_urgent_mail = False
-            self._new_mail = bool(queue)
+            self.new_urgent_mail = False
+            self.new_mail = bool(queue)
 
     def _take_from_queue(self, priority: int, of: Callable[[Mail], int] = _effective_priority) -> Mail | None:
         # Urgent mail is stored newest first, but keeps the order of its arrival: look for the oldest.
         mail = _take_oldest_urgent(self._queue, priority, of) or _take_first(self._queue, priority, of)
         if mail is not None:
-            self._new_mail = bool(self._queue)
-            self._new_urgent_mail = self._new_mail and self._queue[0].is_urgent
+            self.new_mail = bool(self._queue)
+            self.new_urgent_mail = self.new_mail and self._queue[0].is_urgent
         return mail
 
     def _check_thread(self, action: str) -> None:
@@ -309,12 +289,12 @@ class TaskMailbox:
             )
 
     def _check_put(self) -> None:
-        if self._state is not _OPEN:
-            raise MailboxClosedError(self._state, "put mail")
+        if self.state is not _OPEN:
+            raise MailboxClosedError(self.state, "put mail")
 
     def _check_take(self) -> None:
-        if self._state is MailboxState.CLOSED:
-            raise MailboxClosedError(self._state, "take mail")
+        if self.state is MailboxState.CLOSED:
+            raise MailboxClosedError(self.state, "take mail")
 
 
 def _urgent_mails(mails: deque[Mail]) -> int:

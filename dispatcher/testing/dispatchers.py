@@ -7,11 +7,10 @@ from enum import Enum
 from time import monotonic, sleep
 from typing import Any
 
-from dispatcher.async_dispatcher import AsyncDispatcher, DispatcherEventHandler
+from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import UnregisteredEventTypeError
-from dispatcher.event import Handler
+from dispatcher.event import DispatcherEventHandler, Handler, MultiListenerHandler
 from dispatcher.mailbox.timers import ManualClock
-from dispatcher.multi_listener import MultiListenerHandler
 from dispatcher.service import Service
 
 __all__ = ["DrainDispatcher", "InlineDispatcher", "ManualClock"]
@@ -28,7 +27,7 @@ class DrainDispatcher(AsyncDispatcher):
         """
         if not super().await_drained(timeout):
             raise AssertionError(
-                f"{self.name} is not drained after {timeout} s: in hand {self._in_hand()!r}, "
+                f"{self.name} is not drained after {timeout} s: in hand {self.progress.event()!r}, "
                 f"queued {self.queue_contents()}"
             )
         return True

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dispatcher.stats import Histogram
+from dispatcher.util.histogram import Histogram
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Collector)

@@ -56,7 +56,7 @@ def test_a_post_to_a_full_queue_waits_for_room_while_the_loop_goes_on(make: Make
             await aio.post(dispatcher, Numbered(number))
             assert gate.entered.wait(TIMEOUT_S)
         waiting = asyncio.ensure_future(aio.post(dispatcher, Numbered(2)))
-        while not dispatcher._queue.room.waiting_producers:
+        while not dispatcher.queue.room.waiting_producers:
             await turn()  # with a blocked loop, nothing would run here
         assert not waiting.done()
         gate.opened.set()
@@ -169,7 +169,7 @@ def test_waits_that_gave_up_leave_nothing_behind(make: Make, gate: Gate) -> None
 
     run(main())
 
-    assert len(dispatcher._drain_waiters) <= 1
+    assert len(dispatcher._drain.waiters) <= 1
 
 
 def test_submit_returns_the_result_from_the_handler_thread(make: Make) -> None:

@@ -314,7 +314,7 @@ def test_a_turn_dispatches_what_its_handlers_post_next_up_to_the_batch_size(make
     turns: list[int] = []
 
     def handle(event: Numbered) -> None:
-        turns.append(dispatcher._dispatching.taken)
+        turns.append(dispatcher.progress.begun)
         if event.number < 9:
             dispatcher.event_handler.handle(Numbered(event.number + 1))
 

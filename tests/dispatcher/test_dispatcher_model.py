@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher import DispatcherConfig
-from dispatcher.queue.event_queue import RUNNING
+from dispatcher.queue.state import RUNNING
 from dispatcher.testing import DrainDispatcher
 
 from .conftest import TIMEOUT_S, Other, Work
@@ -278,7 +278,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def wait_for_the_stop(self) -> None:
         assert self.stopper is not None
-        while self.dispatcher._queue.phase == RUNNING or not (self.drain or not self.dispatcher.queue_size()):
+        while self.dispatcher.queue.phase == RUNNING or not (self.drain or not self.dispatcher.queue_size()):
             assert self.stopper.is_alive()
 
     @invariant()

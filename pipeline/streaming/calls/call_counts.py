@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import REGISTRY
 
-from dispatcher import stats
+from dispatcher.util import histogram as durations
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
 _COUNTERS = {
@@ -28,7 +28,7 @@ _COUNTERS = {
 }
 
 
-class Histogram(stats.Histogram):
+class Histogram(durations.Histogram):
     """Durations in buckets of powers of two of a nanosecond, and the longest of them. Written by one thread."""
 
     __slots__ = ("max_ns",)

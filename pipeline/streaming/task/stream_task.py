@@ -278,7 +278,7 @@ class StreamTask:
             status = emit_next(feed)
             if status is not _MORE:
                 break
-            if mailbox._new_mail or mailbox._batch:  # has_mail, without its calls
+            if mailbox.new_mail or mailbox.batch:  # has_mail, without its calls
                 return
         if status is _NOTHING:
             self._suspend_until(controller, self._input.available())

@@ -21,7 +21,7 @@ from dispatcher import (
     ServiceState,
     register_metrics,
 )
-from dispatcher.queue.event_queue import event_of
+from dispatcher.queue.entries import event_of
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 from ..waiting import in_threads, until
@@ -136,7 +136,7 @@ def test_while_draining_a_handler_of_one_partition_may_post_to_the_others(start:
     assert gate.entered.wait(TIMEOUT_S)
     stopper = threading.Thread(target=dispatcher.stop)
     stopper.start()
-    until(lambda: all(partition._queue.phase for partition in dispatcher.partitions))
+    until(lambda: all(partition.queue.phase for partition in dispatcher.partitions))
     refused = dispatcher.event_handler.handle(Keyed(1))
 
     gate.opened.set()
@@ -297,7 +297,7 @@ def test_full_partitions_whose_handlers_post_to_each_other_never_deadlock(start:
             dispatcher.event_handler.handle(Keyed(key, 3))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert all(partition._queue.remaining() == 1 for partition in dispatcher.partitions)
+    assert all(partition.queue.room.remaining() == 1 for partition in dispatcher.partitions)
     assert all(not partition.failed for partition in dispatcher.partitions)
     if policy == "block":
         assert sum(partition.handled for partition in dispatcher.partitions) == rounds * 3 * 15
@@ -423,7 +423,7 @@ def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_ot
     """It was accepted by a partition that had not ended yet; the one that its handler posted to had."""
     monkeypatch.setattr(_PausingDeque, "reached", threading.Event(), raising=False)
     monkeypatch.setattr(_PausingDeque, "go_on", threading.Event(), raising=False)
-    monkeypatch.setattr("dispatcher.queue.event_queue.deque", _PausingDeque)
+    monkeypatch.setattr("dispatcher.queue.state.deque", _PausingDeque)
     accepted: list[bool] = []
     answers: list[bool] = []
 
@@ -441,7 +441,7 @@ def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_ot
     def stop_late() -> None:
         if first._mailbox.is_mailbox_thread():  # the last act of its handler thread
             return stop_first()
-        second._finished.wait(1.0)
+        second._drain.finished.wait(1.0)
         _PausingDeque.go_on.set()
         producer.join(TIMEOUT_S)
         return stop_first()

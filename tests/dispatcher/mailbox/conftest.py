@@ -80,8 +80,8 @@ class AnnouncingLock:
 
 def announce_waits(mailbox: TaskMailbox) -> threading.Event:
     """The event that is set when a take of `mailbox` has to wait."""
-    parking = AnnouncingLock(mailbox._parking)
-    mailbox._parking = parking  # type: ignore[assignment]
+    parking = AnnouncingLock(mailbox.parking.lock)
+    mailbox.parking.lock = parking  # type: ignore[assignment]
     return parking.waiting
 
 
@@ -89,7 +89,7 @@ class ArrivingParking:
     """Instead of waiting for something to arrive, has it arrive; it must have ended the wait then."""
 
     def __init__(self, mailbox: TaskMailbox, arrive: Callable[[], None]) -> None:
-        self.lock = mailbox._parking
+        self.lock = mailbox.parking.lock
         self.release = self.lock.release
         self.arrive = arrive
 
@@ -101,7 +101,7 @@ class ArrivingParking:
 
 def arrive_while_waiting(mailbox: TaskMailbox, arrive: Callable[[], None]) -> None:
     """Have a take of `mailbox` call `arrive` each time that it would wait."""
-    mailbox._parking = ArrivingParking(mailbox, arrive)  # type: ignore[assignment]
+    mailbox.parking.lock = ArrivingParking(mailbox, arrive)  # type: ignore[assignment]
 
 
 class LoggingTimer:

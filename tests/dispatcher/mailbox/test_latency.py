@@ -14,7 +14,7 @@ from dispatcher.mailbox import (
     TaskMailbox,
 )
 from dispatcher.mailbox.latency import DEFAULT_INTERVAL_MS
-from dispatcher.stats import Histogram
+from dispatcher.util.histogram import Histogram
 
 from .conftest import do_nothing, on_another_thread
 

@@ -132,16 +132,16 @@ class MailboxMachine(RuleBasedStateMachine):
     @invariant()
     def same_content(self) -> None:
         batch, queue = self.model.batch, self.model.queue
-        assert list(self.mailbox._batch) == batch.stored(newest_first=False)
+        assert list(self.mailbox.batch) == batch.stored(newest_first=False)
         assert list(self.mailbox._queue) == queue.stored(newest_first=True)
-        assert self.mailbox.size() == len(self.mailbox._batch) + len(self.mailbox._queue)
+        assert self.mailbox.size() == len(self.mailbox.batch) + len(self.mailbox._queue)
         assert self.mailbox.has_mail() is (bool(batch) or bool(queue))
         assert self.mailbox.state is self.state
 
     @invariant()
     def hints_tell_the_truth(self) -> None:
-        assert self.mailbox._new_mail is bool(self.model.queue)
-        assert self.mailbox._new_urgent_mail is bool(self.model.queue.urgent)
+        assert self.mailbox.new_mail is bool(self.model.queue)
+        assert self.mailbox.new_urgent_mail is bool(self.model.queue.urgent)
 
 
 MailboxMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -50,7 +50,7 @@ class CountingParking:
     """Counts how often somebody waited, and how often a wait was ended; to end what is no wait raises."""
 
     def __init__(self, mailbox: TaskMailbox) -> None:
-        self.lock = mailbox._parking
+        self.lock = mailbox.parking.lock
         self.acquired = 0  # mailbox thread only
         self.released: list[int] = []  # append is atomic
 
@@ -167,7 +167,7 @@ def test_mail_that_comes_between_the_last_look_and_the_wait_ends_it(
     mailbox: TaskMailbox, put: Callable[[TaskMailbox, Mail], None], make: Callable[[str], Mail]
 ) -> None:
     mailbox._lock = LockThatLetsIn(mailbox, lambda: put(mailbox, make("just in time")))  # type: ignore[assignment]
-    mailbox._parking = CountingParking(mailbox)  # type: ignore[assignment]
+    mailbox.parking.lock = CountingParking(mailbox)  # type: ignore[assignment]
 
     taken = mailbox.take(MIN_PRIORITY)
 
@@ -203,7 +203,7 @@ def test_puts_without_a_wait_are_not_remembered_as_wakes(mailbox: TaskMailbox) -
     mailbox.drain()
 
     assert not mailbox.is_waiting()
-    assert not mailbox._parking.acquire(blocking=False)
+    assert not mailbox.parking.lock.acquire(blocking=False)
 
 
 def test_of_many_unparks_one_ends_the_wait(waiting: Waiting) -> None:
@@ -222,7 +222,7 @@ class InterruptedParking:
     """A lock whose first acquire is interrupted, after `meanwhile` has happened on another thread."""
 
     def __init__(self, mailbox: TaskMailbox, meanwhile: Callable[[], None] = do_nothing) -> None:
-        self.lock = mailbox._parking
+        self.lock = mailbox.parking.lock
         self.release = self.lock.release
         self.meanwhile = meanwhile
         self.second_acquire = threading.Event()
@@ -239,7 +239,7 @@ class InterruptedParking:
 
 def interrupt(mailbox: TaskMailbox, meanwhile: Callable[[], None] = do_nothing) -> InterruptedParking:
     parking = InterruptedParking(mailbox, meanwhile)
-    mailbox._parking = parking  # type: ignore[assignment]
+    mailbox.parking.lock = parking  # type: ignore[assignment]
     return parking
 
 
@@ -287,7 +287,7 @@ def test_an_interrupted_wait_that_a_put_ends_at_the_same_time_keeps_the_mail(mai
 def test_an_interrupted_wait_whose_duty_somebody_took_leaves_no_release_to_the_next_one(mailbox: TaskMailbox) -> None:
     """Who took it is about to do it: that must not end the next wait."""
     duties: Future[Callable[[], None]] = Future()
-    parking = interrupt(mailbox, lambda: duties.set_result(mailbox._parked.pop()))
+    parking = interrupt(mailbox, lambda: duties.set_result(mailbox.parking.duties.pop()))
 
     def release() -> None:
         duty = duties.result(TIMEOUT_S)
@@ -310,7 +310,7 @@ def test_an_interrupted_wait_whose_duty_somebody_took_leaves_no_release_to_the_n
 def test_of_concurrent_puts_each_wait_is_ended_once(mailbox: TaskMailbox) -> None:
     """All producers put at the same moment into a mailbox whose thread is about to wait, or waits."""
     parking = CountingParking(mailbox)
-    mailbox._parking = parking  # type: ignore[assignment]
+    mailbox.parking.lock = parking  # type: ignore[assignment]
     start = threading.Barrier(PRODUCERS + 1)
     kinds = (MailOptions.DEFAULT, MailOptions.URGENT)
 
@@ -340,7 +340,7 @@ def test_of_concurrent_puts_each_wait_is_ended_once(mailbox: TaskMailbox) -> Non
 def test_with_takes_and_puts_in_step_each_wait_is_ended_once(mailbox: TaskMailbox) -> None:
     """A mail for each answer: the mailbox thread waits before each, and the producers take turns at random."""
     parking = CountingParking(mailbox)
-    mailbox._parking = parking  # type: ignore[assignment]
+    mailbox.parking.lock = parking  # type: ignore[assignment]
     answered = threading.Semaphore(1)
 
     def produce(producer: int) -> None:

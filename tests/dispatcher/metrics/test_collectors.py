@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from dispatcher.stats import Histogram
+from dispatcher.util.histogram import Histogram
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
 TIMEOUT_S = 10.0

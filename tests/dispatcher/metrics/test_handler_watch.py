@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
+from dispatcher.dispatching.progress import Progress
 from dispatcher.monitor import HandlerWatch, look_every_ms
 from dispatcher.testing import ManualClock
 
@@ -182,11 +183,11 @@ def test_the_time_of_the_current_handler_is_shown_while_it_runs_and_is_0_afterwa
 
 
 def test_the_watch_tells_each_long_run_once() -> None:
-    since_ns, now_ns = [0], [0]
+    progress, now_ns = Progress(), [0]
     told: list[int] = []
-    watch = HandlerWatch("w", 1.0, lambda: since_ns[0], lambda: "", lambda: told.append(now_ns[0]), lambda: now_ns[0])
+    watch = HandlerWatch("w", 1.0, progress, lambda: "", lambda: told.append(now_ns[0]), lambda: now_ns[0])
 
-    for since_ns[0], now_ns[0] in [
+    for progress.since_ns, now_ns[0] in [
         (0, 5_000_000_000),  # idle
         (5_000_000_000, 5_999_999_999),  # not long enough
         (5_000_000_000, 6_000_000_000),  # long
@@ -194,7 +195,7 @@ def test_the_watch_tells_each_long_run_once() -> None:
         (60_000_000_000, 60_500_000_000),  # the next, not long enough
         (60_000_000_000, 61_000_000_000),  # long
     ]:
-        watch.look()
+        watch.check()
 
     assert told == [6_000_000_000, 61_000_000_000]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.stats import Histogram, snapshot
+from dispatcher.util.histogram import Histogram, snapshot
 
 INFINITY = float("inf")
 

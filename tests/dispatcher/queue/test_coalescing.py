@@ -177,7 +177,7 @@ def test_once_taken_an_event_is_not_superseded_any_more(make: Make, gate: Gate) 
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(gate.events) == [("a", 1), ("a", 3)]
-    assert dispatcher._queue._superseding == {}
+    assert dispatcher.queue.state.queued == {}
 
 
 def test_a_handler_supersedes_what_it_has_posted_itself(make: Make) -> None:
@@ -207,7 +207,7 @@ def test_in_a_full_queue_an_event_supersedes_without_room(held: Make, gate: Gate
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("a", 2)]
     assert dispatcher.discarded_by_reason == {"superseded": 1}
-    until(lambda: dispatcher._queue.remaining() == 1)
+    until(lambda: dispatcher.queue.room.remaining() == 1)
 
 
 def test_in_a_full_queue_the_first_event_of_a_key_is_refused(held: Make, gate: Gate, got: list[Any]) -> None:
@@ -229,7 +229,7 @@ def test_in_a_full_queue_the_first_event_of_a_key_waits_for_room(held: Make, gat
     producer = threading.Thread(target=lambda: accepted.extend(post(dispatcher, Keyed("b", 2))))
 
     producer.start()
-    until(lambda: dispatcher._queue.room.waiting_producers)
+    until(lambda: dispatcher.queue.room.waiting_producers)
     gate.opened.set()
     producer.join(TIMEOUT_S)
 
@@ -307,7 +307,7 @@ def test_of_two_first_events_of_a_key_one_supersedes_the_other(
     """The window: the first producer has seen that its key is not queued, and has not appended yet."""
     dispatcher = held(DispatcherConfig(queue_capacity=capacity))
     lock = _PausingLock("slow producer", nth)
-    dispatcher._queue._lock = lock  # type: ignore[assignment]
+    dispatcher.queue.state.lock = lock  # type: ignore[assignment]
     producer = threading.Thread(target=post, args=(dispatcher, Keyed("a", 1)), name="slow producer")
     producer.start()
     assert lock.reached.wait(TIMEOUT_S)
@@ -322,7 +322,7 @@ def test_of_two_first_events_of_a_key_one_supersedes_the_other(
     assert seen(got) == [("a", 1)]
     assert_accounts_balance(dispatcher, accepted=3)
     if capacity is not None:
-        until(lambda: dispatcher._queue.remaining() == capacity)
+        until(lambda: dispatcher.queue.room.remaining() == capacity)
 
 
 @pytest.mark.parametrize("capacity", [None, 3])
@@ -342,9 +342,9 @@ def test_with_many_producers_the_last_event_of_each_key_is_handled_and_the_accou
     last = {event.key: event.number for event in got}
     assert last == {(producer, rest): 297 + rest for producer in range(3) for rest in range(3)}
     assert_accounts_balance(dispatcher, accepted=900)
-    assert dispatcher._queue._superseding == {}
+    assert dispatcher.queue.state.queued == {}
     if capacity is not None:
-        assert dispatcher._queue.remaining() == capacity
+        assert dispatcher.queue.room.remaining() == capacity
 
 
 @pytest.mark.parametrize("key", ["a name", 0, ()])
@@ -388,14 +388,14 @@ def test_of_two_posts_of_a_key_that_a_stop_overtakes_both_are_accepted_and_disca
     dispatcher = make(DispatcherConfig(drain_events_on_stop=False))
     dispatcher.register(Update, lambda _: None, coalesce_by=slow_key)
     appended = threading.Event()
-    after_append = dispatcher._queue._after_append
+    after_append = dispatcher.queue._after_append
 
     def pause(entry: Any) -> bool:
         appended.set()
         assert superseded.wait(TIMEOUT_S)
         return after_append(entry)
 
-    dispatcher._queue._after_append = pause
+    dispatcher.queue._after_append = pause
     producers = [
         threading.Thread(target=lambda n=number: answers.update({n: post(dispatcher, Keyed("a", n))[0]}))
         for number in (1, 2)

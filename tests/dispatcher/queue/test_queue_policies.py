@@ -89,7 +89,7 @@ def test_a_queue_that_loses_all_of_a_batch_to_drop_oldest_goes_on(make: Make) ->
         lambda: [dispatcher.event_handler.handle(Numbered(number)) for number in range(4)]
     ).result(TIMEOUT_S)
     assert entered.wait(TIMEOUT_S)
-    dispatcher._queue.discard()
+    dispatcher.queue.shutdown.discard()
     dispatcher.event_handler.handle(Numbered(9))
     opened.set()
 
@@ -105,10 +105,10 @@ def test_a_post_under_block_is_refused_after_its_timeout_and_leaves_nothing(full
 
     assert refused == [False, False]
     assert dispatcher.rejected == {"timeout": 2}
-    assert dispatcher._queue.room.waiting_producers == 0
+    assert dispatcher.queue.room.waiting_producers == 0
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 1, 2]
-    assert dispatcher._queue.remaining() == 2
+    assert dispatcher.queue.room.remaining() == 2
 
 
 def test_post_without_waiting_raises_where_a_post_would_wait(full: Make, gate: Gate) -> None:
@@ -161,7 +161,7 @@ def test_the_bound_is_strict_and_all_permits_come_back(make: Make, policy: str, 
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert max(sizes) <= capacity
-    assert dispatcher._queue.remaining() == capacity
+    assert dispatcher.queue.room.remaining() == capacity
     assert_accounts_balance(dispatcher, accepted=sum(accepted))
     assert sum(accepted) + sum(dispatcher.rejected.values()) == 4 * events
     if policy != "reject":
@@ -188,17 +188,17 @@ def test_a_handler_overdraws_a_full_queue_and_the_bound_holds_again_afterwards(
     dispatcher = make(config(2, policy), handler=handle)
     dispatcher.event_handler.handle(Numbered(0))
     assert gate.entered.wait(TIMEOUT_S)
-    repaid = dispatcher._queue.remaining()
+    repaid = dispatcher.queue.room.remaining()
     assert dispatcher.event_handler.handle(Numbered(6))
     assert dispatcher.event_handler.handle(Numbered(7))
-    left = dispatcher._queue.remaining()
+    left = dispatcher.queue.room.remaining()
     gate.opened.set()
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert sizes == [5]
     assert (repaid, left) == (2, 0)
     assert got == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert dispatcher._queue.remaining() == 2
+    assert dispatcher.queue.room.remaining() == 2
 
 
 def test_while_overdrawn_posts_from_outside_find_no_room(make: Make, gate: Gate) -> None:
@@ -218,7 +218,7 @@ def test_while_overdrawn_posts_from_outside_find_no_room(make: Make, gate: Gate)
 
     assert not answer
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher._queue.remaining() == 2
+    assert dispatcher.queue.room.remaining() == 2
 
 
 def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: Make, gate: Gate) -> None:
@@ -240,7 +240,7 @@ def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: M
     ]
     for producer in producers:
         producer.start()
-    until(lambda: dispatcher._queue.room.waiting_producers == 3)
+    until(lambda: dispatcher.queue.room.waiting_producers == 3)
     gate.opened.set()
     for producer in producers:
         producer.join(TIMEOUT_S)
@@ -248,7 +248,7 @@ def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: M
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert sorted(got) == [0, 1, 2, 3, 4, *[100] * 5]
-    assert dispatcher._queue.remaining() == 1
+    assert dispatcher.queue.room.remaining() == 1
 
 
 def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(full: Make, gate: Gate) -> None:
@@ -260,7 +260,7 @@ def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(fu
         looking.set()
         assert stopped.wait(TIMEOUT_S)
 
-    dispatcher._queue._on_size = pause  # type: ignore[assignment]
+    dispatcher.queue.room.on_size = pause  # type: ignore[assignment]
     answers: list[bool] = []
     producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(3))))
     producer.start()
@@ -272,7 +272,7 @@ def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(fu
     producer.join(1.0)
     ended = not producer.is_alive()
 
-    dispatcher._queue.room.permits.append(None)  # whoever goes round still gets out
+    dispatcher.queue.room.permits.append(None)  # whoever goes round still gets out
     producer.join(TIMEOUT_S)
     assert ended
     assert answers == [False]

@@ -400,8 +400,7 @@ def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_come
 ) -> None:
     """It was refused, but the journal had ended and did not learn of it: the next start handled it all the same."""
     dispatcher = start(lambda _: None)
-    accept = dispatcher._queue._accept
-    assert accept is not None
+    accept = dispatcher.queue.write_ahead.accept
 
     def accept_and_stop(event: Any) -> int:
         accepted_seq = accept(event)
@@ -409,7 +408,7 @@ def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_come
         assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
         return accepted_seq
 
-    monkeypatch.setattr(dispatcher._queue, "_accept", accept_and_stop)
+    monkeypatch.setattr(dispatcher.queue.write_ahead, "accept", accept_and_stop)
 
     assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
 

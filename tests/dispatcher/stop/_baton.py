@@ -375,26 +375,31 @@ def prepare(scheduler: Scheduler) -> None:
 def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dispatchers made from now on take their steps as the scheduler says."""
     from dispatcher import async_dispatcher
-    from dispatcher.mailbox import task_mailbox
-    from dispatcher.queue import event_queue
+    from dispatcher.dispatching import draining, progress
+    from dispatcher.mailbox import parking, task_mailbox
     from dispatcher.queue import room as queue_room
+    from dispatcher.queue import shutdown, state
 
     locks = {"Lock": SteppedLock, "RLock": SteppedRLock, "Condition": SteppedCondition}
     threads = {"Thread": SteppedThread, "Event": SteppedEvent}
     for module, replaced in (
-        (event_queue, locks),
+        (state, locks),
         (queue_room, locks),
+        (shutdown, locks),
         (task_mailbox, locks),
+        (parking, locks),
         (async_dispatcher, threads),
+        (draining, {"Event": SteppedEvent}),
     ):
         monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **replaced}))
-    monkeypatch.setattr(event_queue, "deque", SteppedDeque)
-    monkeypatch.setattr(event_queue, "sleep", lambda _: _step(spinning=True))
+    monkeypatch.setattr(state, "deque", SteppedDeque)
+    monkeypatch.setattr(queue_room, "sleep", lambda _: _step(spinning=True))
     for owner, names in (
-        (event_queue._Flags, ("gate", "alert", "phase")),
+        (state.PostFlags, ("gate", "alert", "phase")),
         (queue_room.RoomFlags, ("closer",)),
         (queue_room.QueueRoom, ("permits",)),
-        (task_mailbox.TaskMailbox, ("_parked",)),
+        (parking.Parking, ("duties",)),
+        (progress.Progress, ("entry",)),
     ):
         for name in names:
             monkeypatch.setattr(owner, name, _SteppedField(owner, name), raising=False)

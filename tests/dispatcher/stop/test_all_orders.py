@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
-from dispatcher.queue.event_queue import RUNNING, EventQueue
+from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.state import RUNNING
 from dispatcher.testing import ManualClock
 
 from ..conftest import Numbered, Work
@@ -196,7 +197,7 @@ def test_the_walk_finds_the_event_that_check_then_append_strands(stepped: pytest
     def check_then_append(queue: EventQueue) -> Callable[[Any], bool]:
         def post(event: Any) -> bool:
             if queue.flags.phase != RUNNING:
-                return queue._reject("stopped")
+                return queue.state.reject("stopped")
             queue.entries.append(event)
             queue.wake()
             return True

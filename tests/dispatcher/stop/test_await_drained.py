@@ -21,7 +21,7 @@ def test_a_post_in_the_moment_of_the_drain_does_not_end_a_wait(make: Make, gate:
     dispatcher = make(handler=gate)
     dispatcher.event_handler.handle(Numbered(0))
     assert gate.entered.wait(TIMEOUT_S)
-    tell = dispatcher._tell_drained
+    tell = dispatcher._drain.tell
     late = [Numbered(1)]
 
     def post_and_tell() -> None:
@@ -29,7 +29,7 @@ def test_a_post_in_the_moment_of_the_drain_does_not_end_a_wait(make: Make, gate:
             dispatcher.event_handler.handle(late.pop())
         tell()
 
-    dispatcher._tell_drained = post_and_tell  # type: ignore[method-assign]
+    dispatcher._drain.tell = post_and_tell  # type: ignore[method-assign]
     drained = dispatcher.when_drained()
     gate.opened.set()
 
@@ -45,7 +45,7 @@ def test_each_of_many_threads_that_wait_is_told(make: Make, gate: Gate) -> None:
     waiting = [threading.Thread(target=lambda: answers.append(dispatcher.await_drained(TIMEOUT_S))) for _ in range(4)]
     for thread in waiting:
         thread.start()
-    until(lambda: len(dispatcher._drain_waiters) == 4)
+    until(lambda: len(dispatcher._drain.waiters) == 4)
 
     gate.opened.set()
     for thread in waiting:

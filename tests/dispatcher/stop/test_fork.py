@@ -221,7 +221,7 @@ def test_a_dispatcher_with_its_own_timers_stops_in_a_child(make: Make) -> None:
 def test_a_stop_in_a_child_needs_no_lock_that_another_thread_held_at_the_fork(make: Make) -> None:
     dispatcher = make()
 
-    with dispatcher._finished._cond:  # type: ignore[attr-defined] - as a stop of another thread does for a moment
+    with dispatcher._drain.finished._cond:  # type: ignore[attr-defined] - as a stop of another thread does for a moment
         answer = in_child(lambda: (dispatcher.stop(), "stopped")[1], timeout=1.0)
 
     assert answer == "stopped"

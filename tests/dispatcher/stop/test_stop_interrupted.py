@@ -30,7 +30,7 @@ class InterruptedOnce(threading.Event):
 
 
 def interrupt(dispatcher: AsyncDispatcher) -> None:
-    dispatcher._finished = InterruptedOnce()
+    dispatcher._drain.finished = InterruptedOnce()
 
 
 def test_an_interrupted_stop_discards_what_is_queued_and_ends_once_the_handler_returns(make: Make, gate: Gate) -> None:
@@ -215,7 +215,7 @@ def test_an_event_whose_post_was_cut_short_is_found_by_the_next_look(make: Make)
     got: list[Any] = []
     dispatcher = make(handler=got.append, time_service=clock)
     until(dispatcher._mailbox.is_waiting)
-    dispatcher._queue.entries.append(Numbered(1))
+    dispatcher.queue.entries.append(Numbered(1))
 
     clock.advance(1000)
 

@@ -118,7 +118,7 @@ class Parking:
     """What the mailbox thread waits on. Without mail in time, or without any prospect of it, it fails the test."""
 
     def __init__(self, mailbox: TaskMailbox, idle: Callable[[], None] | None) -> None:
-        self._lock = mailbox._parking
+        self._lock = mailbox.parking.lock
         self.release = self._lock.release
         self._idle = idle
 
@@ -173,7 +173,7 @@ class Harness:
     ) -> None:
         self.function: Any = HandFunction() if function is None else function
         self.mailbox = TaskMailbox()
-        self.mailbox._parking = Parking(self.mailbox, idle)  # type: ignore[assignment]
+        self.mailbox.parking.lock = Parking(self.mailbox, idle)  # type: ignore[assignment]
         self.executor = MailboxExecutor(self.mailbox, priority)
         self.clock = ManualClock()
         self.output: list[StreamElement[Any]] = []

@@ -31,7 +31,7 @@ class Desk:
     def __init__(self, host: CallHost) -> None:
         self.host = host
         self.mailbox = TaskMailbox()
-        self.mailbox._parking = Parking(self.mailbox, None)  # type: ignore[assignment]
+        self.mailbox.parking.lock = Parking(self.mailbox, None)  # type: ignore[assignment]
         self.executor = MailboxExecutor(self.mailbox, 0)
         self.box = AnswerBox(self.executor.execute, self._fetch)
         self.answered: list[Call] = []

@@ -1,0 +1,275 @@
+"""The default action of a dispatcher: take a batch of events from the queue and hand each to its handler.
+
+Everything here is the handler thread's, and read by others (invariant 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import repeat, starmap
+from time import perf_counter_ns
+from typing import Any, Final
+
+from dispatcher.config import DispatcherConfig
+from dispatcher.dispatching.draining import Drain
+from dispatcher.dispatching.error_policy import ErrorPolicy
+from dispatcher.dispatching.journaled import JournaledDispatching
+from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.times import EventTimes, IdleTime
+from dispatcher.journal.writer import JournalWriter
+from dispatcher.mailbox.processor import MailboxController
+from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.monitor import SIZE_STEP, QueueSizeLog
+from dispatcher.queue.entries import InQueue, QueuedEvent
+from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.state import STOPPED
+from dispatcher.routes import RoutingTable
+
+_NOTHING: Final = object()
+"""No event's type."""
+
+
+class BatchDispatching:
+    """Called with each turn of the mailbox loop.
+
+    With a `journal`, each event gets a row in it, with times of `clock_ns`. `idle_action` is called when nothing
+    is queued; True means that it made work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: EventQueue,
+        mailbox: TaskMailbox,
+        routes: RoutingTable,
+        config: DispatcherConfig,
+        *,
+        progress: Progress,
+        drain: Drain,
+        errors: ErrorPolicy,
+        size_log: QueueSizeLog,
+        journal: JournalWriter | None,
+        clock_ns: Callable[[], int] | None,
+        idle_action: Callable[[], bool] | None,
+    ) -> None:
+        self._queue = queue
+        self._entries, self._flags, self._popleft = queue.entries, queue.flags, queue.entries.popleft
+        self._room, self._bounded = queue.room, queue.room.capacity is not None
+        self._mailbox, self._parking = mailbox, mailbox.parking
+        self._routes = routes
+        self._errors = errors
+        self._drain = drain
+        self._size_log = size_log
+        self._journal = journal
+        self._idle_action = idle_action
+        capacity = config.queue_capacity
+        # A bounded queue is looked at more often, so that a warning of a full one does not come late.
+        self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
+        routes.add_internal(InQueue.ENTRY, self._dispatch_one)
+        self.progress = progress  # see there, as the two below
+        self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
+        self.idle = IdleTime()
+        self._journaled = (
+            JournaledDispatching(
+                name,
+                queue,
+                mailbox,
+                routes,
+                progress=progress,
+                times=times,
+                errors=errors,
+                journal=journal,
+                clock_ns=clock_ns,
+            )
+            if journal is not None
+            else None
+        )
+        self._taken = 0  # entries taken by the batches that have ended; handler thread
+
+    def __call__(self, controller: MailboxController) -> None:
+        """Dispatch what is queued, up to the batch size, or until there is mail; if nothing is, wait for it first."""
+        progress, times, idle = self.progress, self.times, self.idle
+        # Once STOPPED they are taken elsewhere, under the queue's lock.
+        count = len(self._entries) if self._flags.phase < STOPPED else 0
+        if not count:
+            count = self._await_events(controller)
+            if not count:
+                return
+        if count > self._batch_size:
+            if count >= SIZE_STEP:
+                self._size_log(count, self._queue.room.remaining())
+            count = self._batch_size
+        # Popped by starmap: no call from Python for each event, and a handler that raises does not end it.
+        turns = repeat((), count)
+        batch: Iterator[Any] = starmap(self._popleft, turns)
+        before = self._taken
+        progress.turns = (before + count, turns)
+        progress.begun += 1
+        started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
+        try:
+            if self._journaled is not None:
+                self._journaled.dispatch(batch)
+            elif count > 1 and times.singly:
+                self._dispatch_singly(batch)
+            else:
+                self._dispatch_quickly(batch, count)
+        finally:
+            progress.entry = None
+            progress.since_ns = 0
+            progress.done += 1
+            self._taken = progress.taken()
+        idle.end(started_ns)
+        times.end_batch(self._taken - before, started_ns)
+
+    def dispatch_last(self) -> None:
+        """After STOPPED: what came in before that was visible, and what the handlers post to finish."""
+        progress = self.progress
+        progress.begun += 1
+        while True:
+            turns = repeat((), 1)
+            progress.turns = (self._taken + 1, turns)
+            entry = self._queue.shutdown.take_last(starmap(self._popleft, turns))
+            if entry is None:
+                break
+            self._taken += 1
+            progress.since_ns = perf_counter_ns()
+            try:
+                if self._journaled is not None:
+                    self._journaled.dispatch((entry,))
+                else:
+                    progress.entry = entry
+                    self._dispatch_one(entry)
+            finally:
+                progress.entry = None
+                progress.since_ns = 0
+        progress.done += 1
+
+    def _await_events(self, controller: MailboxController) -> int:
+        """Nothing is queued: wait for a post; returns how many events are queued then, 0: let the loop turn first."""
+        entries, flags, mailbox, queue, parking = self._entries, self._flags, self._mailbox, self._queue, self._parking
+        if not self._is_to_wait(controller):
+            # An idle action may have posted: another turn of the loop would cost as much as some of these events.
+            return len(entries) if flags.phase < STOPPED and not mailbox.new_mail else 0
+        flags.woken_ns = 0
+        self.idle.begin()
+        parking.announce()
+        flags.alert = True
+        # Only now look again: a producer that appended before saw no alert; one that appends from here on wakes us.
+        if entries or mailbox.new_mail or queue.shutdown.is_ending():
+            parking.unpark()
+        parking.wait()
+        if flags.alert:
+            queue.calm()
+        count = len(entries)
+        if count and not mailbox.new_mail and flags.phase < STOPPED:
+            return count  # the wait is noted after the batch
+        self.idle.end(perf_counter_ns())
+        return 0
+
+    def _is_to_wait(self, controller: MailboxController) -> bool:
+        """Nothing is queued: end the drain, or let the idle action make work; True: wait for the next post."""
+        if self._drain.waiters:
+            self._drain.tell()
+        shutdown = self._queue.shutdown
+        if self._queue.phase < STOPPED and self._mailbox.has_mail():
+            return False
+        if shutdown.is_ending():
+            shutdown.shut(STOPPED)
+            self.dispatch_last()
+            controller.all_actions_completed()
+            return False
+        if self._idle_action is not None and self._idle_action():
+            return False
+        if self._journal is not None:
+            self._journal.idle()
+        return True
+
+    def _dispatch_quickly(self, batch: Iterator[Any], count: int) -> None:
+        """Dispatch each event without looking at the clock, or until there is mail.
+
+        The hot path: no call for each event but the handler's, no lock, no clock; one count and one other store.
+        """
+        entries, mailbox, progress = self._entries, self._mailbox, self.progress
+        bounded, room, give_back = self._bounded, self._room.flags, self._room.permits.append
+        event: Any = None
+        # A run of events of one type looks its route up once, and keeps the handler that was found until the batch
+        # ends: a thread that changes registrations sends a mail, too.
+        known: Any = _NOTHING
+        while True:
+            try:
+                for event in batch:
+                    if bounded:
+                        if room.closer:
+                            self._room.give_back()
+                        else:
+                            give_back(None)
+                            if room.closer:  # set since, by a producer that may not have seen this one
+                                self._room.tell()
+                    progress.entry = event
+                    event_type = event.type
+                    if event_type is not known:
+                        route = self._routes.by_type.get(id(event_type)) or self._routes.find(event_type)
+                        handle, known = route.handle, event_type
+                    handle(event)
+                    event = None
+                    route.handled += 1
+                    if mailbox.new_mail:  # a hint, read without a lock: mail does not wait for the whole batch
+                        return
+                # A handler may have posted what comes next, one event at a time: a turn for each would cost more than
+                # the event.
+                room_left = self._batch_size - count
+                more = min(len(entries), room_left)
+                if more <= 0 or self.times.singly or self._flags.phase >= STOPPED:
+                    return
+                count += more
+                batch = self._next_batch(more)
+            except BaseException as error:
+                if event is None and error.__class__ is IndexError:  # another thread has emptied the queue
+                    upto, turns = progress.turns
+                    progress.turns = (upto - 1, turns)
+                    return
+                if type(event) is QueuedEvent:  # not of a handler: that is dealt with where the entry is dispatched
+                    raise
+                failed, event = event, None
+                self._errors.failed(failed, error)
+                if mailbox.new_mail:
+                    return
+
+    def _next_batch(self, count: int) -> Iterator[Any]:
+        """Takes `count` more entries, once the turns before are used up."""
+        turns = repeat((), count)
+        self.progress.turns = (self.progress.turns[0] + count, turns)
+        return starmap(self._popleft, turns)
+
+    def _dispatch_singly(self, batch: Iterator[Any]) -> None:
+        """Dispatch and time each event, or until there is mail."""
+        mailbox, progress = self._mailbox, self.progress
+        try:
+            for entry in batch:
+                if self._bounded:
+                    self._room.give_back()
+                progress.entry = entry
+                self._dispatch_one(entry)
+                if mailbox.new_mail:
+                    break
+        except IndexError:  # another thread has emptied the queue; what handlers raise does not come here
+            upto, turns = progress.turns
+            progress.turns = (upto - 1, turns)
+
+    def _dispatch_one(self, entry: Any) -> None:
+        """Dispatch and time one event."""
+        event, enqueued_ns = entry, 0
+        if type(entry) is QueuedEvent:
+            if entry.key is not None:
+                self._queue.coalescing.close(entry)
+            event, enqueued_ns = entry.event, entry.enqueued_ns
+        started_ns = self.progress.since_ns = perf_counter_ns()
+        try:
+            event_type = event.type
+            route = self._routes.by_type.get(id(event_type)) or self._routes.find(event_type)
+            route.handle(event)
+            route.handled += 1
+        except BaseException as error:
+            self._errors.failed(event, error)
+        finished_ns = self.progress.since_ns = perf_counter_ns()
+        self.times.note(started_ns, finished_ns, enqueued_ns)

@@ -1,0 +1,51 @@
+"""What follows when a handler raises, or when an event has none (invariant 6)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dispatcher.routes import RoutingTable
+
+log = logging.getLogger("dispatcher.async_dispatcher")
+
+
+class Stoppable(Protocol):
+    """The dispatcher, as far as a failed event may end it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def note_failure(self, error: BaseException, /) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class ErrorPolicy:
+    """Counts and logs a failed event, and does what was registered for its class. Handler thread."""
+
+    def __init__(self, dispatcher: Stoppable, routes: RoutingTable, exit_action: Callable[[int], Any]) -> None:
+        self._dispatcher = dispatcher
+        self._routes = routes
+        self._exit_action = exit_action
+
+    def failed(self, event: Any, error: BaseException) -> tuple[str, BaseException]:
+        """The event's handler raised, or it has none; returns the outcome and the error for the journal."""
+        event_type = getattr(event, "type", None)
+        route = self._routes.find(event_type)
+        if not route.registered:
+            error = self._routes.unregistered(event_type)
+        route.failed += 1
+        name = self._dispatcher.name
+        log.error("%s: handling %r failed", name, event, exc_info=error)
+        if route.on_error != "continue":
+            self._dispatcher.note_failure(error)
+            if route.on_error == "exit" and not sys.is_finalizing():
+                log.critical("%s: exiting the process, as registered for this event class", name)
+                # On a thread of its own: exit hooks may stop this dispatcher, which waits for this very handler.
+                threading.Thread(target=self._exit_action, args=(-1,), name=f"{name}-exit", daemon=True).start()
+            self._dispatcher.stop()
+        return "failed" if route.registered else "unregistered", error

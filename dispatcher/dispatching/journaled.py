@@ -1,0 +1,132 @@
+"""Dispatching with a row of the journal for each event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns, time_ns
+from typing import Any
+
+from dispatcher.dispatching.error_policy import ErrorPolicy
+from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.times import EventTimes
+from dispatcher.journal.format.texts import describe, encode_payload
+from dispatcher.journal.writer import JournalWriter
+from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue.entries import QueuedEvent
+from dispatcher.queue.posting import EventQueue
+from dispatcher.routes import RoutingTable
+
+
+class JournaledDispatching:
+    """Hands events to their handlers and writes their rows. Handler thread.
+
+    `clock_ns` is the clock of the run (Unix ns); None: real time, which here never runs backwards.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: EventQueue,
+        mailbox: TaskMailbox,
+        routes: RoutingTable,
+        *,
+        progress: Progress,
+        times: EventTimes,
+        errors: ErrorPolicy,
+        journal: JournalWriter,
+        clock_ns: Callable[[], int] | None,
+    ) -> None:
+        self._name = name
+        self._mailbox = mailbox
+        self._routes = routes
+        self._close = queue.coalescing.close
+        self._room = queue.room if queue.room.capacity is not None else None
+        self._progress = progress
+        self._times = times
+        self._errors = errors
+        self._journal = journal
+        self._clock_ns = clock_ns
+        self._unix_offset_ns = time_ns() - perf_counter_ns()  # never changes
+
+    def dispatch(self, entries: Iterable[Any]) -> None:
+        """Dispatch and time each event, or until there is mail.
+
+        The hot path of a journaled dispatcher: one function, for each call in it would cost as much as the row does.
+        """
+        mailbox, routes, find = self._mailbox, self._routes.by_type, self._routes.find
+        progress, times, journal, room = self._progress, self._times, self._journal, self._room
+        clock_ns, offset_ns = self._clock_ns, self._unix_offset_ns
+        rows = journal.rows
+        queue_counts, handling_counts = times.queue_time.counts, times.handling_time.counts
+        queue_total = handling_total = timed = 0
+        flush_due_ns = journal.flush_due_ns
+        seq = journal.seq
+        event: Any = None
+        try:
+            for event in entries:
+                if room is not None:
+                    room.give_back()
+                progress.entry, enqueued_ns, accepted_seq = event, 0, 0
+                if type(event) is QueuedEvent:
+                    entry = event
+                    if entry.key is not None:
+                        self._close(entry)
+                    event, enqueued_ns, accepted_seq = entry.event, entry.enqueued_ns, entry.accepted_seq
+                started_ns = progress.since_ns = perf_counter_ns()
+                at = clock_ns() if clock_ns is not None else started_ns + offset_ns
+                seq += 1
+                journal.seq, journal.at = seq, at
+                error = None
+                try:
+                    event_type = event.type
+                    route = routes.get(id(event_type)) or find(event_type)
+                    route.handle(event)
+                    route.handled += 1
+                    kind = route.journal_kind
+                    if kind < 0:
+                        kind = route.journal_kind = journal.kind(self._name, route.event_class, route.name, "handled")
+                except BaseException as raised:
+                    kind, error = self._failed(event, raised)
+                finished_ns = perf_counter_ns()
+                handling_ns = finished_ns - started_ns
+                queue_ns = started_ns - enqueued_ns if enqueued_ns and enqueued_ns < started_ns else 0
+                handling_counts[handling_ns.bit_length()] += 1
+                queue_counts[queue_ns.bit_length()] += 1
+                timed, handling_total, queue_total = timed + 1, handling_total + handling_ns, queue_total + queue_ns
+                try:
+                    entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
+                    if entity is not None and type(entity) is not str:
+                        entity = str(entity)
+                    if payload is not None:
+                        payload = encode_payload(payload)
+                except Exception as unreadable:  # of a property, or a __str__: the event still counts
+                    entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
+                redelivered = 0 < accepted_seq <= progress.redelivered_upto
+                # An EventRow.
+                rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
+                event = None
+                if finished_ns >= flush_due_ns:
+                    journal.flush()
+                    flush_due_ns = journal.flush_due_ns
+                if mailbox.new_mail:
+                    break
+        except IndexError:  # another thread has emptied the queue; what handlers raise does not come here
+            upto, turns = progress.turns
+            if event is not None:
+                raise
+            progress.turns = (upto - 1, turns)
+        finally:
+            times.timed += timed
+            times.timed_ns += handling_total
+            times.handling_time.total_ns += handling_total
+            times.queue_time.total_ns += queue_total
+        if len(rows) >= journal.config.buffer_rows:
+            journal.flush()
+
+    def _failed(self, event: Any, raised: BaseException) -> tuple[int, str]:
+        """Count an event whose handler raised; returns its kind for the journal, and the text of its error."""
+        outcome, error = self._errors.failed(event, raised)
+        event_type = getattr(event, "type", None)
+        name = getattr(event_type, "_name_", None) or str(event_type)
+        kind = self._journal.kind(self._name, event_type.__class__.__name__, name, outcome)
+        return kind, describe(error)

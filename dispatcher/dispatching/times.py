@@ -1,0 +1,105 @@
+"""Measuring the time of events in the queue and in their handlers, and the time in which there is nothing to do.
+
+An event is timed singly if all have to be, if handlers are slow, so that it costs little, or if its post noted the
+time. Of other events the whole batch is timed, with two looks at the clock.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Final
+
+from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.stamping import Times
+from dispatcher.util.histogram import Histogram
+
+_FLOOD: Final = 64
+"""Events in a batch from which on it can be the sign of a flood."""
+_QUICK_NS: Final = 10_000
+"""Handlers that are quicker than this in a flood are timed by the batch."""
+_SLOW_NS: Final = 20_000
+"""Handlers that take longer than this are timed singly."""
+
+
+class EventTimes:
+    """The times of one dispatcher's events. Written by the handler thread, read by any."""
+
+    def __init__(self, queue: EventQueue, times: Times) -> None:
+        self._flags, self._stamping = queue.flags, queue.stamping
+        self.measures: Final = times != "none"
+        self._samples: Final = times == "sampled"
+        self.queue_time = Histogram()  # handler thread writes, any reads
+        self.handling_time = Histogram()  # handler thread writes, any reads
+        # How the next batch is timed. Where each post notes its time, each event is timed singly in any case.
+        self.singly = times != "all"  # handler thread
+        self.timed = 0  # events of this batch that were timed singly; handler thread
+        self.timed_ns = 0  # their time in the handlers; handler thread
+        self._pace_ns = _QUICK_NS  # of an event in the last quick batch; handler thread
+
+    def note(self, started_ns: int, finished_ns: int, enqueued_ns: int) -> None:
+        """An event was timed singly. `enqueued_ns`: 0 if its post did not note the time."""
+        handling_ns = finished_ns - started_ns
+        self.timed += 1
+        self.timed_ns += handling_ns
+        if not self.measures:
+            return
+        if enqueued_ns:
+            self.queue_time.observe(max(0, started_ns - enqueued_ns))
+        self.handling_time.observe(handling_ns)
+
+    def end_batch(self, events: int, started_ns: int) -> None:
+        """Time the events of the batch that were not timed singly, and choose how the next ones are."""
+        finished_ns = perf_counter_ns()
+        woken_ns = self._flags.woken_ns
+        if woken_ns and self._samples:
+            self._flags.woken_ns = 0
+            self.queue_time.observe(started_ns - woken_ns)
+        bare = events - self.timed
+        if bare > 0:
+            bare_ns = max(0, finished_ns - started_ns - self.timed_ns)
+            mean_ns = bare_ns // bare
+            if mean_ns <= _QUICK_NS:
+                self._pace_ns = mean_ns
+            # What the usual pace does not explain is put on one event: count and sum are exact, the rest is likely.
+            pace_ns = min(mean_ns, self._pace_ns)
+            if self.measures:
+                self.handling_time.observe(pace_ns, bare - 1)
+                self.handling_time.observe(bare_ns - pace_ns * (bare - 1))
+            self.singly = mean_ns > _SLOW_NS
+        elif events >= _FLOOD and self.timed_ns < _QUICK_NS * events:
+            self.singly = False
+        self.timed = self.timed_ns = 0
+        if self._samples:
+            self._stamping.stamp_again(finished_ns)
+
+
+class IdleTime:
+    """The time that the handler thread spent waiting. Written by that thread, read by any.
+
+    A wait is added up after the batch that ends it, so as not to delay that.
+    """
+
+    __slots__ = ("_waits", "until_ns")
+
+    def __init__(self) -> None:
+        # Time in the waits that were added up, and when one began that was not, or 0; replaced as one by the handler
+        # thread, so that no reader sees a wait twice.
+        self._waits: tuple[int, int] = (0, 0)
+        self.until_ns = 0  # when the last batch began; handler thread writes, any reads
+
+    def begin(self) -> None:
+        self._waits = (self._waits[0], perf_counter_ns())
+
+    def end(self, until_ns: int) -> None:
+        """Add the wait up, if one began."""
+        waited_ns, since_ns = self._waits
+        if since_ns:
+            self._waits = (waited_ns + until_ns - since_ns, 0)
+
+    def total_ns(self) -> int:
+        """Time spent waiting so far. Any thread."""
+        waited_ns, since_ns = self._waits
+        if not since_ns:
+            return waited_ns
+        until_ns = self.until_ns
+        return waited_ns + (until_ns if until_ns > since_ns else perf_counter_ns()) - since_ns

@@ -1,0 +1,124 @@
+"""Prometheus metrics of dispatchers: read from their plain counters when somebody scrapes (invariant 11).
+
+One collector per registry serves all dispatchers in it, told apart by the label `dispatcher`. A dispatcher that comes
+back under the same name takes its predecessor's place; one that nobody refers to any more drops out.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import REGISTRY, Collector
+
+from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.dispatcher_group import DispatcherGroup
+from dispatcher.stats import DispatcherStats, MetricSpec, metric_fields
+from dispatcher.util.prometheus import RegistryCollectors, add_histogram
+
+_METRICS: Final = metric_fields()
+
+
+class MetricsSource(Protocol):
+    """Something that adds metrics of its own to a dispatcher's, such as the state machines on it."""
+
+    def collect(self, dispatcher: str) -> Iterable[Metric]:
+        """Metric families with the label `dispatcher` among others. Called on the scraping thread."""
+
+
+class DispatcherCollector(Collector):
+    """The metrics of all dispatchers of one registry. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # leaf lock
+        # Guarded by _lock.
+        self._dispatchers: weakref.WeakValueDictionary[str, AsyncDispatcher] = weakref.WeakValueDictionary()
+        self._sources: dict[str, tuple[MetricsSource, ...]] = {}  # guarded by _lock, by dispatcher name
+        # Guarded by _lock: what was last told, so that it never goes back.
+        self._accepted: weakref.WeakKeyDictionary[AsyncDispatcher, int] = weakref.WeakKeyDictionary()
+
+    def add(self, dispatcher: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
+        with self._lock:
+            self._dispatchers[dispatcher.name] = dispatcher
+            self._sources[dispatcher.name] = tuple(sources)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing to check in advance: the names are this module's own."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            dispatchers = dict(self._dispatchers.items())  # items: holds each before it is told, so none is gone
+            for gone in self._sources.keys() - dispatchers.keys():
+                del self._sources[gone]
+            sources = dict(self._sources)
+        stats = {name: self._stats_so_far(dispatcher) for name, dispatcher in dispatchers.items()}
+        for field, spec in _METRICS.items():
+            yield _family(spec, {name: getattr(of, field) for name, of in stats.items()})
+        yield _contents(dispatchers)
+        for name, extras in sources.items():
+            for source in extras:
+                yield from source.collect(name)
+
+    def _stats_so_far(self, dispatcher: AsyncDispatcher) -> DispatcherStats:
+        # The counters are read one after the other while the handler thread works: never let their sum step back.
+        stats = dispatcher.stats()
+        with self._lock:
+            accepted = self._accepted[dispatcher] = max(stats.accepted, self._accepted.get(dispatcher, 0))
+        return replace(stats, accepted=accepted)
+
+
+def _family(spec: MetricSpec, values: dict[str, Any]) -> Metric:
+    """The samples of one field, by dispatcher."""
+    labels = ["dispatcher", *spec.labels]
+    if spec.kind == "histogram":
+        histograms = HistogramMetricFamily(spec.name, spec.help, labels=labels)
+        for name, histogram in values.items():
+            if histogram is not None:
+                add_histogram(histograms, [name], histogram)
+        return histograms
+    make = GaugeMetricFamily if spec.kind == "gauge" else CounterMetricFamily
+    family = make(spec.name, spec.help, labels=labels)
+    for name, value in values.items():
+        if not spec.labels:
+            if value is not None:
+                family.add_metric([name], value)
+            continue
+        for label, count in value.items():
+            family.add_metric([name, *(label if isinstance(label, tuple) else (label,))], count)
+    return family
+
+
+def _contents(dispatchers: dict[str, AsyncDispatcher]) -> Metric:
+    """Apart from the other metrics of a dispatcher: it goes through the whole queue."""
+    family = GaugeMetricFamily(
+        "dispatcher_event_queue_contents",
+        "Events waiting in the queue, by type.",
+        labels=["dispatcher", "event_class", "event_type"],
+    )
+    for name, dispatcher in dispatchers.items():
+        for event_type, count in dispatcher.queue_contents().items():
+            family.add_metric([name, type(event_type).__name__, str(getattr(event_type, "name", event_type))], count)
+    return family
+
+
+_collectors = RegistryCollectors(DispatcherCollector)
+
+
+def register_metrics(
+    dispatcher: AsyncDispatcher | DispatcherGroup,
+    registry: CollectorRegistry = REGISTRY,
+    sources: Iterable[MetricsSource] = (),
+) -> None:
+    """Show a dispatcher, and `sources` with it, in the scrapes of `registry`. Any thread; repeating it is harmless.
+
+    Of a group, or a MultiDispatcher, each partition is shown by its own name.
+    """
+    collector = _collectors.of(registry)
+    for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):
+        collector.add(each, sources)

@@ -1,0 +1,236 @@
+"""The queue between producers on any thread and one handler thread: how an event is posted.
+
+Posting is an append to a deque, which is atomic in CPython, and then a look at one flag (`alert`). A producer that
+finds it set wakes the handler thread, or, if that has stopped meanwhile, takes back what it appended. To look first
+and append then would strand an event between a stop and a post (invariant 2).
+
+What a post does, from its first step to its last:
+
+1. `gate` says whether more than an append is to be done: note the time, or take the slow path (`_post_special`). That
+   refuses posts to a queue that does not run, finds the event that this one supersedes, and logs it ahead.
+2. In a bounded queue, take a permit, or do what the policy for a full queue says.
+3. Append.
+4. `alert` says whether the handler thread waits, or the queue is shut (`_after_append`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from dispatcher.config import DispatcherConfig
+from dispatcher.errors import ForkedProcessError
+from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue.coalescing import Coalescing
+from dispatcher.queue.entries import ClassAndKey, QueuedEvent
+from dispatcher.queue.room import QueueRoom
+from dispatcher.queue.shutdown import QueueShutdown
+from dispatcher.queue.stamping import Stamping, Times
+from dispatcher.queue.state import ABANDONED, FORKED, LOOK, RUNNING, STAMP, STAMP_ALL, QueueState
+from dispatcher.queue.write_ahead import WriteAhead
+
+
+class EventQueue:
+    """Events on their way to the thread that owns `mailbox`. Posts from that thread are never refused while it runs.
+
+    `post(event) -> bool` is for any thread: True if the event was accepted, False if it was refused, which
+    `state.rejected` counts by reason (full, timeout, draining, stopped, journal). `is_inside()` says whether the caller
+    is a handler thread whose posts are not refused or held up. `on_size(size, remaining)` is called with the size of a
+    queue that is full.
+
+    Raises (from `post`):
+        ForkedProcessError: this process is a fork of the one in which the dispatcher was made.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        mailbox: TaskMailbox,
+        config: DispatcherConfig,
+        *,
+        times: Times,
+        is_inside: Callable[[], bool],
+        on_size: Callable[[int, int | None], None],
+        write_ahead: WriteAhead | None = None,
+    ) -> None:
+        self._name = name
+        self._is_inside = is_inside
+        self.write_ahead = write_ahead  # never changes; None: posts are not logged ahead
+        self._parking = mailbox.parking  # where the handler thread waits; see there
+        self.state = state = QueueState(write_ahead.settle if write_ahead is not None else lambda _: None)
+        self.entries = state.entries  # any thread appends; the handler thread takes from the left
+        self.flags = state.flags
+        self.stamping = Stamping(state, times)
+        self.room = QueueRoom(name, config, state, is_inside, on_size)
+        self.coalescing = Coalescing(state, self._parking.is_waiting)
+        self.shutdown = QueueShutdown(state, self.room, mailbox.is_mailbox_thread)
+        if write_ahead is not None:
+            with state.lock:
+                state.set_gate(is_special=True)
+        self._after_append = self._make_after_append()  # never changes, as `post`
+        self.post = self._make_post()
+
+    @property
+    def phase(self) -> int:
+        """RUNNING and so on, in the order of their definition; never goes back."""
+        return self.flags.phase
+
+    def post_without_waiting(self, event: Any) -> bool:
+        """As `post`, but where that would wait for room: raises QueueFullError, and nothing is done. Any thread."""
+        return self._post_special(event, wait=False)
+
+    def wake(self) -> None:
+        """Have the handler thread look at the queue if it waits. Any thread; never blocks."""
+        self._parking.unpark()
+
+    def put_first(self, events: Sequence[tuple[int, Any]]) -> None:
+        """Before the start: accepted seqs and events of the write-ahead log, to be handled before all others."""
+        now_ns = perf_counter_ns()
+        if self.room.capacity is not None:
+            for _ in events:
+                if not self.room.try_take():
+                    self.room.overdraw()
+        self.entries.extendleft(QueuedEvent(event, now_ns, None, seq) for seq, event in reversed(events))
+
+    # -- posts: any thread ---------------------------------------------------------------------------------------------
+
+    def _make_post(self) -> Callable[[Any], bool]:
+        """The quick way of a post, for a queue without a bound or for one with.
+
+        It is a closure, and the only thing here that the configuration chooses: a producer pays for the attributes and
+        calls of a method with each event.
+        """
+        flags, append, after_append, post_special = (
+            self.flags,
+            self.entries.append,
+            self._after_append,
+            self._post_special,
+        )
+        waits, stamped, now_ns = self._parking.duties, self.stamping.stamped, perf_counter_ns
+        take_permit, post_full = self.room.permits.pop, self._post_full
+
+        def post(event: Any) -> bool:
+            if flags.gate:
+                if flags.gate is STAMP:
+                    if not waits:
+                        event = stamped(event)
+                elif flags.gate is LOOK:
+                    return post_special(event)
+                else:
+                    event = QueuedEvent(event, now_ns())
+            append(event)
+            if flags.alert:
+                return after_append(event)
+            return True
+
+        def post_bounded(event: Any) -> bool:
+            if flags.gate is LOOK:
+                return post_special(event)
+            try:
+                take_permit()
+            except IndexError:
+                return post_full(event)
+            if flags.gate and (flags.gate is STAMP_ALL or not waits):
+                event = stamped(event)
+            append(event)
+            if flags.alert:
+                return after_append(event)
+            return True
+
+        return post if self.room.capacity is None else post_bounded
+
+    def _post_full(self, event: Any) -> bool:
+        """Post where no permit was left."""
+        return self.room.make(wait=True) and self._append(self._stamped_if_due(event))
+
+    def _post_special(self, event: Any, wait: bool = True) -> bool:
+        """Post where more is to be done than an append: the queue does not run, or the entry is more than the event."""
+        phase = self.flags.phase
+        if phase != RUNNING:
+            if phase == FORKED:
+                raise ForkedProcessError(self._name)
+            # A handler is never refused while its thread works: it finishes its work (invariant 9).
+            if phase == ABANDONED or self.shutdown.has_ended or not self._is_inside():
+                return self.state.reject_shut()
+        key = self.coalescing.key_of(event)
+        if key is not None:
+            return self._post_keyed(event, key, wait)
+        if not self.room.take(wait):
+            return False
+        if self.write_ahead is None:
+            return self._append(self._stamped_if_due(event))
+        accepted_seq = 0
+        try:
+            accepted_seq = self.write_ahead.accept(event)
+        finally:
+            if not accepted_seq:
+                self.room.undo()
+        return (
+            self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq)) if accepted_seq else self._reject()
+        )
+
+    def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
+        """Put the event in the place of the queued one of its key, or at the end of the queue."""
+        accepted_seq = 0
+        if self.write_ahead is not None:
+            # First of all: the event that it supersedes is settled only once this one is in the log.
+            accepted_seq = self.write_ahead.accept(event)
+            if not accepted_seq:
+                return self._reject()
+        while not self.coalescing.supersede(event, key, accepted_seq):
+            has_room = False
+            try:
+                has_room = self.room.take(wait)
+            finally:
+                if not has_room:
+                    self.state.settle(accepted_seq)
+            if not has_room:
+                return False
+            entry = self.coalescing.append_first(event, key, accepted_seq)
+            if entry is not None:
+                return self._after_append(entry) if self.flags.alert else True
+            self.room.undo()
+        return True
+
+    def _reject(self) -> bool:
+        """Refuse a post whose event could not be logged ahead."""
+        return self.state.reject("journal") if self.flags.phase == RUNNING else self.state.reject_shut()
+
+    def _stamped_if_due(self, event: Any) -> Any:
+        return self.stamping.stamped(event) if self.state.is_stamping else event
+
+    def _append(self, entry: Any) -> bool:
+        self.entries.append(entry)
+        return self._after_append(entry) if self.flags.alert else True
+
+    def _make_after_append(self) -> Callable[[Any], bool]:
+        """What a post does that finds an alert: its entry is in the queue, and the handler thread waits or stops."""
+        flags, take_duty, take_back = self.flags, self._parking.duties.pop, self.shutdown.take_back
+        parking = self._parking
+
+        def after_append(entry: Any) -> bool:
+            try:
+                take_duty()  # the thread that gets it, and no other, wakes the handler thread
+                # Reset before the release: until then the handler thread cannot end, so that no producer that sees no
+                # alert in between is stranded.
+                flags.alert = False
+                flags.woken_ns = perf_counter_ns()
+                if flags.phase != RUNNING:
+                    flags.alert = True
+                parking.lock.release()
+            except IndexError:
+                pass
+            except BaseException as error:  # KeyboardInterrupt, perhaps with the duty taken
+                parking.release_anyhow()
+                if not isinstance(error, RuntimeError):  # raised by a release too many
+                    raise
+            return flags.phase == RUNNING or not take_back(entry)
+
+        return after_append
+
+    def calm(self) -> None:
+        """The handler thread was not woken by a post: let posts go their quick way again. Handler thread."""
+        self.flags.alert = False
+        if self.flags.phase != RUNNING:  # set before the alert, so one of the two is seen
+            self.flags.alert = True
