@@ -13,10 +13,8 @@ import contextlib
 import logging
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
 from time import monotonic
 from typing import Any
@@ -28,14 +26,13 @@ from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.progress import Progress
 from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
-from dispatcher.journal.format.event_codec import EventCodec
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
-from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from dispatcher.mailbox.mail import MIN_PRIORITY
 from dispatcher.mailbox.processor import MailboxProcessor
-from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
+from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.timers import ProcessingTimeService
-from dispatcher.monitor import HandlerWatch, QueueSizeLog, describe_stack, look_every_ms, shared_time_service
+from dispatcher.monitor import HandlerWatch, Monitor, QueueSizeLog, describe_stack, shared_time_service
 from dispatcher.queue.coalescing import KeyOf
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import ABANDONED, DRAINING, FORKED
@@ -43,8 +40,7 @@ from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
 from dispatcher.signals import run_until_signal
-from dispatcher.stats import DispatcherStats, stat, take_stats
-from dispatcher.util.histogram import Histogram
+from dispatcher.stats import DispatcherStats, StatsAttributes, take_stats
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +48,7 @@ _ABORT_GRACE_S = 0.5
 """How long stop() still waits, once the drain timeout has passed, for a handler that is about to return."""
 
 
-class AsyncDispatcher(Service):
+class AsyncDispatcher(Service, StatsAttributes):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` is called on the handler thread whenever nothing is queued, before it waits; True means that it made
@@ -77,32 +73,26 @@ class AsyncDispatcher(Service):
         config = config or DispatcherConfig()
         if queue_capacity is not None:
             config = DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
-        self._settings = config  # never changes, as all below that does not say more
+        # None of these fields changes once the constructor has returned, but for those that say so.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
         self._drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
         self._time_service = time_service
         self._siblings: tuple[AsyncDispatcher, ...] = (self,)  # set before the start; see is_inside
-        self._checking: Future[None] | None = None  # set by the start, read by the end of the handler thread
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = mailbox = TaskMailbox(self._thread)
-        self.journal = journal
-        """What the dispatcher writes its events to; None: nothing."""
-        self.progress = Progress()
-        """How far the handler thread has got."""
-        self._codec = codec = EventCodec(name)
-        writes_ahead = journal is not None and journal.config.write_ahead
-        self._write_ahead = WriteAhead(name, journal, codec) if journal is not None and writes_ahead else None
-        self._size_log = QueueSizeLog(name, config, self.queue_contents, self.progress.event)
+        self.journal = journal  # what the dispatcher writes its events to; None: nothing
+        self.progress = Progress()  # how far the handler thread has got
+        self._write_ahead = WriteAhead(name, journal)
+        size_log = QueueSizeLog(name, config, self.queue_contents, self.progress.event)
         self.queue = queue = EventQueue(
             name,
             mailbox,
             config,
             times="all" if journal is not None else config.measure_times,
             is_inside=self.is_inside,
-            on_size=self._size_log,
+            on_size=size_log,
             write_ahead=self._write_ahead,
         )
-        """The way of the events to the handler thread."""
         if journal is not None:
             # Virtual time stands still while anything is queued, so an event's times are all the same moment.
             journal.attach(virtual=clock_ns is not None, on_failure=self._on_journal_failure, on_flush_due=queue.wake)
@@ -117,7 +107,7 @@ class AsyncDispatcher(Service):
             progress=self.progress,
             drain=self._drain,
             errors=ErrorPolicy(self, routes, exit_action),
-            size_log=self._size_log,
+            size_log=size_log,
             journal=journal,
             clock_ns=clock_ns,
             idle_action=idle_action,
@@ -125,12 +115,10 @@ class AsyncDispatcher(Service):
         self._processor = MailboxProcessor(self._dispatching, mailbox)
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, self._processor)
         self._event_handler = DispatcherEventHandler(queue.post)
-        warn_after_s = config.handler_warn_after_s
-        self._watch = (
-            HandlerWatch(name, warn_after_s, self.progress, self._describe_handler, self._break_batch)
-            if warn_after_s is not None
-            else None
+        watch = HandlerWatch(
+            name, config.handler_warn_after_s, self.progress, self._describe_handler, self._break_batch
         )
+        self._monitor = Monitor(config, queue, size_log, watch)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -168,7 +156,7 @@ class AsyncDispatcher(Service):
             raise TypeError(f"coalesce_by is called with an event and returns its key; {coalesce_by!r} is not callable")
         self._routes.register(event_type, handler, on_error)
         if classes:
-            self._codec.declare(event_type, classes)
+            self._write_ahead.declare(event_type, classes)
         if coalesce_by is not None:
             self.queue.coalescing.supersede_by(event_type, coalesce_by)
         self._break_batch()
@@ -230,13 +218,8 @@ class AsyncDispatcher(Service):
         """
         if self._mailbox.is_mailbox_thread():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
-        drained = self.when_drained()
-        try:
-            return drained.result(timeout)
-        except FutureTimeoutError:
-            return False
-        finally:
-            drained.cancel()
+        self._check_not_forked()
+        return self._drain.wait(timeout)
 
     def when_drained(self) -> Future[bool]:
         """A future that is True once drained; False if the dispatcher has ended without. Any thread; does not block.
@@ -266,59 +249,8 @@ class AsyncDispatcher(Service):
 
     def stats(self) -> DispatcherStats:
         """All that is counted, at this moment."""
-        return take_stats(
-            self.queue,
-            self._dispatching,
-            self._routes,
-            self._processor,
-            self.journal,
-            is_failed=self.failure_cause is not None,
-        )
-
-    capacity = stat(lambda stats: stats.capacity)
-    accepted = stat(lambda stats: stats.accepted)
-    handled = stat(lambda stats: stats.handled)
-    failed = stat(lambda stats: stats.failed)
-    discarded = stat(lambda stats: stats.discarded)
-    discarded_by_reason = stat(lambda stats: stats.discarded_by_reason)
-    rejected = stat(lambda stats: stats.rejected)
-    mails_run = stat(lambda stats: stats.mails_run)
-
-    @property
-    def measures_times(self) -> bool:
-        """Whether any events are timed in the queue and in their handlers."""
-        return self._dispatching.times.measures
-
-    @property
-    def queue_time(self) -> Histogram:
-        """Time in the queue, of those events that were timed there."""
-        return self._dispatching.times.queue_time
-
-    @property
-    def handling_time(self) -> Histogram:
-        """Time in the handlers, of all events; in a flood of quick ones, the mean of each batch."""
-        return self._dispatching.times.handling_time
-
-    def handled_by_type(self) -> dict[tuple[str, str], int]:
-        """Events handled, by the names of event class and event type."""
-        return self.stats().handled_by_type
-
-    def failed_by_type(self) -> dict[tuple[str, str], int]:
-        """Events that failed, by the names of event class and event type."""
-        return self.stats().failed_by_type
-
-    def handler_running_s(self) -> float:
-        """How long the current handler has run, in a flood: the current batch; 0.0 if none does."""
-        return self.stats().handler_running_s
-
-    def idle_s(self) -> float:
-        """For how long the handler thread has had nothing to do."""
-        return self.stats().idle_s
-
-    def pending(self) -> int:
-        """Events accepted and not finished: queued, or in the handler's hands. Exact while the thread is at rest."""
-        stats = self.stats()
-        return stats.in_hand + stats.queue_size
+        is_failed = self.failure_cause is not None
+        return take_stats(self.queue, self._dispatching, self._routes, self._processor, self.journal, is_failed)
 
     def queue_size(self) -> int:
         """How many events wait, without the one in the handler's hands."""
@@ -346,11 +278,6 @@ class AsyncDispatcher(Service):
         """How long `stop` waits for handlers. Call it before `stop`."""
         self._drain_timeout_s = timeout_s
 
-    def begin_joint_drain(self) -> None:
-        """Refuse posts from outside, but do not end once drained: handlers of the siblings may post yet."""
-        self.queue.shutdown.shut(DRAINING, lingers=True)
-        self._nudge()
-
     # -- handler thread -------------------------------------------------------------------------------------------
 
     def _default_handler(self) -> Handler | None:
@@ -365,7 +292,7 @@ class AsyncDispatcher(Service):
             self.note_failure(error)
             log.critical("%s: the handler thread failed and ends", self.name, exc_info=error)
             self.queue.shutdown.end()
-            self._discard_queued()
+            self.queue.shutdown.discard()
         finally:
             self.queue.shutdown.end()
             self._end()
@@ -373,8 +300,7 @@ class AsyncDispatcher(Service):
 
     def _end(self) -> None:
         """The last act of the handler thread, or of a stop that found it never started."""
-        if self._checking is not None:
-            self._checking.cancel()
+        self._monitor.stop()
         closing = {"the mailbox": self._processor.close}
         if self.journal is not None:
             closing = {"the journal": self.journal.close, **closing}
@@ -389,30 +315,23 @@ class AsyncDispatcher(Service):
 
     def _on_journal_failure(self, error: JournalError) -> None:
         """On the thread that found out: unless the policy is to go on, end the handler thread by it."""
-        if self.journal is None or self.journal.config.failure_policy == "continue":
-            return
-
-        def fail() -> None:
-            raise error
-
-        with contextlib.suppress(MailboxStateError):  # it has ended
-            self._mailbox.put(Mail(fail, MAX_PRIORITY, "the journal failed", options=MailOptions.URGENT))
+        if self.journal is not None and self.journal.config.failure_policy != "continue":
+            with contextlib.suppress(MailboxStateError):  # it has ended
+                self._processor.report_throwable(error)
 
     # -- life (service hooks) --------------------------------------------------------------------------------------
 
     def service_start(self) -> None:
-        if self._write_ahead is not None:
-            recovered = self._write_ahead.take_recovered()
-            if recovered:
-                self.progress.redelivered_upto = recovered[-1][0]
-                self.queue.put_first(recovered)
+        recovered = self._write_ahead.take_recovered()
+        if recovered:
+            self.progress.redelivered_upto = recovered[-1][0]
+            self.queue.put_first(recovered)
         time_service = self._time_service or shared_time_service()
         if self._dispatching.times.measures:
             metrics = self._processor.metrics_controller
             metrics.set_up_latency_measurement(time_service, self._executor)
-            self._executor.execute(_do_nothing, "the first mail, which starts the latency measurement")
-        every_ms = look_every_ms(self._settings)
-        self._checking = time_service.schedule_with_fixed_delay(lambda _: self._check(), every_ms, every_ms)
+            self._executor.execute(lambda: None, "the first mail, which starts the latency measurement")
+        self._monitor.start(time_service)
         self._thread.start()
 
     def service_stop(self) -> None:
@@ -424,13 +343,13 @@ class AsyncDispatcher(Service):
             self.queue.shutdown.shut(DRAINING)
         else:
             self.queue.shutdown.shut(ABANDONED)
-            self._discard_queued()
+            self.queue.shutdown.discard()
         if never_ran:
             self._end()
             return
         if self._mailbox.is_mailbox_thread():
             return  # the loop ends once this handler has returned; we cannot wait for ourselves
-        self._nudge()
+        self.nudge()
         started = monotonic()
         finished = False
         try:
@@ -439,26 +358,21 @@ class AsyncDispatcher(Service):
             if not finished:
                 self._abort(started)
 
-    def _nudge(self) -> None:
-        """Make the loop look at the phase: its thread may wait, or be in a long batch."""
+    def nudge(self) -> None:
+        """Make the loop look at the queue's phase: its thread may wait, or be in a long batch. Any thread."""
         self.queue.wake()
         self._break_batch()
 
     def _break_batch(self) -> None:
         """Have the batch that is being dispatched end after the current event."""
-
-        def put() -> None:
-            if self._mailbox.state is MailboxState.OPEN:
-                self._mailbox.put(Mail(_do_nothing, MAX_PRIORITY, "end the batch", options=MailOptions.URGENT))
-
         if self.progress.since_ns:
-            self._mailbox.run_exclusively(put)
+            self._processor.send_control_mail_if_open(lambda: None, "end the batch")
 
     def _abort(self, started: float) -> None:
         """No more waiting for a drain: discard the queue, and leave a handler that hangs behind, saying where."""
         self.queue.shutdown.shut(ABANDONED)
-        self._discard_queued()
-        self._nudge()
+        self.queue.shutdown.discard()
+        self.nudge()
         if not self._drain.finished.wait(_ABORT_GRACE_S):
             log.error(
                 "%s: stop gave up after %.3g s: a handler is still %s",
@@ -466,20 +380,6 @@ class AsyncDispatcher(Service):
                 monotonic() - started,
                 self._describe_handler(),
             )
-
-    def _discard_queued(self) -> None:
-        left = self.queue.shutdown.discard()
-        if left:
-            contents = ", ".join(f"{count} {kind}" for kind, count in Counter(map(_kind, left)).most_common())
-            log.warning("%s: stop discarded %d queued events: %s", self.name, len(left), contents)
-
-    def _check(self) -> None:
-        """On the timers' thread: what neither producers nor a handler that hangs would report."""
-        if self.queue.entries:  # a KeyboardInterrupt may cut a post short before it wakes the handler thread
-            self.queue.wake()
-        self._size_log(self.queue_size(), self.queue.room.remaining())
-        if self._watch is not None:
-            self._watch.check()
 
     def _describe_handler(self) -> str:
         return describe_stack(self._thread, self.progress.event())
@@ -496,13 +396,3 @@ class AsyncDispatcher(Service):
         self._drain.after_fork()
         self.queue.shutdown.after_fork()
         self._mailbox.after_fork()
-
-
-def _do_nothing() -> None:
-    """The run of a mail that is there to be noticed."""
-
-
-def _kind(event: Any) -> str:
-    """Readable event type, also of things that are no proper events."""
-    event_type = getattr(event, "type", event)
-    return f"{type(event_type).__name__}.{getattr(event_type, 'name', event_type)}"

@@ -14,7 +14,7 @@ from time import monotonic
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.queue.shutdown import QueueShutdown
-from dispatcher.queue.state import FORKED
+from dispatcher.queue.state import DRAINING, FORKED
 from dispatcher.service import CompositeService, Service, ServiceState
 
 
@@ -101,7 +101,9 @@ class DispatcherGroup(CompositeService):
         try:
             if self._drain_on_stop and all(each.in_state(ServiceState.STARTED) for each in self._partitions):
                 for partition in self._partitions:
-                    partition.begin_joint_drain()
+                    # It does not end once drained: handlers of the others may post to it yet.
+                    partition.queue.shutdown.shut(DRAINING, lingers=True)
+                    partition.nudge()
                 queues = [partition.queue.shutdown for partition in self._partitions]
                 while self.await_drained(deadline - monotonic()):
                     if QueueShutdown.end_together(queues, self._is_at_rest):

@@ -6,17 +6,20 @@ It never blocks producers or the handler thread: what takes longer than a log li
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from enum import Enum
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.mailbox.timers import ProcessingTimeService, SystemProcessingTimeService
+from dispatcher.queue.posting import EventQueue
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -114,20 +117,21 @@ class Running(Protocol):
 class HandlerWatch:
     """Logs a handler that runs too long, once, with its stack.
 
-    `progress.since_ns` is when the current handler started (0: none runs); `describe` says where it is.
+    `progress.since_ns` is when the current handler started (0: none runs); `describe` says where it is. Without
+    `warn_after_s`, no handler runs too long.
     """
 
     def __init__(
         self,
         name: str,
-        warn_after_s: float,
+        warn_after_s: float | None,
         progress: Running,
         describe: Callable[[], str],
         on_long: Callable[[], None],
         clock_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._name = name
-        self._warn_after_ns = int(warn_after_s * 1e9)
+        self._warn_after_ns = math.inf if warn_after_s is None else int(warn_after_s * 1e9)
         self._progress = progress
         self._describe = describe
         self._on_long = on_long
@@ -151,6 +155,31 @@ def look_every_ms(config: DispatcherConfig) -> int:
     """How often to look at a dispatcher: often enough that a warning comes soon after its time."""
     warn_after_s = config.handler_warn_after_s
     return _LOOK_EVERY_MS if warn_after_s is None else max(10, min(_LOOK_EVERY_MS, int(warn_after_s * 250)))
+
+
+class Monitor:
+    """Checks one dispatcher at intervals for what neither producers nor a handler that hangs would report."""
+
+    def __init__(
+        self, config: DispatcherConfig, queue: EventQueue, size_log: QueueSizeLog, watch: HandlerWatch
+    ) -> None:
+        self._every_ms = look_every_ms(config)  # never changes
+        self._queue, self._size_log, self._watch = queue, size_log, watch  # never change
+        self._timer: Future[None] | None = None  # set by the start, read by the stop
+
+    def start(self, time_service: ProcessingTimeService) -> None:
+        self._timer = time_service.schedule_with_fixed_delay(lambda _: self._check(), self._every_ms, self._every_ms)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self) -> None:
+        """On the timers' thread."""
+        if self._queue.entries:  # a KeyboardInterrupt may cut a post short before it wakes the handler thread
+            self._queue.wake()
+        self._size_log(len(self._queue.entries), self._queue.room.remaining())
+        self._watch.check()
 
 
 def describe_stack(thread: threading.Thread, event: Any) -> str:

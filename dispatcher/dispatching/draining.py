@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from dispatcher.dispatching.progress import Progress
 from dispatcher.queue.posting import EventQueue
@@ -27,6 +28,16 @@ class Drain:
         """
         done = self._progress.done
         return not self._entries and self._progress.begun == done
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until drained, up to `timeout` seconds (None: for ever), and say whether it is."""
+        drained = self.future()
+        try:
+            return drained.result(timeout)
+        except FutureTimeoutError:
+            return False
+        finally:
+            drained.cancel()
 
     def future(self) -> Future[bool]:
         """A future that is True once drained; False if the handler thread has ended without. Does not block."""

@@ -192,7 +192,7 @@ class MailboxProcessor:
         def suspend() -> None:
             self._suspended = True
 
-        self._send_control_mail_if_open(suspend, "suspend the mailbox loop")
+        self.send_control_mail_if_open(suspend, "suspend the mailbox loop")
 
     def all_actions_completed(self) -> None:
         """End the loop for good. Any thread; nothing if the mailbox is not open."""
@@ -201,7 +201,7 @@ class MailboxProcessor:
             self._loop_running = False
             self._suspended = True
 
-        self._send_control_mail_if_open(complete, "complete the mailbox loop")
+        self.send_control_mail_if_open(complete, "complete the mailbox loop")
 
     def report_throwable(self, error: BaseException) -> None:
         """Raise `error` inside the loop. Any thread.
@@ -214,6 +214,15 @@ class MailboxProcessor:
             raise error
 
         self._send_control_mail(fail, "report %r", error)
+
+    def send_control_mail_if_open(self, action: Callable[[], None], description: str) -> None:
+        """Run `action` before all other mail. Any thread; nothing if the mailbox is not open."""
+
+        def send() -> None:
+            if self._mailbox.state is MailboxState.OPEN:
+                self._send_control_mail(action, description)
+
+        self._mailbox.run_exclusively(send)
 
     def prepare_close(self) -> None:
         """Refuse new mail; what is there still runs with `drain`."""
@@ -312,17 +321,10 @@ class MailboxProcessor:
         if self._mailbox.is_mailbox_thread():
             resume()
         else:
-            self._send_control_mail_if_open(resume, "resume the default action")
+            self.send_control_mail_if_open(resume, "resume the default action")
 
     def _send_control_mail(self, action: Callable[[], None], description: str, *args: Any) -> None:
         self._mailbox.put(Mail(action, MAX_PRIORITY, description, *args, options=MailOptions.URGENT))
-
-    def _send_control_mail_if_open(self, action: Callable[[], None], description: str) -> None:
-        def send() -> None:
-            if self._mailbox.state is MailboxState.OPEN:
-                self._send_control_mail(action, description)
-
-        self._mailbox.run_exclusively(send)
 
 
 def _cancel(mails: list[Mail]) -> None:

@@ -52,20 +52,20 @@ class EventQueue:
         times: Times,
         is_inside: Callable[[], bool],
         on_size: Callable[[int, int | None], None],
-        write_ahead: WriteAhead | None = None,
+        write_ahead: WriteAhead,
     ) -> None:
         self._name = name
         self._is_inside = is_inside
-        self.write_ahead = write_ahead  # never changes; None: posts are not logged ahead
+        self.write_ahead = write_ahead  # never changes
         self._parking = mailbox.parking  # where the handler thread waits; see there
-        self.state = state = QueueState(write_ahead.settle if write_ahead is not None else lambda _: None)
+        self.state = state = QueueState(write_ahead.settle)
         self.entries = state.entries  # any thread appends; the handler thread takes from the left
         self.flags = state.flags
         self.stamping = Stamping(state, times)
         self.room = QueueRoom(name, config, state, is_inside, on_size)
         self.coalescing = Coalescing(state, self._parking.is_waiting)
-        self.shutdown = QueueShutdown(state, self.room, mailbox.is_mailbox_thread)
-        if write_ahead is not None:
+        self.shutdown = QueueShutdown(name, state, self.room, mailbox.is_mailbox_thread)
+        if write_ahead.is_on:
             with state.lock:
                 state.set_gate(is_special=True)
         self._after_append = self._make_after_append()  # never changes, as `post`
@@ -158,7 +158,7 @@ class EventQueue:
             return self._post_keyed(event, key, wait)
         if not self.room.take(wait):
             return False
-        if self.write_ahead is None:
+        if not self.write_ahead.is_on:
             return self._append(self._stamped_if_due(event))
         accepted_seq = 0
         try:
@@ -173,7 +173,7 @@ class EventQueue:
     def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
         """Put the event in the place of the queued one of its key, or at the end of the queue."""
         accepted_seq = 0
-        if self.write_ahead is not None:
+        if self.write_ahead.is_on:
             # First of all: the event that it supersedes is settled only once this one is in the log.
             accepted_seq = self.write_ahead.accept(event)
             if not accepted_seq:

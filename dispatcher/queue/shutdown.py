@@ -7,7 +7,9 @@ is seen there, an append after it sees STOPPED. So every event is handled, disca
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,11 +17,14 @@ from dispatcher.queue.entries import QueuedEvent, event_of
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.state import DRAINING, FORKED, STOPPED, QueueState
 
+log = logging.getLogger("dispatcher.async_dispatcher")
+
 
 class QueueShutdown:
     """The end of one queue. Any thread, except where it says more."""
 
-    def __init__(self, state: QueueState, room: QueueRoom, is_mailbox_thread: Callable[[], bool]) -> None:
+    def __init__(self, name: str, state: QueueState, room: QueueRoom, is_mailbox_thread: Callable[[], bool]) -> None:
+        self._name = name
         self._state = state
         self._room = room
         self._is_mailbox_thread = is_mailbox_thread
@@ -107,17 +112,25 @@ class QueueShutdown:
                 state.rejected["stopped"] += 1
             return found
 
-    def discard(self) -> list[Any]:
-        """Take out, count and return what is queued. For a stop that does not, or no longer, wait for the handlers."""
+    def discard(self) -> None:
+        """Take out, count and report what is queued. For a stop that does not, or no longer, wait for the handlers."""
         left: list[Any] = []
         with self._state.lock, contextlib.suppress(IndexError):
             while True:
                 entry = self._state.entries.popleft()
                 self._state.drop(entry, "stop")
                 left.append(event_of(entry))
-        return left
+        if left:
+            contents = ", ".join(f"{count} {kind}" for kind, count in Counter(map(_kind, left)).most_common())
+            log.warning("%s: stop discarded %d queued events: %s", self._name, len(left), contents)
 
     def after_fork(self) -> None:
         """In a child process: locks that other threads held are held for ever, so take a new one; accept nothing."""
         self._state.lock = threading.Lock()
         self._shut(FORKED, self._lingers)
+
+
+def _kind(event: Any) -> str:
+    """Readable event type, also of things that are no proper events."""
+    event_type = getattr(event, "type", event)
+    return f"{type(event_type).__name__}.{getattr(event_type, 'name', event_type)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterable
+from enum import Enum
 from typing import Any
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
@@ -14,12 +16,17 @@ log = logging.getLogger("dispatcher.async_dispatcher")
 
 
 class WriteAhead:
-    """The log of the events that one dispatcher accepts. `accept` and `settle` are for any thread."""
+    """The log of the events that one dispatcher accepts, if `is_on`. All but `take_recovered` is for any thread."""
 
-    def __init__(self, name: str, journal: JournalWriter, codec: EventCodec) -> None:
+    def __init__(self, name: str, journal: JournalWriter | None) -> None:
         self._name = name
         self._journal = journal
-        self._codec = codec
+        self._codec = EventCodec(name)
+        self.is_on = journal is not None and journal.config.write_ahead  # never changes
+
+    def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
+        """As EventCodec.declare."""
+        self._codec.declare(event_type, classes)
 
     def accept(self, event: Any) -> int:
         """Log an event on its producer's thread, which may wait for the disk; its accepted seq, or 0: refused.
@@ -28,6 +35,7 @@ class WriteAhead:
             EventNotDeclaredError: the event is of a class that was not declared.
         """
         journal = self._journal
+        assert journal is not None
         try:
             line = self._codec.encode(event)
         except AttributeError as error:  # it has no type
@@ -39,8 +47,9 @@ class WriteAhead:
             return NOT_LOGGED if journal.is_failed and journal.config.failure_policy == "continue" else 0
 
     def settle(self, accepted_seq: int) -> None:
-        """The logged event will never be handled."""
-        self._journal.settle(accepted_seq)
+        """The logged event will never be handled; 0: it was not logged."""
+        if accepted_seq and self._journal is not None:
+            self._journal.settle(accepted_seq)
 
     def take_recovered(self) -> list[tuple[int, Any]]:
         """Before the start, once: accepted seqs and events of an earlier run that were not handled, oldest first.
@@ -48,6 +57,8 @@ class WriteAhead:
         Raises:
             JournalError: the class of an event was not declared, or has changed.
         """
+        if self._journal is None:
+            return []
         recovered = [(accepted.seq, self._codec.decode(accepted.line)) for accepted in self._journal.recovered]
         for _, event in recovered:
             with contextlib.suppress(AttributeError, TypeError, ValueError):  # an event with slots has no room for it
