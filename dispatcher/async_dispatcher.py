@@ -23,6 +23,7 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
+from dispatcher.dispatching.monitor import HandlerWatch, Monitor, QueueSizeLog, describe_stack, shared_time_service
 from dispatcher.dispatching.progress import Progress
 from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
@@ -32,7 +33,6 @@ from dispatcher.mailbox.mail import MIN_PRIORITY
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.timers import ProcessingTimeService
-from dispatcher.monitor import HandlerWatch, Monitor, QueueSizeLog, describe_stack, shared_time_service
 from dispatcher.queue.coalescing import KeyOf
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import ABANDONED, DRAINING, FORKED

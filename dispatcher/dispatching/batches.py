@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
+from operator import length_hint
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -14,12 +15,12 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
+from dispatcher.dispatching.monitor import SIZE_STEP, QueueSizeLog
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.times import EventTimes, IdleTime
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.monitor import SIZE_STEP, QueueSizeLog
 from dispatcher.queue.entries import InQueue, QueuedEvent
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import STOPPED
@@ -91,7 +92,8 @@ class BatchDispatching:
         progress, times, idle = self.progress, self.times, self.idle
         # Once STOPPED they are taken elsewhere, under the queue's lock.
         count = len(self._entries) if self._flags.phase < STOPPED else 0
-        if not count:
+        waited = not count
+        if waited:
             count = self._await_events(controller)
             if not count:
                 return
@@ -100,7 +102,7 @@ class BatchDispatching:
                 self._size_log(count, self._queue.room.remaining())
             count = self._batch_size
         # Popped by starmap: no call from Python for each event, and a handler that raises does not end it.
-        turns = repeat((), count)
+        turns: Iterator[tuple[()]] = repeat((), count)
         batch: Iterator[Any] = starmap(self._popleft, turns)
         before = self._taken
         progress.turns = (before + count, turns)
@@ -117,8 +119,10 @@ class BatchDispatching:
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
-            self._taken = progress.taken()
-        idle.end(started_ns)
+            upto, turns = progress.turns
+            self._taken = upto - length_hint(turns)
+        if waited:
+            idle.end(started_ns)
         times.end_batch(self._taken - before, started_ns)
 
     def dispatch_last(self) -> None:
@@ -206,8 +210,8 @@ class BatchDispatching:
                             if room.closer:  # set since, by a producer that may not have seen this one
                                 self._room.tell()
                     progress.entry = event
-                    event_type = event.type
-                    if event_type is not known:
+                    if event.type is not known:
+                        event_type = event.type
                         route = self._routes.by_type.get(id(event_type)) or self._routes.find(event_type)
                         handle, known = route.handle, event_type
                     handle(event)

@@ -8,10 +8,11 @@ of the time and finds next to nothing.
 from __future__ import annotations
 
 import gc
+from typing import Final
 
-_OBJECTS_BETWEEN_COLLECTIONS = 50_000
-_COLLECTIONS_OF_THE_YOUNG = 10
-_COLLECTIONS_OF_THE_MIDDLE_AGED = 10
+_GEN0_THRESHOLD: Final = 50_000  # new objects
+_GEN1_THRESHOLD: Final = 10  # collections of generation 0
+_GEN2_THRESHOLD: Final = 10  # collections of generation 1
 
 
 def tune_garbage_collection() -> None:
@@ -21,4 +22,4 @@ def tune_garbage_collection() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, _COLLECTIONS_OF_THE_YOUNG, _COLLECTIONS_OF_THE_MIDDLE_AGED)
+    gc.set_threshold(_GEN0_THRESHOLD, _GEN1_THRESHOLD, _GEN2_THRESHOLD)

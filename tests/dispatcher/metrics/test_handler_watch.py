@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
+from dispatcher.dispatching.monitor import HandlerWatch, look_every_ms
 from dispatcher.dispatching.progress import Progress
-from dispatcher.monitor import HandlerWatch, look_every_ms
 from dispatcher.testing import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered

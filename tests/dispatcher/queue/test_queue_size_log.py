@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
-from dispatcher.monitor import QueueSizeLog
+from dispatcher.dispatching.monitor import QueueSizeLog
 from dispatcher.testing import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work
