@@ -54,6 +54,7 @@ class Scheduler:
         self.tasks: list[_Task] = []
         self.over = False
         self.stuck = ""
+        self.check: Callable[[], None] = lambda: None  # called at each step, when no task is on its way
         self._task_of: dict[int, _Task] = {}
         self._done = threading.Event()
         self._settling = False
@@ -101,6 +102,7 @@ class Scheduler:
                 raise _Killed
             return
         self._steps += 1
+        self._run_check()
         if not self.preemptions and self._steps <= MOST_STEPS and not spinning and (until is None or until()):
             return
         task.until = until
@@ -111,6 +113,14 @@ class Scheduler:
         if self.over and (until is not None or spinning):
             raise _Killed
         task.until = None
+
+    def _run_check(self) -> None:
+        global _scheduler
+        _scheduler = None  # what the check looks at is no step
+        try:
+            self.check()
+        finally:
+            _scheduler = self
 
     def _switch(self, current: _Task | None, spinning: bool) -> None:
         tasks = self.tasks
@@ -327,9 +337,34 @@ class _SteppedEnds:
         return super().__len__()  # type: ignore[misc]
 
 
+class SteppedTurns:
+    """As `itertools.repeat((), times)`: each turn is one step with the taking of an entry that it is used for."""
+
+    taking = False  # the next entry is taken in the step of its turn
+
+    def __init__(self, turn: tuple[()], times: int) -> None:
+        self._left = times
+
+    def __iter__(self) -> SteppedTurns:
+        return self
+
+    def __next__(self) -> tuple[()]:
+        if not self._left:
+            raise StopIteration
+        _step()
+        self._left -= 1
+        SteppedTurns.taking = True
+        return ()
+
+    def __length_hint__(self) -> int:
+        return self._left
+
+
 class SteppedDeque(_SteppedEnds, deque[Any]):
     def popleft(self) -> Any:
-        _step()
+        if not SteppedTurns.taking:
+            _step()
+        SteppedTurns.taking = False
         return super().popleft()
 
     def extend(self, entries: Any) -> None:
@@ -375,7 +410,7 @@ def prepare(scheduler: Scheduler) -> None:
 def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dispatchers made from now on take their steps as the scheduler says."""
     from dispatcher import async_dispatcher
-    from dispatcher.dispatching import draining, progress
+    from dispatcher.dispatching import batches, draining, progress
     from dispatcher.mailbox import parking, task_mailbox
     from dispatcher.queue import room as queue_room
     from dispatcher.queue import shutdown, state
@@ -393,6 +428,7 @@ def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **replaced}))
     monkeypatch.setattr(state, "deque", SteppedDeque)
+    monkeypatch.setattr(batches, "repeat", SteppedTurns)
     monkeypatch.setattr(queue_room, "sleep", lambda _: _step(spinning=True))
     for owner, names in (
         (state.PostFlags, ("gate", "alert", "phase")),

@@ -105,11 +105,20 @@ def run_one_order(
     With `follow_ups` the handler posts one more event for each.
     """
     handled: list[int] = []
+    posted: list[int] = []
     answers: dict[int, bool] = {}
     prepare(scheduler)
     dispatcher = AsyncDispatcher(DispatcherConfig(measure_times="none", **settings), time_service=ManualClock())
 
+    def check_accounts() -> None:
+        """Invariants 3 and 4: what was accepted is somewhere, and nothing is in two places."""
+        stats, accepted = dispatcher.stats(), sum(answers.values())
+        assert stats.in_hand in (0, 1)
+        assert accepted <= stats.accepted <= len(posted)
+        assert not dispatcher.is_drained() or accepted <= stats.handled + stats.failed + stats.discarded
+
     def post(number: int) -> None:
+        posted.append(number)
         answers[number] = dispatcher.event_handler.handle(Numbered(number))
 
     def handle(event: Numbered) -> None:
@@ -120,6 +129,7 @@ def run_one_order(
     dispatcher.register(Work, handle)
     dispatcher.init()
     dispatcher.start()
+    scheduler.check = check_accounts
     if waiting:
         scheduler.settle()
     for number in range(producers):
