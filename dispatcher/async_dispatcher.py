@@ -70,9 +70,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         time_service: ProcessingTimeService | None = None,
     ) -> None:
         super().__init__(name)
-        config = config or DispatcherConfig()
-        if queue_capacity is not None:
-            config = DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
+        config = _with_capacity(config or DispatcherConfig(), queue_capacity)
         # None of these fields changes once the constructor has returned, but for those that say so.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
         self._drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
@@ -115,9 +113,8 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._processor = MailboxProcessor(self._dispatching, mailbox)
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, self._processor)
         self._event_handler = DispatcherEventHandler(queue.post)
-        watch = HandlerWatch(
-            name, config.handler_warn_after_s, self.progress, self._describe_handler, self._break_batch
-        )
+        after_s = config.handler_warn_after_s
+        watch = HandlerWatch(name, after_s, self.progress, self._describe_handler, self._break_batch)
         self._monitor = Monitor(config, queue, size_log, watch)
 
     # -- handlers ------------------------------------------------------------------------------------------------
@@ -374,12 +371,8 @@ class AsyncDispatcher(Service, StatsAttributes):
         self.queue.shutdown.discard()
         self.nudge()
         if not self._drain.finished.wait(_ABORT_GRACE_S):
-            log.error(
-                "%s: stop gave up after %.3g s: a handler is still %s",
-                self.name,
-                monotonic() - started,
-                self._describe_handler(),
-            )
+            waited_s, what = monotonic() - started, self._describe_handler()
+            log.error("%s: stop gave up after %.3g s: a handler is still %s", self.name, waited_s, what)
 
     def _describe_handler(self) -> str:
         return describe_stack(self._thread, self.progress.event())
@@ -396,3 +389,9 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._drain.after_fork()
         self.queue.shutdown.after_fork()
         self._mailbox.after_fork()
+
+
+def _with_capacity(config: DispatcherConfig, queue_capacity: int | None) -> DispatcherConfig:
+    if queue_capacity is None:
+        return config
+    return DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})

@@ -34,7 +34,7 @@ class DispatcherGroup(CompositeService):
     ) -> None:
         """The dispatchers must not be in another group, nor have been started."""
         super().__init__(name)
-        self._drain_on_stop = drains_on_stop
+        self._drain_on_stop = drains_on_stop  # any thread writes, the thread that stops reads
         self._drain_timeout_s = drain_timeout_s
         self._partitions = tuple(partitions)
         for partition in self._partitions:

@@ -69,7 +69,7 @@ class Service:
         self._terminated = False  # guarded by _life
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
         self._failure_state: ServiceState | None = None  # guarded by _life
-        self._listeners: list[Callable[[Service], None]] = []  # replaced, never changed in place
+        self._listeners: list[Callable[[Service], None]] = []  # replaced under _life, never changed in place
         _all_services.add(self)
 
     @property

@@ -34,7 +34,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._received: int | None = None  # main thread only: Python runs signal handlers there
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}  # main thread only: the handlers from before, by signal
         # Held by whoever writes to the pipe or closes it: no byte must go to another file that is given its descriptor.
         # The signal handler does without: it may interrupt the holder, and it runs on the thread that closes.
         self._pipe_lock = threading.Lock()  # leaf lock

@@ -53,7 +53,7 @@ class TaskMailbox:
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
         self._thread = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
         self._ident = self._thread.ident  # None until a given thread starts; any thread, all write the same
-        self._lock = threading.RLock()  # re-entrant, for run_exclusively; another one in a forked child
+        self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; another one in a forked child
         self.parking = Parking()  # where the mailbox thread waits; see there
         self._queue: deque[Mail] = deque()  # guarded by _lock; urgent mail first, the newest first of all
         self.batch: deque[Mail] = deque()  # mailbox thread only; urgent mail first, the oldest first of all

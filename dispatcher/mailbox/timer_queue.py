@@ -90,7 +90,7 @@ class TimerQueue:
         self.lock = threading.Lock()  # leaf lock
         self.changed = threading.Condition(self.lock)  # notified of a new head, and of the end
         self._waiting: dict[int, TimerTask] = {}  # by order of entry: all that are WAITING; guarded by lock
-        self._heap: list[tuple[int, int]] = []  # due ms, order of entry: of all these, and of some gone; likewise
+        self._heap: list[tuple[int, int]] = []  # due ms, order of entry: of all these, of some gone; guarded by lock
         self._status = ServiceStatus.ALIVE  # guarded by lock; ALIVE -> QUIESCED -> SHUTDOWN, never back
         self._order = itertools.count()  # guarded by lock
 
