@@ -11,10 +11,15 @@ from typing import Any
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, dominant_share, resource_of
-from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.core.backlog import Ask, AskGroup, Backlog, Patience
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.pending_asks import (
+    AppPlacementAllocator,
+    PendingAsk,
+    PendingAsks,
+    SchedulingOpportunity,
+)
 from statemachines.resourcemanager.scheduler.interface import QueueInfo
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
@@ -27,16 +32,18 @@ class FifoScheduler(AbstractScheduler):
 
     def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
         super().__init__(context, on_heartbeat=on_heartbeat)
-        self._backlog = Backlog()
+        self._backlog = PendingAsks()
 
-    def _backlog_of(self, attempt: SchedulerApplicationAttempt) -> Backlog:
+    def _backlog_of(self, attempt: SchedulerApplicationAttempt) -> PendingAsks:
         return self._backlog
 
     def _rank_of(self, attempt: SchedulerApplicationAttempt) -> tuple[Any, ...]:
         return -attempt.app.priority, attempt.app.number
 
-    def _choose(self, node: SchedulerNode, patience: Patience | None) -> tuple[AskGroup, Ask] | None:
-        return self._backlog.choose(node, patience)
+    def _choose(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity | None
+    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
+        return self._backlog.choose(node, opportunity)
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
         return None

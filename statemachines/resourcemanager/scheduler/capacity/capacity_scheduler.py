@@ -16,9 +16,9 @@ from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.capacity.allotter import Allotter
+from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
 from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full
-from statemachines.resourcemanager.scheduler.capacity.queue_apps import Activation, QueueApplication
+from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queue_reports import (
     hold_up,
     queue_infos,
@@ -27,11 +27,16 @@ from statemachines.resourcemanager.scheduler.capacity.queue_reports import (
 )
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
-from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplication, SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.core.backlog import Ask, AskGroup, Backlog, Patience
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
 from statemachines.resourcemanager.scheduler.core.node import Free, SchedulerNode
-from statemachines.resourcemanager.scheduler.core.shapes import Shape
+from statemachines.resourcemanager.scheduler.core.pending_asks import (
+    AppPlacementAllocator,
+    PendingAsk,
+    PendingAsks,
+    SchedulingOpportunity,
+)
+from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 from statemachines.resourcemanager.scheduler.interface import QueueInfo
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
@@ -50,7 +55,7 @@ class CapacityScheduler(AbstractScheduler):
         self._tree = QueueTree(self._config)
         self._activations = {leaf: Activation(leaf) for leaf in self._tree.leaves.values()}
         self._has_fair_queues = any(leaf.is_fair for leaf in self._activations)
-        self._allotter = Allotter(self._find, self._give)
+        self._allocator = ContainerAllocator(self._find, self._give)
         self._to_activate: dict[LeafQueue, None] = {}  # leaves whose share of masters may have room again
         self._unsearched: dict[SchedulerNode, Free | None] = {}  # got room that the search for nodes does not know of
         self._at_once = False  # asks come in their order: each may be placed before the next one comes
@@ -76,15 +81,15 @@ class CapacityScheduler(AbstractScheduler):
             self._serve_freed()
 
     def _ask_for(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
-        app, claims = _app_of(attempt), self._allotter.claims
-        claims.is_settled = not (self._on_heartbeat or self._freed or self._unsearched)
-        if claims.is_settled and app.is_active:
+        app, queue_asks = _app_of(attempt), self._allocator.queue_asks
+        queue_asks.is_settled = not (self._on_heartbeat or self._freed or self._unsearched)
+        if queue_asks.is_settled and app.is_active:
             requests = list(requests)
             self._at_once = len(requests) == 1 or _are_alike(requests)
             if len(requests) > 1:
                 requests.sort(key=_priority)
         super()._ask_for(attempt, requests)
-        claims.is_settled = self._at_once = False
+        queue_asks.is_settled = self._at_once = False
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
         with self._lock:
@@ -129,7 +134,7 @@ class CapacityScheduler(AbstractScheduler):
 
     def waiting(self) -> list[tuple[str, ContainerRequest]]:
         with self._lock:
-            groups = self._allotter.claims.groups()
+            groups = self._allocator.queue_asks.groups()
             for attempt in self._attempts.values():
                 if attempt.waiting and not _app_of(attempt).is_active:
                     groups += attempt.groups.values()
@@ -144,7 +149,7 @@ class CapacityScheduler(AbstractScheduler):
             attempt = self._attempts.get(attempt_id)
             if attempt is not None:
                 app = _app_of(attempt)
-                reason = hold_up(app, self._shape_of(attempt, request), self._activations[app.leaf])
+                reason = hold_up(app, self._requirements_of(attempt, request), self._activations[app.leaf])
                 if reason is not None:
                     return reason
             return super().why_waiting(attempt_id, request)
@@ -186,12 +191,12 @@ class CapacityScheduler(AbstractScheduler):
         attempt = app.attempt
         assert attempt is not None  # without one it is not pending
         app.leaf.note_asks(app.user, attempt.waiting)
-        self._allotter.claims.enter(attempt)
+        self._allocator.queue_asks.enter(attempt)
 
     def _advance(self, app: QueueApplication) -> None:
         """It may come earlier than before, among those who wait for room or for the share of masters."""
         if app.is_active and app.attempt is not None:
-            self._allotter.claims.advance(app.attempt)
+            self._allocator.queue_asks.advance(app.attempt)
         else:
             self._activations[app.leaf].reorder(app)
 
@@ -217,8 +222,8 @@ class CapacityScheduler(AbstractScheduler):
         for partition, amounts in held:
             app.charge(partition, amounts)
         for partition in dict(held):
-            self._allotter.relieve(old, partition, app.user)
-            self._allotter.relieve_users(leaf, partition)
+            self._allocator.relieve(old, partition, app.user)
+            self._allocator.relieve_users(leaf, partition)
         self._to_activate |= {old: None, leaf: None}
         if attempt is None or not has_attempt:
             return
@@ -231,30 +236,34 @@ class CapacityScheduler(AbstractScheduler):
 
     # -- asks ---------------------------------------------------------------------------------------------------------
 
-    def _backlog_of(self, attempt: SchedulerApplicationAttempt) -> Backlog:
-        return self._allotter.claims
+    def _backlog_of(self, attempt: SchedulerApplicationAttempt) -> PendingAsks:
+        return self._allocator.queue_asks
 
     def _rank_of(self, attempt: SchedulerApplicationAttempt) -> tuple[Any, ...]:
         """Each queue ranks its applications itself; this only tells that a rank has changed."""
         return -attempt.app.priority, attempt.app.number
 
-    def _may_place(self, attempt: SchedulerApplicationAttempt, shape: Shape) -> bool:
+    def _may_place(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
         """All others wait for the end of what is being handled, and are served in their order then."""
         app = _app_of(attempt)
-        return self._at_once and self._allotter.may_place(app.leaf, app.user, shape)
+        return self._at_once and self._allocator.may_place(app.leaf, app.user, requirements)
 
     def _waiting_changed(self, attempt: SchedulerApplicationAttempt, count: int) -> None:
         app = _app_of(attempt)
         if app.is_active and app.leaf.note_asks(app.user, count):
             # An active user less: the others may have more, of each partition.
             for partition in app.leaf.shares:
-                self._allotter.relieve_users(app.leaf, partition)
+                self._allocator.relieve_users(app.leaf, partition)
 
-    def _choose(self, node: SchedulerNode, patience: Patience | None) -> tuple[AskGroup, Ask] | None:
-        return self._allotter.choose(node, patience)
+    def _choose(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity | None
+    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
+        return self._allocator.choose(node, opportunity)
 
-    def _choose_to_reserve(self, node: SchedulerNode, patience: Patience) -> AskGroup | None:
-        return self._allotter.choose_to_reserve(node, patience)
+    def _choose_to_reserve(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity
+    ) -> AppPlacementAllocator | None:
+        return self._allocator.choose_to_reserve(node, opportunity)
 
     def _serve_freed(self) -> None:
         """Let applications run for whose masters there is room now, and serve what can be served."""
@@ -262,7 +271,7 @@ class CapacityScheduler(AbstractScheduler):
             leaf, _ = self._to_activate.popitem()
             while (app := self._activations[leaf].next()) is not None:
                 self._activate(app)
-        if self._on_heartbeat or not (self._freed or self._allotter.has_work):
+        if self._on_heartbeat or not (self._freed or self._allocator.has_work):
             return
         freed, self._freed = self._freed, {}
         for node_id, before in freed.items():
@@ -270,22 +279,22 @@ class CapacityScheduler(AbstractScheduler):
             if node is not None and not node.is_draining:
                 self._unsearched[node] = before
         if self._waiting:
-            self._allotter.serve(list(self._unsearched))
+            self._allocator.serve(list(self._unsearched))
         unsearched, self._unsearched = self._unsearched, {}
         for node, before in unsearched.items():
             # A container that takes the place of one like it leaves nothing to look for.
             if before is None or node.has_more_than(before):
                 self._nodes.grown(node)
 
-    def _find(self, shape: Shape, host: str | None, rack: str | None) -> SchedulerNode | None:
+    def _find(self, requirements: NodeRequirements, host: str | None, rack: str | None) -> SchedulerNode | None:
         for node in self._unsearched:
             self._nodes.grown(node)
         self._unsearched.clear()
-        return self._nodes.find(shape, host, rack)
+        return self._nodes.find(requirements, host, rack)
 
-    def _give(self, group: AskGroup, ask: Ask, node: SchedulerNode) -> None:
+    def _give(self, group: AppPlacementAllocator, ask: PendingAsk, node: SchedulerNode) -> None:
         attempt = group.attempt
-        self._allotter.claims.take(group, ask, node)
+        self._allocator.queue_asks.take(group, ask, node)
         self._note_waiting(attempt, -1)
         self._place(attempt, ask.request, node)
 
@@ -307,12 +316,12 @@ class CapacityScheduler(AbstractScheduler):
         app = _app_of(attempt)
         app.charge(partition, amounts)
         # Beyond the queue's guarantee, what there is for its users grows with what is used.
-        self._allotter.relieve_users(app.leaf, partition, beyond_guarantee=True)
+        self._allocator.relieve_users(app.leaf, partition, beyond_guarantee=True)
 
     def _discharge(self, attempt: SchedulerApplicationAttempt, partition: str, amounts: Amounts) -> None:
         app = _app_of(attempt)
         app.charge(partition, amounts, -1)
-        self._allotter.relieve(app.leaf, partition, app.user)
+        self._allocator.relieve(app.leaf, partition, app.user)
         if app.leaf.is_fair:
             self._advance(app)
 
@@ -343,7 +352,7 @@ class CapacityScheduler(AbstractScheduler):
                 _queued(app).note_share(partition)
                 self._advance(_queued(app))
         if self._waiting:
-            self._allotter.relieve_partition(partition, self._tree.queues())
+            self._allocator.relieve_partition(partition, self._tree.queues())
         self._to_activate.update({leaf: None for leaf in self._activations if leaf.pending})
 
     def _partition_changed(self, node: SchedulerNode, before: str) -> None:

@@ -11,9 +11,9 @@ from statemachines.resourcemanager.scheduler.core.amounts import Amounts, domina
 
 def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | None:
     """The first queue, from the root down, that `amounts` more would bring beyond its maximum; None: they may come."""
-    for level, share in enumerate(leaf.shares_of_line(partition)):
+    for level, share in enumerate(leaf.lineage_shares(partition)):
         if not share.has_room(amounts):
-            return leaf.line[level]
+            return leaf.lineage[level]
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statemachines.resourcemanager.scheduler.capacity.limits import is_user_full
-from statemachines.resourcemanager.scheduler.capacity.queue_apps import Activation, QueueApplication
+from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import (
     DEFAULT_PARTITION,
     LeafQueue,
@@ -12,7 +12,7 @@ from statemachines.resourcemanager.scheduler.capacity.queues import (
     QueueTree,
 )
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
-from statemachines.resourcemanager.scheduler.core.shapes import Shape
+from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 from statemachines.resourcemanager.scheduler.interface import QueueInfo
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
@@ -29,7 +29,7 @@ def why_not_movable(tree: QueueTree, app: QueueApplication, queue: str, held: li
     """
     if tree.leaf(queue) is app.leaf:
         return None
-    refusal = _why_closed(tree, queue, app.submission.node_label, set(app.leaf.line))
+    refusal = _why_closed(tree, queue, app.submission.node_label, set(app.leaf.lineage))
     if refusal is not None:
         return refusal
     leaf = tree.leaf(queue)
@@ -38,8 +38,8 @@ def why_not_movable(tree: QueueTree, app: QueueApplication, queue: str, held: li
     for partition, amounts in held:
         add(by_partition.setdefault(partition, {}), amounts)
     for partition, amounts_held in by_partition.items():
-        for above in leaf.line:
-            if above not in app.leaf.line and not above.share(partition).has_room(tuple(amounts_held.items())):
+        for above in leaf.lineage:
+            if above not in app.leaf.lineage and not above.share(partition).has_room(tuple(amounts_held.items())):
                 return (
                     f"the containers of {app.id} have {resource_of(amounts_held)}{_in(partition)}, and that would "
                     f"bring queue {above.path} beyond its maximum capacity, {resource_of(above.share(partition).limit)}"
@@ -54,7 +54,7 @@ def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: set[Queue]
         return f"there is no queue {name}; queues that take applications: {', '.join(sorted(tree.leaves))}"
     if not isinstance(queue, LeafQueue):
         return f"queue {queue.path} has queues, and takes no applications itself"
-    for above in queue.line:
+    for above in queue.lineage:
         if above.config.state != "RUNNING":
             return f"queue {above.path} is stopped, and takes no new applications"
         if above not in is_in and above.parent is not None and above.applications >= above.config.maximum_applications:
@@ -64,9 +64,9 @@ def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: set[Queue]
     return None
 
 
-def hold_up(app: QueueApplication, shape: Shape, activation: Activation) -> str | None:
+def hold_up(app: QueueApplication, requirements: NodeRequirements, activation: Activation) -> str | None:
     """Why the limits do not let an ask of the application pass; None: they do."""
-    leaf, partition = app.leaf, shape.partition
+    leaf, partition = app.leaf, requirements.partition
     if not app.is_active:
         percent = f"{float(leaf.am_share):.4g}"
         if app in activation and activation.is_first(app):
@@ -74,8 +74,8 @@ def hold_up(app: QueueApplication, shape: Shape, activation: Activation) -> str 
         return f"its application is pending: others come first for the share of masters in queue {leaf.path}, {percent}"
     if not leaf.may_use(partition):
         return f"queue {leaf.path} may not use partition {partition}"
-    amounts = amounts_of(shape.resource)
-    for queue in leaf.line:
+    amounts = amounts_of(requirements.resource)
+    for queue in leaf.lineage:
         share = queue.share(partition)
         if share.maximum == 1 and share.has_room(()):
             continue  # it may have all that there is: what is missing is room

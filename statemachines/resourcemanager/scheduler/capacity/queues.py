@@ -122,7 +122,9 @@ class Queue:
         self.parent = parent
         self.index = index  # among its siblings
         self.path: str = f"{parent.path}.{config.name}" if parent is not None else config.name
-        self.line: tuple[Queue, ...] = (*parent.line, self) if parent is not None else (self,)  # from the root to it
+        self.lineage: tuple[Queue, ...] = (
+            (*parent.lineage, self) if parent is not None else (self,)
+        )  # from the root to it
         self.applications = 0  # those that have not ended
         self.pending = 0  # those of them whose attempt may not start its master yet
         self.containers = 0
@@ -133,7 +135,7 @@ class Queue:
     @property
     def is_running(self) -> bool:
         """Whether it takes new applications, as far as its state and those above it go."""
-        return all(queue.config.state == "RUNNING" for queue in self.line)
+        return all(queue.config.state == "RUNNING" for queue in self.lineage)
 
     def may_use(self, partition: str) -> bool:
         return not partition or partition in self.config.accessible_node_labels
@@ -197,23 +199,23 @@ class LeafQueue(Queue):
 
     def place(self, partition: str) -> tuple[Any, ...]:
         """Among all leaves the least is served first: queues are compared level by level."""
-        shares = self._lines.get(partition) or self.shares_of_line(partition)
+        shares = self._lines.get(partition) or self.lineage_shares(partition)
         if len(shares) == 2:
             return (shares[1].order or shares[1].find_order(),)
         return tuple([share.order or share.find_order() for share in shares[1:]])
 
-    def shares_of_line(self, partition: str) -> tuple[Share, ...]:
+    def lineage_shares(self, partition: str) -> tuple[Share, ...]:
         """The shares of the queues from the root to this one."""
         shares = self._lines.get(partition)
         if shares is None:
-            shares = self._lines[partition] = tuple([queue.share(partition) for queue in self.line])
+            shares = self._lines[partition] = tuple([queue.share(partition) for queue in self.lineage])
         return shares
 
     def charge(self, user: str, partition: str, amounts: Amounts, sign: int = 1) -> None:
         """A container more, or with `sign` -1 one less, here and all the way up."""
-        for share in self._lines.get(partition) or self.shares_of_line(partition):
+        for share in self._lines.get(partition) or self.lineage_shares(partition):
             share.charge(amounts, sign)
-        for queue in self.line:
+        for queue in self.lineage:
             queue.containers += sign
         by_partition = self.users[user].used
         used = by_partition.get(partition)
@@ -224,7 +226,7 @@ class LeafQueue(Queue):
     def resize(self, user: str, partition: str, amounts: Amounts, sign: int) -> None:
         """As `charge`, of a container that is there, and stays."""
         self.charge(user, partition, amounts, sign)
-        for queue in self.line:
+        for queue in self.lineage:
             queue.containers -= sign
 
     def user_share(self, user: str, partition: str) -> float:
@@ -235,7 +237,7 @@ class LeafQueue(Queue):
     def enter(self, user: str) -> None:
         """An application of `user` more."""
         self.users.setdefault(user, User(user)).applications += 1
-        for queue in self.line:
+        for queue in self.lineage:
             queue.applications += 1
 
     def leave(self, user: str) -> None:
@@ -245,7 +247,7 @@ class LeafQueue(Queue):
         if not entry.applications:
             assert not entry.asks  # it would stay active for ever
             del self.users[user]
-        for queue in self.line:
+        for queue in self.lineage:
             queue.applications -= 1
 
     def note_asks(self, user: str, count: int) -> bool:
@@ -258,7 +260,7 @@ class LeafQueue(Queue):
         return was_active and not is_active
 
     def note_pending(self, count: int) -> None:
-        for queue in self.line:
+        for queue in self.lineage:
             queue.pending += count
 
     def lifetime_s(self, asked_s: int | None) -> int | None:
@@ -320,7 +322,7 @@ def _fraction(percent: float) -> Fraction:
 
 def _nearest(key: str, leaf: LeafQueue) -> int | None:
     """The value of the leaf, or of the nearest queue above it that has one."""
-    for queue in reversed(leaf.line):
+    for queue in reversed(leaf.lineage):
         value: int | None = getattr(queue.config, key)
         if value is not None:
             return value

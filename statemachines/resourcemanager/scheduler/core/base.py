@@ -25,7 +25,7 @@ from statemachines.resourcemanager.events.scheduler import (
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplication, SchedulerApplicationAttempt
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_events import NodeEvents
 from statemachines.resourcemanager.scheduler.interface import QueueInfo
@@ -181,19 +181,23 @@ class AbstractScheduler(NodeEvents):
             attempt = self._attempts.get(attempt_id)
             if attempt is None:
                 return f"{attempt_id} has ended"
-            shape = self._shape_of(attempt, request)
-            here = [node for node in self._nodes if node.partition == shape.partition]
-            usable = [node for node in here if shape.may_use(node)]
+            requirements = self._requirements_of(attempt, request)
+            here = [node for node in self._nodes if node.partition == requirements.partition]
+            usable = [node for node in here if requirements.may_use(node)]
             able = [node for node in usable if node.could_fit(request.resource, request.gpu_models)]
         if not here:
-            return f"there is no node in partition {shape.partition!r}" if shape.partition else "there is no node"
+            return (
+                f"there is no node in partition {requirements.partition!r}"
+                if requirements.partition
+                else "there is no node"
+            )
         if not usable:
             return "the nodes that it insists on are not there, or it has blacklisted them"
         if not able:
             return "no node could ever take it"
         if any(node.is_draining for node in able) and all(node.is_draining for node in able):
             return "all that could take it are being emptied"
-        if any(shape.fits(node) for node in able if not node.is_draining):
+        if any(requirements.fits(node) for node in able if not node.is_draining):
             return "it waits for a node to report, or for one that it prefers"
         return "all that could take it are busy"
 

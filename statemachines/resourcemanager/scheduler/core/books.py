@@ -28,12 +28,17 @@ from statemachines.resourcemanager.events.rmcontainer import (
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplication, SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.core.backlog import Ask, AskGroup, Backlog, Patience
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.hooks import SchedulerHooks
 from statemachines.resourcemanager.scheduler.core.node import Free, SchedulerNode
-from statemachines.resourcemanager.scheduler.core.nodes import SchedulerNodes
-from statemachines.resourcemanager.scheduler.core.shapes import Shape, Shapes
+from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core.pending_asks import (
+    AppPlacementAllocator,
+    PendingAsk,
+    PendingAsks,
+    SchedulingOpportunity,
+)
+from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements, RequirementsTable
 
 
 class SchedulerBooks(SchedulerHooks, ABC):
@@ -44,11 +49,11 @@ class SchedulerBooks(SchedulerHooks, ABC):
         self._config = context.config.scheduler
         self._on_heartbeat = on_heartbeat
         self._lock = threading.RLock()  # events and direct calls may come on different threads; guards all of this
-        self._nodes = SchedulerNodes(tracks_room=not on_heartbeat)
+        self._nodes = ClusterNodeTracker(tracks_room=not on_heartbeat)
         self._apps: dict[str, SchedulerApplication] = {}  # that have not ended
         self._attempts: dict[str, SchedulerApplicationAttempt] = {}  # not ended, or stopped: their containers go on
         self._containers: dict[str, RMContainer] = {}  # that have room, whatever their machines have been told
-        self._shapes = Shapes()
+        self._requirements = RequirementsTable()
         self._arrivals = itertools.count()
         self._waiting = 0  # asks
         # Nodes that got room in what is being handled, and what was free before (None: it does not matter).
@@ -57,7 +62,7 @@ class SchedulerBooks(SchedulerHooks, ABC):
     # -- what a policy must say -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _backlog_of(self, attempt: SchedulerApplicationAttempt) -> Backlog:
+    def _backlog_of(self, attempt: SchedulerApplicationAttempt) -> PendingAsks:
         """Where the attempt's asks wait."""
 
     @abstractmethod
@@ -65,27 +70,29 @@ class SchedulerBooks(SchedulerHooks, ABC):
         """Its place among the attempts of its backlog: the least comes first."""
 
     @abstractmethod
-    def _choose(self, node: SchedulerNode, patience: Patience | None) -> tuple[AskGroup, Ask] | None:
+    def _choose(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity | None
+    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
         """Who gets room on this node next; it must fit there. None: nobody who may, and wants to."""
 
     # -- asks ---------------------------------------------------------------------------------------------------------
 
-    def _shape_of(self, attempt: SchedulerApplicationAttempt, request: ContainerRequest) -> Shape:
+    def _requirements_of(self, attempt: SchedulerApplicationAttempt, request: ContainerRequest) -> NodeRequirements:
         label = request.node_label
-        return self._shapes.of(request, attempt.default_label if label is None else label, attempt.blacklist)
+        return self._requirements.of(request, attempt.default_label if label is None else label, attempt.blacklist)
 
     def _ask(self, attempt: SchedulerApplicationAttempt, request: ContainerRequest, arrival: int | None = None) -> None:
         """Place it now, if that is the way, it may be and there is room; else it waits."""
-        shape, rack = self._shape_of(attempt, request), request.rack
+        requirements, rack = self._requirements_of(attempt, request), request.rack
         if request.host is not None:
             rack = self._nodes.rack_of(request.host) or rack
-        if not self._on_heartbeat and self._may_place(attempt, shape):
-            node = self._nodes.find(shape, request.host, rack)
+        if not self._on_heartbeat and self._may_place(attempt, requirements):
+            node = self._nodes.find(requirements, request.host, rack)
             if node is not None:
                 self._place(attempt, request, node)
                 return
-        ask = Ask(next(self._arrivals) if arrival is None else arrival, request, rack)
-        self._backlog_of(attempt).add(attempt, shape, ask)
+        ask = PendingAsk(next(self._arrivals) if arrival is None else arrival, request, rack)
+        self._backlog_of(attempt).add(attempt, requirements, ask)
         self._note_waiting(attempt, 1)
 
     def _ask_for(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
@@ -94,11 +101,11 @@ class SchedulerBooks(SchedulerHooks, ABC):
             self._ask(attempt, request)
 
     def _ask_again(self, attempt: SchedulerApplicationAttempt) -> None:
-        """All that waits is asked for anew: its shapes, its backlog or its limits have changed."""
+        """All that waits is asked for anew: its by_requirements, its backlog or its limits have changed."""
         for ask in self._withdraw(attempt):
             self._ask(attempt, ask.request, ask.arrival)
 
-    def _withdraw(self, attempt: SchedulerApplicationAttempt) -> list[Ask]:
+    def _withdraw(self, attempt: SchedulerApplicationAttempt) -> list[PendingAsk]:
         """Nothing of the attempt waits any longer; returns what did."""
         if not attempt.waiting:
             return []
@@ -113,11 +120,11 @@ class SchedulerBooks(SchedulerHooks, ABC):
 
     # -- giving room --------------------------------------------------------------------------------------------------
 
-    def _offer(self, node: SchedulerNode, patience: Patience | None = None, most: int = -1) -> int:
+    def _offer(self, node: SchedulerNode, opportunity: SchedulingOpportunity | None = None, most: int = -1) -> int:
         """Give the node's room to those who wait, `most` containers at most (-1: no limit); returns how many."""
         count = 0
         while self._waiting and count != most and not node.is_draining:
-            chosen = self._choose(node, patience)
+            chosen = self._choose(node, opportunity)
             if chosen is None:
                 break
             group, ask = chosen

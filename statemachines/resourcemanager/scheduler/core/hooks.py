@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplication, SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.core.backlog import AskGroup, Patience
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.shapes import Shape
+from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator, SchedulingOpportunity
+from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 
 
 class SchedulerHooks:
     """No limits, and nothing to note."""
 
-    def _may_place(self, attempt: SchedulerApplicationAttempt, shape: Shape) -> bool:
-        """Whether limits allow the attempt a new container of this shape now. Event-driven only."""
+    def _may_place(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
+        """Whether limits allow the attempt a new container of this requirements now. Event-driven only."""
         return True
 
     def _may_resize(self, attempt: SchedulerApplicationAttempt, container: RMContainer, resource: Resource) -> bool:
@@ -66,8 +66,10 @@ class SchedulerHooks:
 
     # -- reservations, on heartbeats ----------------------------------------------------------------------------------
 
-    def _choose_to_reserve(self, node: SchedulerNode, patience: Patience) -> AskGroup | None:
-        """For whom the node is to be kept, on which it does not fit now: see `Backlog.choose_to_reserve`.
+    def _choose_to_reserve(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity
+    ) -> AppPlacementAllocator | None:
+        """For whom the node is to be kept, on which it does not fit now: see `PendingAsks.choose_to_reserve`.
 
         None, always: the policy makes no reservations.
         """

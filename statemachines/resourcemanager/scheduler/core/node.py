@@ -10,7 +10,7 @@ from statemachines.resourcemanager.resource import GPU_MILLI, Resource
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-    from statemachines.resourcemanager.scheduler.core.backlog import AskGroup
+    from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator
 
 
 class Free(NamedTuple):
@@ -25,7 +25,7 @@ class Free(NamedTuple):
 class Reservation(NamedTuple):
     """For whom a node is kept, and the container that will have its room."""
 
-    group: AskGroup
+    group: AppPlacementAllocator
     container: RMContainer
 
 

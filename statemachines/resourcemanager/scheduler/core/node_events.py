@@ -21,16 +21,16 @@ from statemachines.resourcemanager.events.scheduler import (
 from statemachines.resourcemanager.ids import application_of, attempt_of
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
-from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.core.backlog import Patience
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.reserving import ReservingBooks
+from statemachines.resourcemanager.scheduler.core.pending_asks import SchedulingOpportunity
+from statemachines.resourcemanager.scheduler.core.reservations import ReservingBooks
 
 
 class NodeEvents(ReservingBooks):
     """The books, and the events that are about nodes."""
 
-    _beat = 0  # heartbeats so far
+    _heartbeat = 0  # heartbeats so far
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 
@@ -126,15 +126,15 @@ class NodeEvents(ReservingBooks):
         if node is not None:
             self._drain_or_not(node, rmnode)
             if self._on_heartbeat and (self._waiting or node.reserved is not None):
-                self._beat += 1
-                self._serve_heartbeat(node, self._patience(), self._config.containers_per_heartbeat)
+                self._heartbeat += 1
+                self._serve_heartbeat(node, self._opportunity(), self._config.containers_per_heartbeat)
 
-    def _patience(self) -> Patience:
+    def _opportunity(self) -> SchedulingOpportunity:
         nodes, rack = len(self._nodes), self._config.node_locality_delay
         if rack < 0:
-            return Patience(self._beat, 0, 0)
+            return SchedulingOpportunity(self._heartbeat, 0, 0)
         more = self._config.rack_locality_additional_delay
-        return Patience(self._beat, min(rack, nodes), nodes if more < 0 else min(rack + more, nodes))
+        return SchedulingOpportunity(self._heartbeat, min(rack, nodes), nodes if more < 0 else min(rack + more, nodes))
 
     def _drain_or_not(self, node: SchedulerNode, rmnode: RMNode) -> None:
         """A node that is to leave gets nothing new, until it is to stay."""

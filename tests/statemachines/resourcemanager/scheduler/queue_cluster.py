@@ -6,10 +6,10 @@ from collections import Counter
 from typing import Any, cast
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events import ContainerRequest
+from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, is_user_full
-from statemachines.resourcemanager.scheduler.capacity.queue_apps import QueueApplication
+from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
@@ -150,7 +150,7 @@ class QueueCluster(Cluster):
         leaf, partition, amounts = app.leaf, self.partition_of(app, request), amounts_of(request.resource)
         if not leaf.may_use(partition):
             return "may not use partition"
-        shares = [(queue, queue.share(partition)) for queue in leaf.line]
+        shares = [(queue, queue.share(partition)) for queue in leaf.lineage]
         full = [
             queue
             for queue, share in shares

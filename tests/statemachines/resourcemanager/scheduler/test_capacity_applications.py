@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource, RMAppState
-from statemachines.resourcemanager.events import (
-    AppAddedSchedulerEvent,
-    AppAttemptAddedSchedulerEvent,
-    NMContainerStatus,
-)
+from statemachines.resourcemanager.events.records import NMContainerStatus
+from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent, AppAttemptAddedSchedulerEvent
 from statemachines.resourcemanager.scheduler import CapacityScheduler, FifoScheduler, make_scheduler
 from statemachines.simulation.workload import NodeSpec
 

@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.events import (
-    NodeLabelsUpdateSchedulerEvent,
-    RMNodeEvent,
-    RMNodeEventType,
-)
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSchedulerEvent
 
 from .queue_cluster import QueueCluster
 

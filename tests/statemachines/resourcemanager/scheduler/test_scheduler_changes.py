@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import (
-    EXIT_ABORTED,
-    RMContainerEventType,
-    RMNodeEventType,
-)
+from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 
 from ..cluster import Cluster
 

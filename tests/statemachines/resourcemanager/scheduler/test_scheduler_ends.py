@@ -8,15 +8,10 @@ from collections.abc import Callable, Sized
 import pytest
 
 from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.events import (
-    EXIT_ABORTED,
-    ContainerRequest,
-    ContainerStatus,
-    RMNodeEvent,
-    RMNodeEventType,
-    SchedulerEvent,
-    SchedulerEventType,
-)
+from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
+from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
 
 from ..cluster import Cluster

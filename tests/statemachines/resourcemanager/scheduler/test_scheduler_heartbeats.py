@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import FifoScheduler, Resource
-from statemachines.resourcemanager.events import NodeAddedSchedulerEvent
-from statemachines.resourcemanager.scheduler.core.backlog import AskGroup, Patience
+from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator, SchedulingOpportunity
 
 from ..cluster import Cluster
 
@@ -21,8 +21,10 @@ SMALL = Resource(1, 1)
 class Reserving(FifoScheduler):
     """First come, first served, and big asks are not starved."""
 
-    def _choose_to_reserve(self, node: SchedulerNode, patience: Patience) -> AskGroup | None:
-        return self._backlog.choose_to_reserve(node, patience)
+    def _choose_to_reserve(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity
+    ) -> AppPlacementAllocator | None:
+        return self._backlog.choose_to_reserve(node, opportunity)
 
 
 def on_heartbeats(kind: type[FifoScheduler] = FifoScheduler, **scheduler: Any) -> Cluster:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import RMContainerEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
 
 from ..cluster import Cluster
 

@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from statemachines.resourcemanager import FifoScheduler, Resource, RMContainer
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events import ContainerRequest, NMContainerStatus
+from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
 from statemachines.resourcemanager.ids import application_of
-from statemachines.resourcemanager.scheduler.core.backlog import AskGroup, Patience
 from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator, SchedulingOpportunity
 from statemachines.simulation.workload import NodeSpec
 
 from ..cluster import Cluster
@@ -229,8 +229,8 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
         before, self.waiting = self.waiting, self.cluster.scheduler.waiting()
         still = {request.tag for _, request in self.waiting}
         for attempt in self.attempts:
-            for shape in {shape_of(request) for _, request in before}:
-                left = [request.tag for who, request in before if who == attempt and shape_of(request) == shape]
+            for requirements in {shape_of(request) for _, request in before}:
+                left = [request.tag for who, request in before if who == attempt and shape_of(request) == requirements]
                 kept = [tag for tag in left if tag in still]
                 assert kept == left[len(left) - len(kept) :], "somebody was served before those in front"
 
@@ -252,8 +252,10 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
 
 
 class Reserving(FifoScheduler):
-    def _choose_to_reserve(self, node: SchedulerNode, patience: Patience) -> AskGroup | None:
-        return self._backlog.choose_to_reserve(node, patience)
+    def _choose_to_reserve(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity
+    ) -> AppPlacementAllocator | None:
+        return self._backlog.choose_to_reserve(node, opportunity)
 
 
 class AnyCourseOfEventsOnHeartbeats(AnyCourseOfEvents):

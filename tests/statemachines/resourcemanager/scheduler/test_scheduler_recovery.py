@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import (
-    ContainerStatus,
-    NMContainerStatus,
-    NodeAddedSchedulerEvent,
-    RMNodeEventType,
-)
+from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent
 
 from ..cluster import Cluster
 

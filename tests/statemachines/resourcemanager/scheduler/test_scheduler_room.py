@@ -9,18 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.core import room as room_module
+from statemachines.resourcemanager.scheduler.core import node_search as node_search_module
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.room import Room
-from statemachines.resourcemanager.scheduler.core.shapes import Shape
+from statemachines.resourcemanager.scheduler.core.node_search import NodeSearch
+from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 from statemachines.simulation.workload import NodeSpec
 
 ANYWHERE: frozenset[str] = frozenset()
 
 
-def shape(memory_mb: int = 1, vcores_milli: int = 1, gpus: int = 0, gpu_milli: int = 1000, **more: Any) -> Shape:
+def requirements(
+    memory_mb: int = 1, vcores_milli: int = 1, gpus: int = 0, gpu_milli: int = 1000, **more: Any
+) -> NodeRequirements:
     resource = Resource(memory_mb, vcores_milli, gpus, gpu_milli, more.get("others", ()))
-    return Shape(resource, more.get("models", ANYWHERE), "", None, None, more.get("blacklist", ANYWHERE))
+    return NodeRequirements(resource, more.get("models", ANYWHERE), "", None, None, more.get("blacklist", ANYWHERE))
 
 
 def node(number: int, memory_mb: int = 4, vcores_milli: int = 4, gpus: int = 2) -> SchedulerNode:
@@ -32,12 +34,12 @@ def fill(node: SchedulerNode) -> None:
     node.take(f"all of {node.host}", Resource(node.free_memory_mb, node.free_vcores_milli))
 
 
-def empty(room: Room, node: SchedulerNode) -> None:
+def empty(room: NodeSearch, node: SchedulerNode) -> None:
     node.give_back(f"all of {node.host}")
     room.grown(node)
 
 
-class Looking(Shape):
+class Looking(NodeRequirements):
     """Counts how often a node is looked at."""
 
     __slots__ = ("looks",)
@@ -51,17 +53,17 @@ class Looking(Shape):
         return super().fits_further(node)
 
 
-def gpus_taken(count: int) -> tuple[Room, list[SchedulerNode]]:
+def gpus_taken(count: int) -> tuple[NodeSearch, list[SchedulerNode]]:
     """Nodes that have memory, and no GPU."""
     nodes = [node(number, memory_mb=100, gpus=1) for number in range(count)]
     for one in nodes:
         one.take("gpu", Resource(0, 0, 1))
-    return Room(nodes), nodes
+    return NodeSearch(nodes), nodes
 
 
 def test_nodes_are_filled_one_after_the_other() -> None:
     nodes = [node(number) for number in range(3)]
-    room, small = Room(nodes), shape(2, 2)
+    room, small = NodeSearch(nodes), requirements(2, 2)
     found = []
 
     while (one := room.find(small)) is not None:
@@ -73,7 +75,7 @@ def test_nodes_are_filled_one_after_the_other() -> None:
 
 def test_node_that_got_room_is_found_last() -> None:
     nodes = [node(number) for number in range(3)]
-    room, whole = Room(nodes), shape(4, 4)
+    room, whole = NodeSearch(nodes), requirements(4, 4)
     for one in nodes[:2]:
         fill(one)
     assert room.find(whole) is nodes[2]
@@ -112,12 +114,12 @@ def test_who_needs_less_of_one_type_looks_for_itself() -> None:
     room, nodes = gpus_taken(200)
     assert room.find(Looking(2)) is None
 
-    assert room.find(shape(1)) is nodes[0]
+    assert room.find(requirements(1)) is nodes[0]
 
 
 def test_line_stays_short_however_often_nodes_get_room() -> None:
     nodes = [node(number) for number in range(5)]
-    room, whole = Room(nodes), shape(4, 4)
+    room, whole = NodeSearch(nodes), requirements(4, 4)
     for one in nodes:
         fill(one)
 
@@ -133,10 +135,10 @@ def test_line_stays_short_however_often_nodes_get_room() -> None:
 
 
 def test_places_are_forgotten_when_there_are_too_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room_module, "_MOST_PLACES", 10)
-    room = Room([node(number) for number in range(5)])
+    monkeypatch.setattr(node_search_module, "_MOST_PLACES", 10)
+    room = NodeSearch([node(number) for number in range(5)])
 
-    found = [room.find(shape(memory_mb)) for memory_mb in (*[5] * 30, *[4] * 30)]
+    found = [room.find(requirements(memory_mb)) for memory_mb in (*[5] * 30, *[4] * 30)]
 
     assert [one is None for one in found] == [True] * 30 + [False] * 30
     assert len(room._places) <= 10
@@ -145,14 +147,14 @@ def test_places_are_forgotten_when_there_are_too_many_shapes(monkeypatch: pytest
 # -- against a search that looks at all nodes -------------------------------------------------------------------------
 
 SHAPES = [
-    shape(1, 1),
-    shape(4, 1),
-    shape(1, 4),
-    shape(2, 2, 1),
-    shape(1, 1, 2, 500),
-    shape(1, 1, 1, 300, models=frozenset({"T4"})),
-    shape(1, 1, blacklist=frozenset({"n1", "n2"})),
-    shape(3, 3, 2, 600, blacklist=frozenset({"n1"})),
+    requirements(1, 1),
+    requirements(4, 1),
+    requirements(1, 4),
+    requirements(2, 2, 1),
+    requirements(1, 1, 2, 500),
+    requirements(1, 1, 1, 300, models=frozenset({"T4"})),
+    requirements(1, 1, blacklist=frozenset({"n1", "n2"})),
+    requirements(3, 3, 2, 600, blacklist=frozenset({"n1"})),
 ]
 STEPS = st.tuples(st.sampled_from(["find", "find", "give back", "add", "remove"]), st.integers(0, 1000))
 
@@ -161,7 +163,7 @@ STEPS = st.tuples(st.sampled_from(["find", "find", "give back", "add", "remove"]
 @given(st.integers(1, 80), st.lists(STEPS, max_size=120))
 def test_search_finds_a_node_whenever_one_that_looks_at_all_would(count: int, steps: list[tuple[str, int]]) -> None:
     nodes = [node(number) for number in range(count)]
-    room, held, added = Room(nodes), [], count
+    room, held, added = NodeSearch(nodes), [], count
     for number, (step, which) in enumerate(steps):
         if step == "find":
             want = SHAPES[which % len(SHAPES)]
@@ -188,7 +190,7 @@ def test_search_finds_a_node_whenever_one_that_looks_at_all_would(count: int, st
 
 GPUS = st.lists(st.integers(0, 1000), max_size=2)
 NEEDS = st.builds(
-    shape,
+    requirements,
     st.integers(0, 2),
     st.integers(0, 2),
     st.integers(0, 2),
@@ -204,7 +206,7 @@ NEEDS = st.builds(
     NEEDS, NEEDS, st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.lists(st.integers(0, 1000), max_size=2)
 )
 def test_who_needs_all_of_another_fits_nowhere_where_the_other_does_not(
-    more: Shape, less: Shape, number: int, memory_mb: int, vcores_milli: int, gpus: list[int]
+    more: NodeRequirements, less: NodeRequirements, number: int, memory_mb: int, vcores_milli: int, gpus: list[int]
 ) -> None:
     one = node(number, memory_mb, vcores_milli, 0)
     one.free_gpu_milli = gpus

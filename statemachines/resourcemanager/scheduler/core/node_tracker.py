@@ -8,34 +8,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.room import Room
-from statemachines.resourcemanager.scheduler.core.shapes import Shape
+from statemachines.resourcemanager.scheduler.core.node_search import NodeSearch
+from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 
 
-class _Rooms:
+class _NodeSearches:
     """Nodes without GPUs, and nodes with: those are kept for who needs them, as long as there are others."""
 
     def __init__(self) -> None:
-        self.plain = Room()
-        self.gpu = Room()
+        self.plain = NodeSearch()
+        self.gpu = NodeSearch()
 
-    def of(self, node: SchedulerNode) -> Room:
+    def of(self, node: SchedulerNode) -> NodeSearch:
         return self.gpu if node.has_gpus else self.plain
 
-    def find(self, shape: Shape) -> SchedulerNode | None:
-        if shape.gpus:
-            return self.gpu.find(shape)
-        node = self.plain.find(shape)
-        return node if node is not None or not self.gpu else self.gpu.find(shape)
+    def find(self, requirements: NodeRequirements) -> SchedulerNode | None:
+        if requirements.gpus:
+            return self.gpu.find(requirements)
+        node = self.plain.find(requirements)
+        return node if node is not None or not self.gpu else self.gpu.find(requirements)
 
 
 class _Partition:
     """The nodes of one partition that take containers."""
 
     def __init__(self) -> None:
-        self.rooms = _Rooms()
+        self.rooms = _NodeSearches()
         self.racks: dict[str, set[SchedulerNode]] = {}
-        self._rack_rooms: dict[str, _Rooms] = {}  # only of racks that somebody has looked for
+        self._rack_rooms: dict[str, _NodeSearches] = {}  # only of racks that somebody has looked for
 
     def add(self, node: SchedulerNode) -> None:
         self.racks.setdefault(node.rack, set()).add(node)
@@ -58,18 +58,18 @@ class _Partition:
         if node.rack in self._rack_rooms:
             self._rack_rooms[node.rack].of(node).grown(node)
 
-    def find_in_rack(self, shape: Shape, rack: str) -> SchedulerNode | None:
+    def find_in_rack(self, requirements: NodeRequirements, rack: str) -> SchedulerNode | None:
         if rack not in self.racks:
             return None
         rooms = self._rack_rooms.get(rack)
         if rooms is None:
-            rooms = self._rack_rooms[rack] = _Rooms()
+            rooms = self._rack_rooms[rack] = _NodeSearches()
             for node in sorted(self.racks[rack], key=lambda node: node.node_id):
                 rooms.of(node).add(node)
-        return rooms.find(shape)
+        return rooms.find(requirements)
 
 
-class SchedulerNodes:
+class ClusterNodeTracker:
     """The nodes; those that drain are among them, and are never found.
 
     `tracks_room`: whether `find` is used. Who only offers nodes one by one need not pay for it.
@@ -128,24 +128,26 @@ class SchedulerNodes:
         if self._tracks_room and not node.is_draining:
             self._partitions[node.partition].grown(node)
 
-    def find(self, shape: Shape, host: str | None = None, rack: str | None = None) -> SchedulerNode | None:
-        """A node with room: on `host` if there is one, else in `rack`, else anywhere that the shape allows."""
-        if shape.host is not None:
-            return self._find_on_host(shape, shape.host)
-        partition = self._partitions.get(shape.partition)
+    def find(
+        self, requirements: NodeRequirements, host: str | None = None, rack: str | None = None
+    ) -> SchedulerNode | None:
+        """A node with room: on `host` if there is one, else in `rack`, else anywhere that the requirements allows."""
+        if requirements.host is not None:
+            return self._find_on_host(requirements, requirements.host)
+        partition = self._partitions.get(requirements.partition)
         if partition is None:
             return None
-        if shape.rack is not None:
-            return partition.find_in_rack(shape, shape.rack)
-        if host is not None and (node := self._find_on_host(shape, host)) is not None:
+        if requirements.rack is not None:
+            return partition.find_in_rack(requirements, requirements.rack)
+        if host is not None and (node := self._find_on_host(requirements, host)) is not None:
             return node
-        node = partition.rooms.find(shape)
+        node = partition.rooms.find(requirements)
         if node is None or rack is None or node.rack == rack:
             return node
-        return partition.find_in_rack(shape, rack) or node
+        return partition.find_in_rack(requirements, rack) or node
 
-    def _find_on_host(self, shape: Shape, host: str) -> SchedulerNode | None:
+    def _find_on_host(self, requirements: NodeRequirements, host: str) -> SchedulerNode | None:
         for node in self._by_host.get(host, ()):
-            if node.partition == shape.partition and not node.is_draining and shape.fits(node):
+            if node.partition == requirements.partition and not node.is_draining and requirements.fits(node):
                 return node
         return None

@@ -11,7 +11,7 @@ from dispatcher.util.heap import LazyHeap
 from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, dominant_share
-from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplication
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 

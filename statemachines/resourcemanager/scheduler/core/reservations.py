@@ -16,10 +16,14 @@ from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerReservedEvent,
 )
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.scheduler.core.attempt import SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.core.backlog import Ask, AskGroup, Patience
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.node import Reservation, SchedulerNode
+from statemachines.resourcemanager.scheduler.core.pending_asks import (
+    AppPlacementAllocator,
+    PendingAsk,
+    SchedulingOpportunity,
+)
 
 
 class ReservingBooks(SchedulerBooks):
@@ -29,20 +33,20 @@ class ReservingBooks(SchedulerBooks):
     whether the ask still waits: it may have been served elsewhere, or withdrawn.
     """
 
-    def _serve_heartbeat(self, node: SchedulerNode, patience: Patience, most: int) -> None:
+    def _serve_heartbeat(self, node: SchedulerNode, opportunity: SchedulingOpportunity, most: int) -> None:
         """Give the node's room to who has reserved it, or to those who wait; `most` containers (-1: no limit)."""
         if node.reserved is not None:
             if self._fulfil(node, node.reserved):
                 most -= most > 0
             elif node.reserved is not None:
                 return
-        if self._offer(node, patience, most) == most or not self._waiting or node.is_draining:
+        if self._offer(node, opportunity, most) == most or not self._waiting or node.is_draining:
             return
-        group = self._choose_to_reserve(node, patience)
+        group = self._choose_to_reserve(node, opportunity)
         if group is not None:
             self._reserve(group, node)
 
-    def _reserve(self, group: AskGroup, node: SchedulerNode) -> None:
+    def _reserve(self, group: AppPlacementAllocator, node: SchedulerNode) -> None:
         context, attempt = self._context, group.attempt
         container_id = attempt.next_container_id()
         container = RMContainer(
@@ -53,21 +57,23 @@ class ReservingBooks(SchedulerBooks):
         group.reservations += 1
         self._reserved(attempt, container, node)
         context.post(
-            RMContainerReservedEvent(container_id, node.node_id, group.shape.resource, payload=container.payload())
+            RMContainerReservedEvent(
+                container_id, node.node_id, group.requirements.resource, payload=container.payload()
+            )
         )
 
     def _fulfil(self, node: SchedulerNode, reservation: Reservation) -> bool:
         """Give the reserved container its room, if there is enough and it is still wanted."""
         group, container = reservation
         attempt = group.attempt
-        is_waiting = attempt.groups.get((group.priority, group.shape)) is group
+        is_waiting = attempt.groups.get((group.priority, group.requirements)) is group
         if not is_waiting or group.reservations > len(group):
             self._unreserve(node, "who it was reserved for has got what it needs elsewhere")
             return False
-        if not group.shape.fits(node):
+        if not group.requirements.fits(node):
             return False
         ask = group.choose(node)
-        assert ask is not None  # without patience somebody always takes it
+        assert ask is not None  # without opportunity somebody always takes it
         self._drop_reservation(node, reservation)
         self._backlog_of(attempt).take(group, ask, node)
         self._note_waiting(attempt, -1)
@@ -90,7 +96,7 @@ class ReservingBooks(SchedulerBooks):
         group.reservations -= 1
         self._unreserved(group.attempt, container, node)
 
-    def _withdraw(self, attempt: SchedulerApplicationAttempt) -> list[Ask]:
+    def _withdraw(self, attempt: SchedulerApplicationAttempt) -> list[PendingAsk]:
         for node_id in list(attempt.reserved):
             node = self._nodes.get(node_id)
             assert node is not None  # a reservation goes with its node

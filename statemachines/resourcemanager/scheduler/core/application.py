@@ -12,9 +12,9 @@ from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
-    from statemachines.resourcemanager.scheduler.core.backlog import AskGroup
     from statemachines.resourcemanager.scheduler.core.node import Reservation
-    from statemachines.resourcemanager.scheduler.core.shapes import Shape
+    from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator
+    from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 
 
 class SchedulerApplication:
@@ -64,7 +64,9 @@ class SchedulerApplicationAttempt:
         self.blacklist: frozenset[str] = frozenset()  # hosts
         self.is_stopped = False  # it has ended, and its containers wait for the next one
         self.rank: tuple[Any, ...] = ()  # among those of one backlog the least is served first; set by the backlog
-        self.groups: dict[tuple[int, Shape], AskGroup] = {}  # what waits, by priority and shape
+        self.groups: dict[
+            tuple[int, NodeRequirements], AppPlacementAllocator
+        ] = {}  # what waits, by priority and requirements
         self.waiting = 0  # asks in `groups`
         self.reserved: dict[str, Reservation] = {}  # by node
 

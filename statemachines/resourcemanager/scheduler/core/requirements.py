@@ -9,10 +9,10 @@ from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 _MOST = 4096
 
 
-class Shape:
-    """Asks of one shape fit on a node, or do not fit, together.
+class NodeRequirements:
+    """Asks of one requirements fit on a node, or do not fit, together.
 
-    There is one object for each shape while it is in use: they are compared by identity.
+    There is one object for each requirements while it is in use: they are compared by identity.
     """
 
     __slots__ = (
@@ -69,7 +69,7 @@ class Shape:
             and node.host not in self.blacklist
         )
 
-    def needs_all_of(self, other: Shape) -> bool:
+    def needs_all_of(self, other: NodeRequirements) -> bool:
         """Whether a node on which `other` does not fit is none for this one either. Host and rack do not count."""
         return (
             self.memory_mb >= other.memory_mb
@@ -85,23 +85,23 @@ class Shape:
 _Key = tuple[Resource, frozenset[str], str, str | None, str | None, frozenset[str]]
 
 
-class Shapes:
-    """The shapes in use."""
+class RequirementsTable:
+    """The by_requirements in use."""
 
     def __init__(self) -> None:
-        self._shapes: dict[_Key, Shape] = {}
+        self._requirements: dict[_Key, NodeRequirements] = {}
 
-    def of(self, request: ContainerRequest, partition: str, blacklist: frozenset[str]) -> Shape:
-        """The shape of a request for a node of `partition`."""
+    def of(self, request: ContainerRequest, partition: str, blacklist: frozenset[str]) -> NodeRequirements:
+        """The requirements of a request for a node of `partition`."""
         host = rack = None
         if not request.relax_locality:
             host = request.host
             rack = request.rack if host is None else None
         key = (request.resource, request.gpu_models, partition, host, rack, blacklist)
-        shape = self._shapes.get(key)
-        if shape is None:
-            if len(self._shapes) >= _MOST:
+        requirements = self._requirements.get(key)
+        if requirements is None:
+            if len(self._requirements) >= _MOST:
                 # Those that are still in use stay what they are to whoever has them; they only get doubles.
-                self._shapes.clear()
-            shape = self._shapes[key] = Shape(*key)
-        return shape
+                self._requirements.clear()
+            requirements = self._requirements[key] = NodeRequirements(*key)
+        return requirements
