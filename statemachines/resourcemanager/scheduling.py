@@ -12,7 +12,7 @@ from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
-    from statemachines.resourcemanager.scheduler.interface import QueueInfo
+    from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 
 
 class Scheduler(Protocol):

@@ -1,10 +1,11 @@
-"""Who gets which room: schedulers behind one interface."""
+"""Who gets which room: schedulers with one interface."""
 
-from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.capacity import CapacityScheduler
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.factory import make_scheduler
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
-from statemachines.resourcemanager.scheduler.interface import QueueInfo, ResourceScheduler
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 __all__ = [
     "CapacityScheduler",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
-from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
+from statemachines.resourcemanager.scheduler.capacity import CapacityScheduler
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
+from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 
-def make_scheduler(context: RMContext, on_heartbeat: bool = False) -> AbstractScheduler:
+def make_scheduler(context: RMContext, on_heartbeat: bool = False) -> ResourceScheduler:
     """`on_heartbeat`: nodes get containers when they report, else as soon as there is room.
 
     Raises:

@@ -36,7 +36,7 @@ from statemachines.resourcemanager.reports import (
     ContainerReport,
     NodeReport,
 )
-from statemachines.resourcemanager.scheduler.interface import QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.services import reporting
 from statemachines.resourcemanager.services.application_submitter import ApplicationSubmitter
 from statemachines.resourcemanager.services.rm_app_manager import move_application, update_lifetime, update_priority

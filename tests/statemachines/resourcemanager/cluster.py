@@ -40,7 +40,7 @@ from statemachines.resourcemanager.events import (
 )
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.resource import named
-from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
+from statemachines.resourcemanager.scheduler import ResourceScheduler
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
 from statemachines.simulation.workload import NodeSpec
@@ -49,7 +49,7 @@ from statemachines.simulation.workload import NodeSpec
 class Cluster:
     """Add nodes, applications and attempts, ask for containers, end them; `check` says what must hold at any time."""
 
-    def __init__(self, make: Callable[[RMContext], AbstractScheduler] = FifoScheduler, **config: Any) -> None:
+    def __init__(self, make: Callable[[RMContext], ResourceScheduler] = FifoScheduler, **config: Any) -> None:
         """`make` makes the scheduler; `config` is the resource manager's."""
         self.dispatcher = InlineDispatcher()
         self.recorder = TransitionRecorder()

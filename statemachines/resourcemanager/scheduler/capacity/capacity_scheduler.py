@@ -3,202 +3,271 @@
 An application runs in a leaf. Its attempt is pending until masters may have as much as its own needs; then its asks
 are served as far as the limits of its queue, of the queues above and of its user allow, and as nodes have room.
 
-Threading: events may come on a thread of the scheduler's own, direct calls on the handler thread; each takes the lock.
+Threading: under the scheduler's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
+from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent
-from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
 from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full
-from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication
+from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
+from statemachines.resourcemanager.scheduler.capacity.queue_asks import QueueAsks
 from statemachines.resourcemanager.scheduler.capacity.queue_reports import (
-    hold_up,
     queue_infos,
+    why_held_up,
     why_not_movable,
     why_refused,
 )
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
+from statemachines.resourcemanager.scheduler.capacity.wait_sets import service_key
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
-from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
-from statemachines.resourcemanager.scheduler.core.node import Free, SchedulerNode
-from statemachines.resourcemanager.scheduler.core.pending_asks import (
+from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     PendingAsk,
-    PendingAsks,
+    SchedulerApplication,
+    SchedulerApplicationAttempt,
     SchedulingOpportunity,
 )
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
 from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
-from statemachines.resourcemanager.scheduler.interface import QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
-class CapacityScheduler(AbstractScheduler):
-    """Takes SchedulerEvents, and the direct calls of a ResourceScheduler."""
-
-    _application_type = QueueApplication
+class CapacityScheduler(ResourceScheduler):
+    """Takes submissions for the leaves of its tree of queues."""
 
     def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
+        """`on_heartbeat`: nodes get containers when they report, else as soon as there is room.
+
+        Raises:
+            ConfigError: the configured queues make no tree; names the key.
+        """
+        nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
+        super().__init__(context, nodes, CapacityPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
+
+
+class CapacityPolicy(SchedulingPolicy):
+    """Queues, users and shares of masters, with their limits."""
+
+    application_type = QueueApplication
+
+    # All fields are guarded by the scheduler's lock.
+    def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         """
         Raises:
             ConfigError: the configured queues make no tree; names the key.
         """
-        super().__init__(context, on_heartbeat=on_heartbeat)
-        self._tree = QueueTree(self._config)
-        self._activations = {leaf: Activation(leaf) for leaf in self._tree.leaves.values()}
-        self._has_fair_queues = any(leaf.is_fair for leaf in self._activations)
-        self._allocator = ContainerAllocator(self._find, self._give)
+        self.tree = QueueTree(config)
+        self.activations = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
+        self.pending: QueueAsks = QueueAsks(nodes)
+        self._nodes = nodes
+        self._allocator = ContainerAllocator(self.pending, nodes)
+        self._fair_apps: dict[QueueApplication, None] = {}  # those in queues with the fair ordering policy
         self._to_activate: dict[LeafQueue, None] = {}  # leaves whose share of masters may have room again
-        self._unsearched: dict[SchedulerNode, Free | None] = {}  # got room that the search for nodes does not know of
-        self._at_once = False  # asks come in their order: each may be placed before the next one comes
 
-    def handle(self, event: SchedulerEvent) -> None:
-        with self._lock:
-            super().handle(event)
-            self._serve_freed()  # limits may have been relieved where no node got room
+    # -- order of service ---------------------------------------------------------------------------------------------
 
-    # -- direct calls -------------------------------------------------------------------------------------------------
+    def choose(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity
+    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
+        return self._allocator.choose(node, opportunity)
 
-    def allocate(
-        self,
-        attempt_id: str,
-        requests: Iterable[ContainerRequest] = (),
-        releases: Iterable[str] = (),
-        blacklist_additions: Iterable[str] = (),
-        blacklist_removals: Iterable[str] = (),
-    ) -> None:
-        """As in AbstractScheduler; the asks of one call are served in the order of their priorities."""
-        with self._lock:
-            super().allocate(attempt_id, requests, releases, blacklist_additions, blacklist_removals)
-            self._serve_freed()
+    def choose_to_reserve(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity
+    ) -> AppPlacementAllocator | None:
+        return self._allocator.choose_to_reserve(node, opportunity)
 
-    def _ask_for(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
-        app, queue_asks = _app_of(attempt), self._allocator.queue_asks
-        queue_asks.is_settled = not (self._on_heartbeat or self._freed or self._unsearched)
-        if queue_asks.is_settled and app.is_active:
-            requests = list(requests)
-            self._at_once = len(requests) == 1 or _are_alike(requests)
-            if len(requests) > 1:
-                requests.sort(key=_priority)
-        super()._ask_for(attempt, requests)
-        queue_asks.is_settled = self._at_once = False
+    def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
+        return self._allocator.assign_containers(freed)
 
-    def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        with self._lock:
-            return why_refused(self._tree, submission)
+    @property
+    def has_work(self) -> bool:
+        return self._allocator.has_work
 
-    def queue_of(self, application: str) -> str | None:
-        with self._lock:
-            app = self._apps.get(application)
-            return app.queue if app is not None else None
+    def in_order(self, attempts: Iterable[SchedulerApplicationAttempt]) -> list[AppPlacementAllocator]:
+        """Those of pending applications come last."""
+        active: list[AppPlacementAllocator] = []
+        pending: list[AppPlacementAllocator] = []
+        for attempt in attempts:
+            (active if app_of(attempt).is_active else pending).extend(attempt.pending.values())
+        return sorted(active, key=service_key) + pending
 
-    def check_move(self, application: str, queue: str) -> str | None:
-        with self._lock:
-            app = self._apps.get(application)
-            if app is None:
-                return f"{application} is not in the scheduler: it has ended, or has not been accepted yet"
-            return why_not_movable(self._tree, _queued(app), queue, self._held(app))
+    def arrange(
+        self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]
+    ) -> tuple[Iterable[ContainerRequest], bool]:
+        """In the order of priorities; those that are served one after the other in any case may be so on arrival."""
+        if not self._nodes.is_searched or self._nodes.freed or not app_of(attempt).is_active:
+            return requests, False
+        requests = list(requests)
+        on_arrival = len(requests) == 1 or _are_alike(requests)
+        if len(requests) > 1:
+            requests.sort(key=_priority)
+        return requests, on_arrival
 
-    def move_application(self, application: str, queue: str) -> None:
-        with self._lock:
-            refusal = self.check_move(application, queue)
-            if refusal is not None:
-                raise ValueError(refusal)
-            leaf = self._tree.leaf(queue)
-            assert leaf is not None  # checked
-            app = _queued(self._apps[application])
-            if leaf is not app.leaf:
-                self._move(app, leaf)
-                self._serve_freed()
+    # -- limits -------------------------------------------------------------------------------------------------------
 
-    def update_priority(self, application: str, priority: int) -> None:
-        with self._lock:
-            super().update_priority(application, priority)
-            app = self._apps.get(application)
-            if app is not None:
-                self._activations[_queued(app).leaf].reorder(_queued(app))
-                self._serve_freed()
+    def may_allocate(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
+        app = app_of(attempt)
+        return self._allocator.may_allocate(app.leaf, app.user, requirements)
 
-    def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
-        with self._lock:
-            leaf = self._tree.leaf(submission.queue)
-            return leaf.lifetime_s(submission.lifetime_s) if leaf is not None else submission.lifetime_s
+    def may_grow(self, attempt: SchedulerApplicationAttempt, partition: str, old: Resource, new: Resource) -> bool:
+        had = dict(amounts_of(old))
+        grown = tuple((type_, n - had.get(type_, 0)) for type_, n in amounts_of(new) if n > had.get(type_, 0))
+        if not grown:
+            return True
+        app = app_of(attempt)
+        if full_queue(app.leaf, partition, grown) is not None:
+            return False
+        return not is_user_full(app.leaf, app.user, partition, grown)
 
-    def waiting(self) -> list[tuple[str, ContainerRequest]]:
-        with self._lock:
-            groups = self._allocator.queue_asks.groups()
-            for attempt in self._attempts.values():
-                if attempt.waiting and not _app_of(attempt).is_active:
-                    groups += attempt.groups.values()
-            return [(group.attempt.id, ask.request) for group in groups for ask in group]
+    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
+        app = app_of(attempt)
+        return why_held_up(app, requirements, self.activations[app.leaf])
 
-    def queues(self) -> Sequence[QueueInfo]:
-        with self._lock:
-            return queue_infos(self._tree)
+    # -- what is used -------------------------------------------------------------------------------------------------
 
-    def why_waiting(self, attempt_id: str, request: ContainerRequest) -> str:
-        with self._lock:
-            attempt = self._attempts.get(attempt_id)
-            if attempt is not None:
-                app = _app_of(attempt)
-                reason = hold_up(app, self._requirements_of(attempt, request), self._activations[app.leaf])
-                if reason is not None:
-                    return reason
-            return super().why_waiting(attempt_id, request)
+    def pending_changed(self, attempt: SchedulerApplicationAttempt, delta: int) -> None:
+        app = app_of(attempt)
+        if app.is_active and app.leaf.add_asks(app.user, delta):
+            # One active user fewer: the others may have more, of each partition.
+            for partition in app.leaf.shares:
+                self._allocator.user_limits_grew(app.leaf, partition)
 
-    # -- applications and attempts ------------------------------------------------------------------------------------
+    def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
+        app = app_of(attempt)
+        app.charge(partition, amounts_of(resource))
+        # Beyond the queue's guarantee, what there is for its users grows with what is used.
+        self._allocator.user_limits_grew(app.leaf, partition, beyond_guarantee=True)
 
-    def _app_added(self, app: SchedulerApplication, is_recovering: bool) -> str | None:
+    def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
+        app = app_of(attempt)
+        app.charge(partition, amounts_of(resource), -1)
+        self._allocator.usage_shrank(app.leaf, partition, app.user)
+        if app.leaf.is_fair:
+            self._move_up(app)
+
+    def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
+        self.tree.grow(partition, amounts_of(capacity), sign)
+        for app in self._fair_apps:
+            app.note_share(partition)
+            self._move_up(app)
+        self._allocator.partition_resized(partition, self.tree.queues())
+        self._to_activate.update({leaf: None for leaf in self.activations if leaf.pending})
+
+    def _move_up(self, app: QueueApplication) -> None:
+        """The application may come earlier than before, among those with pending asks or among the pending ones."""
+        if app.is_active and app.attempt is not None:
+            self.pending.move_up(app.attempt)
+        else:
+            self.activations[app.leaf].reorder(app)
+
+    # -- applications -------------------------------------------------------------------------------------------------
+
+    def add_app(self, app: SchedulerApplication, is_recovering: bool) -> str | None:
         submission = app.submission
-        leaf = self._tree.leaf(submission.queue)
+        leaf = self.tree.leaf(submission.queue)
         # One that is recovered has been taken before: only a queue that is gone keeps it out.
         if leaf is None or not is_recovering:
-            refusal = why_refused(self._tree, submission)
+            refusal = why_refused(self.tree, submission)
             if refusal is not None:
                 return refusal
         assert leaf is not None  # or it would have been refused
-        _queued(app).enter(leaf)
+        self._enter(_queued(app), leaf)
         return None
 
-    def _app_removed(self, app: SchedulerApplication) -> None:
-        _queued(app).leave()
+    def remove_app(self, app: SchedulerApplication) -> None:
+        self._leave(_queued(app))
 
-    def _default_label(self, app: SchedulerApplication) -> str:
-        return _queued(app).master_partition
+    def _enter(self, app: QueueApplication, leaf: LeafQueue) -> None:
+        app.enter(leaf)
+        if leaf.is_fair:
+            self._fair_apps[app] = None
 
-    def _attempt_added(self, attempt: SchedulerApplicationAttempt) -> None:
-        app = _app_of(attempt)
-        self._activations[app.leaf].add(app)
-        if attempt.master is not None:  # it is recovered, and its master runs
+    def _leave(self, app: QueueApplication) -> None:
+        self._fair_apps.pop(app, None)
+        app.leave()
+
+    def add_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
+        app = app_of(attempt)
+        self.activations[app.leaf].add(app)
+        if attempt.master is not None:  # its master runs: it is recovered, or has been moved
             self._activate(app)
         self._to_activate[app.leaf] = None
 
-    def _attempt_removed(self, attempt: SchedulerApplicationAttempt) -> None:
-        app = _app_of(attempt)
-        self._activations[app.leaf].remove(app)
+    def remove_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
+        app = app_of(attempt)
+        self.activations[app.leaf].remove(app)
         self._to_activate[app.leaf] = None
 
+    def activate_applications(self) -> None:
+        while self._to_activate:
+            leaf, _ = self._to_activate.popitem()
+            while (app := self.activations[leaf].next()) is not None:
+                self._activate(app)
+
     def _activate(self, app: QueueApplication) -> None:
-        self._activations[app.leaf].activate(app)
+        self.activations[app.leaf].activate(app)
         attempt = app.attempt
         assert attempt is not None  # without one it is not pending
-        app.leaf.note_asks(app.user, attempt.waiting)
-        self._allocator.queue_asks.enter(attempt)
+        app.leaf.add_asks(app.user, attempt.pending_count)
+        self.pending.enter(attempt)
 
-    def _advance(self, app: QueueApplication) -> None:
-        """It may come earlier than before, among those who wait for room or for the share of masters."""
-        if app.is_active and app.attempt is not None:
-            self._allocator.queue_asks.advance(app.attempt)
-        else:
-            self._activations[app.leaf].reorder(app)
+    def priority_changed(self, app: SchedulerApplication) -> None:
+        self.activations[_queued(app).leaf].reorder(_queued(app))
+
+    def default_label(self, app: SchedulerApplication) -> str:
+        return _queued(app).master_partition
+
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    def queues(self) -> Sequence[QueueInfo]:
+        return queue_infos(self.tree)
+
+    def check_submission(self, submission: ApplicationSubmission) -> str | None:
+        return why_refused(self.tree, submission)
+
+    def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
+        leaf = self.tree.leaf(submission.queue)
+        return leaf.lifetime_s(submission.lifetime_s) if leaf is not None else submission.lifetime_s
+
+    def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None:
+        if app is None:
+            return f"{application} is not in the scheduler: it has ended, or has not been accepted yet"
+        return why_not_movable(self.tree, _queued(app), queue, self._held(app))
+
+    def is_in_queue(self, app: SchedulerApplication, queue: str) -> bool:
+        return self.tree.leaf(queue) is _queued(app).leaf
+
+    def move(self, app: SchedulerApplication, queue: str, *, has_attempt: bool) -> None:
+        app, leaf = _queued(app), self.tree.leaf(queue)
+        assert leaf is not None  # checked
+        old, held, attempt = app.leaf, self._held(app), app.attempt
+        self.activations[old].remove(app)
+        for partition, amounts in held:
+            app.charge(partition, amounts, -1)
+        self._leave(app)
+        self._enter(app, leaf)
+        for partition, amounts in held:
+            app.charge(partition, amounts)
+        for partition in dict(held):
+            self._allocator.usage_shrank(old, partition, app.user)
+            self._allocator.user_limits_grew(leaf, partition)
+        self._to_activate |= {old: None, leaf: None}
+        if has_attempt:
+            assert attempt is not None
+            attempt.default_label = app.master_partition
+            self.add_attempt(attempt)
 
     def _held(self, app: SchedulerApplication) -> list[tuple[str, Amounts]]:
         """What its containers have: partition and amounts."""
@@ -209,169 +278,10 @@ class CapacityScheduler(AbstractScheduler):
             held.append((node.partition, amounts_of(container.request.resource)))
         return held
 
-    def _move(self, app: QueueApplication, leaf: LeafQueue) -> None:
-        attempt, old, held = app.attempt, app.leaf, self._held(app)
-        # Between two attempts, the application has the old one still, which has been taken out of the books.
-        has_attempt = attempt is not None and attempt.id in self._attempts and not attempt.is_stopped
-        asks = self._withdraw(attempt) if attempt is not None else []
-        self._activations[old].remove(app)
-        for partition, amounts in held:
-            app.charge(partition, amounts, -1)
-        app.leave()
-        app.enter(leaf)
-        for partition, amounts in held:
-            app.charge(partition, amounts)
-        for partition in dict(held):
-            self._allocator.relieve(old, partition, app.user)
-            self._allocator.relieve_users(leaf, partition)
-        self._to_activate |= {old: None, leaf: None}
-        if attempt is None or not has_attempt:
-            return
-        attempt.default_label = app.master_partition
-        self._activations[leaf].add(app)
-        if attempt.master is not None:  # it goes on where it is, whatever share of masters the new queue has left
-            self._activate(app)
-        for ask in asks:
-            self._ask(attempt, ask.request, ask.arrival)
-
-    # -- asks ---------------------------------------------------------------------------------------------------------
-
-    def _backlog_of(self, attempt: SchedulerApplicationAttempt) -> PendingAsks:
-        return self._allocator.queue_asks
-
-    def _rank_of(self, attempt: SchedulerApplicationAttempt) -> tuple[Any, ...]:
-        """Each queue ranks its applications itself; this only tells that a rank has changed."""
-        return -attempt.app.priority, attempt.app.number
-
-    def _may_place(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
-        """All others wait for the end of what is being handled, and are served in their order then."""
-        app = _app_of(attempt)
-        return self._at_once and self._allocator.may_place(app.leaf, app.user, requirements)
-
-    def _waiting_changed(self, attempt: SchedulerApplicationAttempt, count: int) -> None:
-        app = _app_of(attempt)
-        if app.is_active and app.leaf.note_asks(app.user, count):
-            # An active user less: the others may have more, of each partition.
-            for partition in app.leaf.shares:
-                self._allocator.relieve_users(app.leaf, partition)
-
-    def _choose(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity | None
-    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        return self._allocator.choose(node, opportunity)
-
-    def _choose_to_reserve(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity
-    ) -> AppPlacementAllocator | None:
-        return self._allocator.choose_to_reserve(node, opportunity)
-
-    def _serve_freed(self) -> None:
-        """Let applications run for whose masters there is room now, and serve what can be served."""
-        while self._to_activate:
-            leaf, _ = self._to_activate.popitem()
-            while (app := self._activations[leaf].next()) is not None:
-                self._activate(app)
-        if self._on_heartbeat or not (self._freed or self._allocator.has_work):
-            return
-        freed, self._freed = self._freed, {}
-        for node_id, before in freed.items():
-            node = self._nodes.get(node_id)
-            if node is not None and not node.is_draining:
-                self._unsearched[node] = before
-        if self._waiting:
-            self._allocator.serve(list(self._unsearched))
-        unsearched, self._unsearched = self._unsearched, {}
-        for node, before in unsearched.items():
-            # A container that takes the place of one like it leaves nothing to look for.
-            if before is None or node.has_more_than(before):
-                self._nodes.grown(node)
-
-    def _find(self, requirements: NodeRequirements, host: str | None, rack: str | None) -> SchedulerNode | None:
-        for node in self._unsearched:
-            self._nodes.grown(node)
-        self._unsearched.clear()
-        return self._nodes.find(requirements, host, rack)
-
-    def _give(self, group: AppPlacementAllocator, ask: PendingAsk, node: SchedulerNode) -> None:
-        attempt = group.attempt
-        self._allocator.queue_asks.take(group, ask, node)
-        self._note_waiting(attempt, -1)
-        self._place(attempt, ask.request, node)
-
-    # -- what is used -------------------------------------------------------------------------------------------------
-
-    def _allocated(self, attempt: SchedulerApplicationAttempt, container: RMContainer, node: SchedulerNode) -> None:
-        self._charge(attempt, node.partition, amounts_of(container.request.resource))
-
-    def _released(self, attempt: SchedulerApplicationAttempt, container: RMContainer, node: SchedulerNode) -> None:
-        self._discharge(attempt, node.partition, amounts_of(container.request.resource))
-
-    def _reserved(self, attempt: SchedulerApplicationAttempt, container: RMContainer, node: SchedulerNode) -> None:
-        self._charge(attempt, node.partition, amounts_of(container.request.resource))
-
-    def _unreserved(self, attempt: SchedulerApplicationAttempt, container: RMContainer, node: SchedulerNode) -> None:
-        self._discharge(attempt, node.partition, amounts_of(container.request.resource))
-
-    def _charge(self, attempt: SchedulerApplicationAttempt, partition: str, amounts: Amounts) -> None:
-        app = _app_of(attempt)
-        app.charge(partition, amounts)
-        # Beyond the queue's guarantee, what there is for its users grows with what is used.
-        self._allocator.relieve_users(app.leaf, partition, beyond_guarantee=True)
-
-    def _discharge(self, attempt: SchedulerApplicationAttempt, partition: str, amounts: Amounts) -> None:
-        app = _app_of(attempt)
-        app.charge(partition, amounts, -1)
-        self._allocator.relieve(app.leaf, partition, app.user)
-        if app.leaf.is_fair:
-            self._advance(app)
-
-    def _may_resize(self, attempt: SchedulerApplicationAttempt, container: RMContainer, resource: Resource) -> bool:
-        old = dict(amounts_of(container.request.resource))
-        grown = tuple((type_, n - old.get(type_, 0)) for type_, n in amounts_of(resource) if n > old.get(type_, 0))
-        if not grown:
-            return True
-        app = _app_of(attempt)
-        node = self._nodes.get(container.node)
-        assert node is not None  # a node's containers leave the books before it does
-        if full_queue(app.leaf, node.partition, grown) is not None:
-            return False
-        return not is_user_full(app.leaf, app.user, node.partition, grown)
-
-    def _resized(
-        self, attempt: SchedulerApplicationAttempt, container: RMContainer, before: Resource, node: SchedulerNode
-    ) -> None:
-        self._discharge(attempt, node.partition, amounts_of(before))
-        self._charge(attempt, node.partition, amounts_of(container.request.resource))
-
-    # -- nodes --------------------------------------------------------------------------------------------------------
-
-    def _capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
-        self._tree.grow(partition, amounts_of(capacity), sign)
-        for app in self._apps.values() if self._has_fair_queues else ():
-            if _queued(app).leaf.is_fair:
-                _queued(app).note_share(partition)
-                self._advance(_queued(app))
-        if self._waiting:
-            self._allocator.relieve_partition(partition, self._tree.queues())
-        self._to_activate.update({leaf: None for leaf in self._activations if leaf.pending})
-
-    def _partition_changed(self, node: SchedulerNode, before: str) -> None:
-        for container_id in node.containers:
-            live = self._live(container_id)
-            assert live is not None  # what is in a node's books is in an attempt's
-            attempt, container = live
-            amounts = amounts_of(container.request.resource)
-            self._discharge(attempt, before, amounts)
-            self._charge(attempt, node.partition, amounts)
-
 
 def _queued(app: SchedulerApplication) -> QueueApplication:
-    """All applications of this scheduler are of its own kind."""
+    """All applications of this scheduler are of its own type."""
     return cast(QueueApplication, app)
-
-
-def _app_of(attempt: SchedulerApplicationAttempt) -> QueueApplication:
-    return attempt.app  # type: ignore[return-value]  # as above; this is asked very often, and `cast` costs more
 
 
 def _priority(request: ContainerRequest) -> int:
@@ -379,9 +289,9 @@ def _priority(request: ContainerRequest) -> int:
 
 
 def _are_alike(requests: list[ContainerRequest]) -> bool:
-    """Whether they are served one by one in any case.
+    """Whether the requests are served one after the other in any case.
 
-    Of those that prefer some nodes, another one may be for the node that is found for the first, and partitions are
+    Of those that prefer some nodes, another one may take the node that is found for the first, and partitions are
     served one after the other.
     """
     return all(

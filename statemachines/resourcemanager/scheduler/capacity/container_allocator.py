@@ -1,18 +1,28 @@
-"""Who gets room next, among those who wait in the queues.
+"""How pending asks get containers, event-driven and on heartbeats. The modules around this one are explained here.
 
-Whenever all is done, no ask can be served: it waits for room, and no node has any for it; or for a queue or a user,
-and that one has its limit. So only what has been relieved since has to be looked at: the nodes that got room, the
-queues that use less, the users whose limit has grown.
+An ask is not served for one of three reasons: no node has room for it, a queue has its maximum, or its user has the
+user limit. All asks of one user of one leaf with the same requirements share their reason: they fit on a node together,
+and limits let all of them pass or none. They are one UserAsks (queue_asks.py), which lies in the WaitSet for its reason
+(wait_sets.py): for room, with all others of the same requirements; for a queue, with all others of the same
+requirements; for the user limit, with all others of the leaf, by what their users have.
 
-Among those who can be served, queues come first by priority and by what they use of their guarantee, level by level;
-within a leaf its ordering policy decides, and within an application its priorities.
+So an event costs no look at asks that it does not help. A node that gets more room helps the first in the wait sets for
+room whose requirements it meets; a queue that uses less, the wait sets for that queue; a user that uses less, or a user
+limit that grows, those users of the leaf that are below the limit now. UserAsks that may be served, but whose reason is
+not known yet, are unblocked. Once all that can be served is served, nothing is unblocked: a new ask that limits allow
+may have the first node that is found, without a look at the others.
+
+Wait sets in which somebody may be served now are ready sets. They are merged in the order of service
+(service_order.py): leaves level by level, by priority and by what they use of their guarantee; within a leaf by its
+ordering policy, within an application by the priority of its asks. What is taken from a ready set is assigned a node,
+or moves to the wait set for the next thing that it lacks.
 
 Threading: under the scheduler's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.queue_asks import QueueAsks
@@ -20,247 +30,239 @@ from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Q
 from statemachines.resourcemanager.scheduler.capacity.service_order import ReadySet, ServiceOrder, first_leaf
 from statemachines.resourcemanager.scheduler.capacity.wait_sets import UserAsks
 from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.pending_asks import (
+from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     PendingAsk,
     SchedulingOpportunity,
 )
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core.policy import Assignment
 from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
-
-Find = Callable[[NodeRequirements, str | None, str | None], SchedulerNode | None]
-"""A node with room for the requirements: on this host if it can be, else in this rack, else anywhere."""
-Place = Callable[[AppPlacementAllocator, PendingAsk, SchedulerNode], None]
-"""The ask gets its container on the node, and waits no longer."""
 
 
 class ContainerAllocator:
-    """Serves queue_asks, and notes what has been relieved."""
+    """Assigns pending asks to nodes, and notes which limits have grown."""
 
-    def __init__(self, find: Find, place: Place) -> None:
-        self.queue_asks = QueueAsks()
-        self._find = find
-        self._place = place
-        # Queues that use less than before, by partition: those of them that queue_asks wait for.
-        self._relieved: dict[str, dict[Queue, None]] = {}
+    # All fields are guarded by the scheduler's lock.
+    def __init__(self, asks: QueueAsks, nodes: ClusterNodeTracker) -> None:
+        self._asks = asks
+        self._nodes = nodes
+        # Queues that use less than before and that asks wait for, by partition.
+        self._shrunk: dict[str, dict[Queue, None]] = {}
 
-    # -- what is relieved ---------------------------------------------------------------------------------------------
+    # -- limits that have grown ---------------------------------------------------------------------------------------
 
-    def relieve(self, leaf: LeafQueue, partition: str, user: str) -> None:
-        """The user has a container less in this leaf."""
-        self._relieve_queues(leaf.lineage, partition)
-        held = self.queue_asks.held(leaf, partition)
-        if held is not None:
-            for user_asks in held.below_limit_of(user):
-                self.queue_asks.unblock(user_asks)
+    def usage_shrank(self, leaf: LeafQueue, partition: str, user: str) -> None:
+        """The user has one container fewer in this leaf."""
+        self._queues_shrank(leaf.lineage, partition)
+        waiting = self._asks.for_user_limit(leaf, partition)
+        if waiting is not None:
+            for user_asks in waiting.below_limit_of(user):
+                self._asks.unblock(user_asks)
 
-    def relieve_users(self, leaf: LeafQueue, partition: str, *, beyond_guarantee: bool = False) -> None:
+    def user_limits_grew(self, leaf: LeafQueue, partition: str, *, beyond_guarantee: bool = False) -> None:
         """The limit of all users may have grown; `beyond_guarantee`: only if the queue uses its guarantee, or more."""
-        held = self.queue_asks.held(leaf, partition)
-        if held is None:
+        waiting = self._asks.for_user_limit(leaf, partition)
+        if waiting is None:
             return
         share = leaf.share(partition)
         if not beyond_guarantee or share.used_share >= share.guarantee:
-            for user_asks in held.below_limit():
-                self.queue_asks.unblock(user_asks)
+            for user_asks in waiting.below_limit():
+                self._asks.unblock(user_asks)
 
-    def relieve_partition(self, partition: str, queues: Iterable[Queue]) -> None:
-        """The partition has another size: all limits there are others."""
+    def partition_resized(self, partition: str, queues: Iterable[Queue]) -> None:
+        """The partition has another size, and all limits there have other values."""
         queues = list(queues)
-        self._relieve_queues(queues, partition)
+        self._queues_shrank(queues, partition)
         for queue in queues:
             if isinstance(queue, LeafQueue):
-                held = self.queue_asks.held(queue, partition)
-                if held is not None:
-                    held.resized()
-                    self.relieve_users(queue, partition)
+                waiting = self._asks.for_user_limit(queue, partition)
+                if waiting is not None:
+                    waiting.resized()
+                    self.user_limits_grew(queue, partition)
 
-    def _relieve_queues(self, queues: Iterable[Queue], partition: str) -> None:
-        queue_asks = self.queue_asks
-        if queue_asks.has_for_queue(partition):
+    def _queues_shrank(self, queues: Iterable[Queue], partition: str) -> None:
+        asks = self._asks
+        if asks.has_for_queue(partition):
             for queue in queues:
-                if queue_asks.for_queue(queue, partition):
-                    self._relieved.setdefault(partition, {})[queue] = None
+                if asks.for_queue(queue, partition):
+                    self._shrunk.setdefault(partition, {})[queue] = None
 
     # -- event-driven -------------------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
-        """Whether there are queue_asks that might be served, though no node got room."""
-        return bool(self._relieved) or self.queue_asks.has_unblocked
+        """Whether asks might be served although no node got room."""
+        return bool(self._shrunk) or self._asks.has_unblocked
 
-    def may_place(self, leaf: LeafQueue, user: str, requirements: NodeRequirements) -> bool:
-        """Whether a new ask, which the user has made just now, may be served before any that waits.
+    def may_allocate(self, leaf: LeafQueue, user: str, requirements: NodeRequirements) -> bool:
+        """Whether a new ask of the user may be served before all pending ones.
 
-        All have been served that could be, and the new one changes nothing for them. False: it may, or may not.
+        All that could be served has been, and the new ask changes nothing for the others. False: perhaps not.
         """
-        queue_asks, partition = self.queue_asks, requirements.partition
-        if self.has_work or queue_asks.has_no_room(requirements) or queue_asks.held(leaf, partition) is not None:
+        asks, partition = self._asks, requirements.partition
+        if self.has_work or asks.has_for_room(requirements) or asks.for_user_limit(leaf, partition) is not None:
             return False
-        return self._is_within_limits(leaf, user, requirements)
-
-    def _is_within_limits(self, leaf: LeafQueue, user: str, requirements: NodeRequirements) -> bool:
-        amounts, partition = amounts_of(requirements.resource), requirements.partition
+        amounts = amounts_of(requirements.resource)
         if full_queue(leaf, partition, amounts) is not None:
             return False
         return not is_user_full(leaf, user, partition, amounts, newly_active=0 if leaf.users[user].asks else 1)
 
-    def serve(self, freed: Sequence[SchedulerNode]) -> None:
-        """Serve all that can be served, given that these nodes got room and some limits were relieved."""
-        if len(freed) == 1 and not self.has_work and self._fill(freed[0]):
-            return
-        nodes: dict[str, list[SchedulerNode]] = {}
+    def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
+        """All that can be served, given that these nodes got room and some limits have grown."""
+        if len(freed) == 1 and not self.has_work:
+            # As most often one container has ended, and there is room for one.
+            ready_sets = self._ready_on(freed)
+            if not ready_sets:
+                return
+            if len(ready_sets) == 1:
+                ready = ready_sets[0]
+                user_asks = ready.wait_set.first(first_leaf(ready.wait_set.leaves, freed[0].partition))
+                assert user_asks is not None  # a wait set has no leaf without asks
+                assignment = self._assign(ready, user_asks, freed[0])
+                if assignment is not None:
+                    yield assignment
+                    if ready.find_node() is None and not self.has_work:
+                        return
+        by_partition: dict[str, list[SchedulerNode]] = {}
         for node in freed:
-            nodes.setdefault(node.partition, []).append(node)
-        while partitions := [*nodes, *self._relieved, *self.queue_asks.partitions_with_unblocked()]:
-            # One that is served may bring an end to what others waited for: a user's limit counts active users in all.
-            self._serve_partition(partitions[0], nodes.pop(partitions[0], []))
+            by_partition.setdefault(node.partition, []).append(node)
+        while partitions := [*by_partition, *self._shrunk, *self._asks.unblocked_partitions()]:
+            # Serving one partition may unblock asks in another: a user limit depends on the active users of all.
+            yield from self._assign_in(partitions[0], by_partition.pop(partitions[0], []))
 
-    def _fill(self, node: SchedulerNode) -> bool:
-        """Nothing but this node has got room: give it to who comes first. False: there may be more to do.
-
-        As most often one container has ended, and there is room for one.
-        """
-        sources = self._with_room((node,))
-        if len(sources) != 1:
-            return not sources
-        source = sources[0]
-        user_asks = source.wait_set.first(first_leaf(source.wait_set.leaves, node.partition))
-        assert user_asks is not None  # a wait_set has no leaf without queue_asks
-        return self._serve_user_asks(source, user_asks, node) and source.node() is None and not self.has_work
-
-    def _serve_partition(self, partition: str, freed: list[SchedulerNode]) -> None:
-        queue_asks = self.queue_asks
-        sources = self._with_room(freed)
-        for queue in self._relieved.pop(partition, ()):
-            for wait_set in queue_asks.for_queue(queue, partition):
+    def _assign_in(self, partition: str, freed: list[SchedulerNode]) -> Iterator[Assignment]:
+        ready_sets = self._ready_on(freed)
+        for queue in self._shrunk.pop(partition, ()):
+            for wait_set in self._asks.for_queue(queue, partition):
                 if queue.share(partition).has_room(wait_set.amounts):
-                    sources.append(ReadySet(wait_set))
-        unblocked = ReadySet(queue_asks.unblocked_in(partition))
-        if not (sources or unblocked.wait_set):
+                    ready_sets.append(ReadySet(wait_set))
+        unblocked = ReadySet(self._asks.unblocked_in(partition))
+        if not (ready_sets or unblocked.wait_set):
             return
-        line = ServiceOrder(partition, [*sources, unblocked])
-        while (taken := line.take()) is not None:
-            source, user_asks, node = taken
-            is_served = self._serve_user_asks(source, user_asks, node)
-            if is_served and source is not unblocked:
-                line.put_back(unblocked, user_asks.leaf)  # users of this leaf may have got a greater limit
-            line.put_back(source, user_asks.leaf)
+        order = ServiceOrder(partition, [*ready_sets, unblocked])
+        while (taken := order.take()) is not None:
+            ready, user_asks, node = taken
+            leaf = user_asks.leaf
+            assignment = self._assign(ready, user_asks, node)
+            if assignment is not None:
+                yield assignment
+                if ready is not unblocked:
+                    order.put_back(unblocked, leaf)  # users of this leaf may have got a greater limit
+            order.put_back(ready, leaf)
 
-    def _with_room(self, freed: Iterable[SchedulerNode]) -> list[ReadySet]:
-        """Those that waited for room, and might have it on the nodes that got some."""
-        sources: dict[NodeRequirements, ReadySet] = {}
+    def _ready_on(self, freed: Iterable[SchedulerNode]) -> list[ReadySet]:
+        """The wait sets for room whose requirements one of these nodes meets."""
+        ready_sets: dict[NodeRequirements, ReadySet] = {}
         for node in freed:
             memory_mb, vcores_milli = node.free_memory_mb, node.free_vcores_milli
-            for wait_sets in self.queue_asks.for_room(node):
+            for wait_sets in self._asks.for_room_on(node):
                 for requirements, wait_set in wait_sets.items():
                     if (
                         requirements.memory_mb <= memory_mb
                         and requirements.vcores_milli <= vcores_milli
                         and (requirements.is_plain or requirements.fits_further(node))
                     ):
-                        source = sources.get(requirements)
-                        if source is None:
-                            sources[requirements] = ReadySet(wait_set, requirements, [node])
-                        elif source.nodes is not None:
-                            source.nodes.append(node)
-        return list(sources.values())
+                        ready = ready_sets.get(requirements)
+                        if ready is None:
+                            ready_sets[requirements] = ReadySet(wait_set, requirements, [node])
+                        elif ready.nodes is not None:
+                            ready.nodes.append(node)
+        return list(ready_sets.values())
 
-    def _serve_user_asks(self, source: ReadySet, user_asks: UserAsks, node: SchedulerNode | None) -> bool:
-        """Serve the first of the user_asks, or note what it waits for. True: it was served."""
-        group = user_asks.first()
+    def _assign(self, ready: ReadySet, user_asks: UserAsks, node: SchedulerNode | None) -> Assignment | None:
+        """The first of the asks with a node for it. None: all of them have been moved to another wait set."""
+        allocator = user_asks.first()
         if node is None:
-            ask = group.first
-            node = self._find(user_asks.requirements, ask.request.host, ask.rack)
+            ask = allocator.first
+            node = self._nodes.find(user_asks.requirements, ask.request.host, ask.rack)
             if node is None:
-                self.queue_asks.wait_for_room(user_asks)
-                return False
-        if not self._passes(source, user_asks):
-            return False
-        chosen = group.choose(node)
-        assert chosen is not None  # without opportunity somebody always takes it
-        self._place(group, chosen, node)
-        return True
+                self._asks.wait_for_room(user_asks)
+                return None
+        if not self._is_allowed(ready, user_asks):
+            return None
+        chosen = allocator.choose(node)
+        assert chosen is not None  # without a locality delay there always is one
+        return allocator, chosen, node
 
-    def _passes(self, source: ReadySet, user_asks: UserAsks) -> bool:
-        """Whether the limits let the user_asks pass; if not, it waits for what holds it up."""
+    def _is_allowed(self, ready: ReadySet, user_asks: UserAsks) -> bool:
+        """Whether limits let the asks pass; if not, they wait for the limit that holds them up."""
         partition = user_asks.requirements.partition
         queue = full_queue(user_asks.leaf, partition, user_asks.amounts)
         if queue is not None:
-            if source.wait_set.queue is queue:
-                source.is_done = True  # nor do they let any other pass, of the same requirements
+            if ready.wait_set.queue is queue:
+                ready.is_done = True  # it holds up all others in the set, too
             else:
-                self.queue_asks.wait_for_queue(user_asks, queue)
+                self._asks.wait_for_queue(user_asks, queue)
             return False
         if is_user_full(user_asks.leaf, user_asks.user, partition, user_asks.amounts):
-            self.queue_asks.wait_for_user(user_asks)
+            self._asks.wait_for_user_limit(user_asks)
             return False
         return True
 
     # -- on heartbeats ------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """What was relieved waits for a node's heartbeat."""
-        queue_asks = self.queue_asks
-        for partition, queues in self._relieved.items():
-            for queue in queues:
-                for wait_set in queue_asks.for_queue(queue, partition):
-                    for user_asks in list(wait_set):
-                        queue_asks.wait_for_room(user_asks)
-        self._relieved.clear()
-        for partition in queue_asks.partitions_with_unblocked():
-            for user_asks in list(queue_asks.unblocked_in(partition)):
-                queue_asks.wait_for_room(user_asks)
-
     def choose(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity | None
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        """Who gets room on this node next. None: nobody who may, and wants to."""
-        self.settle()
-        return self._first(
-            ServiceOrder(node.partition, self._with_room((node,))), lambda group: group.choose(node, opportunity)
-        )
+        """The ask that gets the next container on this node."""
+        self._wait_for_heartbeats()
+        order = ServiceOrder(node.partition, self._ready_on((node,)))
+        return self._first(order, lambda allocator: allocator.choose(node, opportunity))
 
     def choose_to_reserve(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> AppPlacementAllocator | None:
-        """For whom the node is to be kept: it could take it, but has not room enough for now."""
+        """The asks for which the node is to be reserved: it could take one, but has not enough room now."""
 
-        def wish(group: AppPlacementAllocator) -> PendingAsk | None:
-            has_enough = group.reservations >= len(group)
-            return None if has_enough else group.choose(node, opportunity)
+        def choose(allocator: AppPlacementAllocator) -> PendingAsk | None:
+            has_enough = allocator.reservations >= len(allocator)
+            return None if has_enough else allocator.choose(node, opportunity)
 
         if node.free_memory_mb <= 0 or node.free_vcores_milli <= 0:
             return None  # it would be long until there is room, and what is reserved counts in the limits
-        self.settle()
-        sources = [
+        self._wait_for_heartbeats()
+        ready_sets = [
             ReadySet(wait_set)
-            for wait_sets in self.queue_asks.for_room(node)
+            for wait_sets in self._asks.for_room_on(node)
             for requirements, wait_set in wait_sets.items()
-            if requirements.may_use(node)
-            and not requirements.fits(node)
-            and node.could_fit(requirements.resource, requirements.gpu_models)
+            if requirements.could_fit(node) and not requirements.fits(node)
         ]
-        first = self._first(ServiceOrder(node.partition, sources), wish)
+        first = self._first(ServiceOrder(node.partition, ready_sets), choose)
         return first[0] if first is not None else None
 
+    def _wait_for_heartbeats(self) -> None:
+        """All that is unblocked, or waits for a queue that uses less now, waits for the room of a node."""
+        asks = self._asks
+        for partition, queues in self._shrunk.items():
+            for queue in queues:
+                for wait_set in asks.for_queue(queue, partition):
+                    for user_asks in list(wait_set):
+                        asks.wait_for_room(user_asks)
+        self._shrunk.clear()
+        for partition in asks.unblocked_partitions():
+            for user_asks in list(asks.unblocked_in(partition)):
+                asks.wait_for_room(user_asks)
+
     def _first(
-        self, line: ServiceOrder, wish: Callable[[AppPlacementAllocator], PendingAsk | None]
+        self, order: ServiceOrder, choose: Callable[[AppPlacementAllocator], PendingAsk | None]
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        """The first in the line that the limits let pass and that has a wish."""
-        passed: list[AppPlacementAllocator] = []  # that have none
+        """The first asks that limits let pass and of which one is chosen."""
+        skipped: list[AppPlacementAllocator] = []
         first: tuple[AppPlacementAllocator, PendingAsk] | None = None
-        while first is None and (taken := line.take()) is not None:
-            source, user_asks, _ = taken
-            if self._passes(source, user_asks):
-                group = user_asks.first()
-                ask = wish(group)
+        while first is None and (taken := order.take()) is not None:
+            ready, user_asks, _ = taken
+            leaf = user_asks.leaf
+            if self._is_allowed(ready, user_asks):
+                allocator = user_asks.first()
+                ask = choose(allocator)
                 if ask is None:
-                    self.queue_asks.set_aside(group)
-                    passed.append(group)
+                    self._asks.remove(allocator)  # until the search is over
+                    skipped.append(allocator)
                 else:
-                    first = group, ask
-            line.put_back(source, user_asks.leaf)
-        for group in passed:
-            self.queue_asks.put_back(group)
+                    first = allocator, ask
+            order.put_back(ready, leaf)
+        for allocator in skipped:
+            self._asks.add(allocator)
         return first

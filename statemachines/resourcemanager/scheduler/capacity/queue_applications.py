@@ -11,7 +11,7 @@ from dispatcher.util.heap import LazyHeap
 from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, dominant_share
-from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
@@ -75,6 +75,11 @@ class QueueApplication(SchedulerApplication):
             self._shares.pop(partition, None)
 
 
+def app_of(attempt: SchedulerApplicationAttempt) -> QueueApplication:
+    """All applications of the capacity scheduler are of its own type."""
+    return attempt.app  # type: ignore[return-value]  # this is asked very often, and `cast` costs more
+
+
 class Activation:
     """The attempts of one leaf that wait for the share of masters, and those that count towards it.
 
@@ -94,7 +99,7 @@ class Activation:
         if line is None:
             line = self._lines[app.master_partition, app.master_amounts] = LazyHeap(_order)
         line.add(app)
-        self.leaf.note_pending(1)
+        self.leaf.add_pending(1)
 
     def remove(self, app: QueueApplication) -> None:
         """It has none any longer, or is let run: if it was pending, it is so no more; if it was active, neither."""
@@ -110,7 +115,7 @@ class Activation:
         line.discard(app)
         if not line:
             del self._lines[key]
-        self.leaf.note_pending(-1)
+        self.leaf.add_pending(-1)
 
     def activate(self, app: QueueApplication) -> None:
         """Let it run, whether there is room for its master in the share of masters or not."""

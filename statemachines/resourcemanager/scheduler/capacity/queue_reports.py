@@ -13,7 +13,7 @@ from statemachines.resourcemanager.scheduler.capacity.queues import (
 )
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
-from statemachines.resourcemanager.scheduler.interface import QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
@@ -64,7 +64,7 @@ def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: set[Queue]
     return None
 
 
-def hold_up(app: QueueApplication, requirements: NodeRequirements, activation: Activation) -> str | None:
+def why_held_up(app: QueueApplication, requirements: NodeRequirements, activation: Activation) -> str | None:
     """Why the limits do not let an ask of the application pass; None: they do."""
     leaf, partition = app.leaf, requirements.partition
     if not app.is_active:

@@ -250,7 +250,7 @@ class LeafQueue(Queue):
         for queue in self.lineage:
             queue.applications -= 1
 
-    def note_asks(self, user: str, count: int) -> bool:
+    def add_asks(self, user: str, count: int) -> bool:
         """So many waiting asks of active applications more (or less); True: an active user less than before."""
         entry = self.users[user]
         was_active = entry.asks > 0
@@ -259,7 +259,7 @@ class LeafQueue(Queue):
         self.active_users += is_active - was_active
         return was_active and not is_active
 
-    def note_pending(self, count: int) -> None:
+    def add_pending(self, count: int) -> None:
         for queue in self.lineage:
             queue.pending += count
 

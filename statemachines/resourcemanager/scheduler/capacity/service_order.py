@@ -1,4 +1,4 @@
-"""The members that may be served now, in the order of service.
+"""The UserAsks of several wait sets in the order of service; see container_allocator.py.
 
 Threading: under the scheduler's lock.
 """
@@ -16,20 +16,23 @@ from statemachines.resourcemanager.scheduler.core.requirements import NodeRequir
 
 
 class ReadySet:
-    """A wait_set in which somebody may be served now."""
+    """A wait set in which asks may be served now."""
 
     __slots__ = ("is_done", "nodes", "requirements", "wait_set")
 
     def __init__(
-        self, wait_set: WaitSet, requirements: NodeRequirements | None = None, nodes: list[SchedulerNode] | None = None
+        self,
+        wait_set: WaitSet,
+        requirements: NodeRequirements | None = None,
+        nodes: list[SchedulerNode] | None = None,
     ) -> None:
         self.wait_set = wait_set
-        self.requirements = requirements  # of a wait_set that waits for room
-        self.nodes = nodes  # the only ones that may have it; None: any may
-        self.is_done = False  # nobody in the wait_set can be served any longer
+        self.requirements = requirements  # of asks that wait for room
+        self.nodes = nodes  # the only ones that may have room for them; None: any may
+        self.is_done = False  # no ask in the set can be served any longer
 
-    def node(self) -> SchedulerNode | None:
-        """A node with room for a wait_set that waits for it; without one the source is done."""
+    def find_node(self) -> SchedulerNode | None:
+        """A node with room for asks that wait for it; if there is none, the set is done."""
         assert self.nodes is not None
         assert self.requirements is not None
         for node in self.nodes:
@@ -40,42 +43,42 @@ class ReadySet:
 
 
 def first_leaf(leaves: Collection[LeafQueue], partition: str) -> LeafQueue:
-    """The one that is served first."""
+    """The leaf that is served first."""
     if len(leaves) == 1:
         return next(iter(leaves))
     return min([(leaf.place(partition), leaf) for leaf in leaves])[1]
 
 
-_Front = list[tuple[tuple[Any, int], int, ReadySet]]
-"""The first members of one leaf in each source: the user_asks's key, the number of the entry, and the source."""
+_Heads = list[tuple[tuple[Any, int], int, ReadySet]]
+"""A heap of the ready sets of one leaf: the key of the first UserAsks, the number of the entry, and the set."""
 _Taken = tuple[ReadySet, UserAsks, SchedulerNode | None]
 
 
 class ServiceOrder:
-    """Leaves by their place, and of the one that has come to the front, the first members in each source.
+    """A heap of leaves by their places; for the first leaf, a heap of its ready sets if there are several.
 
-    While members are served, nobody's place becomes better: what queues and applications use only grows. So a place is
-    looked at again only when it has come to the front.
+    While asks are served, no place becomes better: what queues and applications use only grows. So a place is compared
+    again only when it has come to the front.
     """
 
-    def __init__(self, partition: str, sources: list[ReadySet]) -> None:
+    def __init__(self, partition: str, ready_sets: list[ReadySet]) -> None:
         self._partition = partition
-        self._sources = sources
-        self._tie = 0
-        self._fronts: dict[LeafQueue, _Front] = {}  # of leaves that were found to be in several sources
+        self._ready_sets = ready_sets
+        self._entries = 0  # so far: ready sets are not compared
+        self._heads: dict[LeafQueue, _Heads] = {}  # of leaves that were found to be in several sets
         self._has_moved = False  # places may not be what they were
         leaves: dict[LeafQueue, None] = {}
-        for source in sources:
-            for leaf in source.wait_set.leaves:
+        for ready in ready_sets:
+            for leaf in ready.wait_set.leaves:
                 leaves[leaf] = None
         self._leaves = [(leaf.place(partition), leaf) for leaf in leaves]  # no two leaves have the same place
         if len(self._leaves) > 1:
             heapq.heapify(self._leaves)
 
     def take(self) -> _Taken | None:
-        """The first user_asks of all, and the node for it if it waited for room; None: there is none.
+        """The first of all, and the node for it if it waited for room; None: there is none left.
 
-        The source has to be put back for the leaf's next user_asks.
+        The ready set has to be put back for the leaf's next asks.
         """
         leaves = self._leaves
         while leaves:
@@ -85,64 +88,65 @@ class ServiceOrder:
                 if place != noted:
                     heapq.heapreplace(leaves, (place, leaf))
                     continue
-            front = self._fronts.get(leaf)
-            taken = self._first_of(leaf) if front is None else self._take_from(front, leaf)
+            heads = self._heads.get(leaf)
+            taken = self._first_of(leaf) if heads is None else self._take_from(heads, leaf)
             if taken is not None:
                 return taken
             heapq.heappop(leaves)
         return None
 
-    def put_back(self, source: ReadySet, leaf: LeafQueue) -> None:
-        """Its first asks have been looked at, the leaf is the first one; there may be others of it in the set."""
+    def put_back(self, ready: ReadySet, leaf: LeafQueue) -> None:
+        """The set's first asks of the leaf have been looked at; the leaf is the first one, and may have others."""
         self._has_moved = True
-        if source.nodes is not None and not source.is_done:
-            source.node()
-        front = self._fronts.get(leaf)
-        if front is not None:
-            self._add(front, source, source.wait_set.first(leaf))
+        if ready.nodes is not None and not ready.is_done:
+            ready.find_node()
+        heads = self._heads.get(leaf)
+        if heads is not None:
+            self._push(heads, ready, leaf)
         if not self._is_open():
             self._leaves.clear()
 
     def _first_of(self, leaf: LeafQueue) -> _Taken | None:
-        """Of a leaf that is not known to be in several sources; if it is, it gets a front."""
+        """Of a leaf that is not known to be in several sets; if it is, it gets a heap."""
         found: _Taken | None = None
-        for source in self._sources:
-            user_asks = None if source.is_done else source.wait_set.first(leaf)
+        for ready in self._ready_sets:
+            user_asks = None if ready.is_done else ready.wait_set.first(leaf)
             if user_asks is None:
                 continue
             if found is not None:
-                front = self._fronts[leaf] = []
-                for each in self._sources:
-                    self._add(front, each, each.wait_set.first(leaf))
-                return self._take_from(front, leaf)
+                heads = self._heads[leaf] = []
+                for each in self._ready_sets:
+                    self._push(heads, each, leaf)
+                return self._take_from(heads, leaf)
             node = None
-            if source.nodes is None or (node := source.node()) is not None:
-                found = source, user_asks, node
+            if ready.nodes is None or (node := ready.find_node()) is not None:
+                found = ready, user_asks, node
         return found
 
-    def _take_from(self, front: _Front, leaf: LeafQueue) -> _Taken | None:
-        while front:
-            noted, _, source = heapq.heappop(front)
+    def _take_from(self, heads: _Heads, leaf: LeafQueue) -> _Taken | None:
+        while heads:
+            noted, _, ready = heapq.heappop(heads)
             node = None
-            if source.is_done or (source.nodes is not None and (node := source.node()) is None):
+            if ready.is_done or (ready.nodes is not None and (node := ready.find_node()) is None):
                 continue
-            user_asks = source.wait_set.first(leaf)
+            user_asks = ready.wait_set.first(leaf)
             if user_asks is None:
                 continue
-            if front and user_asks.key > noted:
-                self._add(front, source, user_asks)
+            if heads and user_asks.key > noted:
+                self._push(heads, ready, leaf)
                 continue
-            return source, user_asks, node
+            return ready, user_asks, node
         return None
 
-    def _add(self, front: _Front, source: ReadySet, user_asks: UserAsks | None) -> None:
-        if user_asks is not None and not source.is_done:
-            self._tie += 1
-            heapq.heappush(front, (user_asks.key, self._tie, source))
+    def _push(self, heads: _Heads, ready: ReadySet, leaf: LeafQueue) -> None:
+        user_asks = ready.wait_set.first(leaf)
+        if user_asks is not None and not ready.is_done:
+            self._entries += 1
+            heapq.heappush(heads, (user_asks.key, self._entries, ready))
 
     def _is_open(self) -> bool:
-        """Whether there is a source in which anybody may still be served."""
-        for source in self._sources:  # noqa: SIM110 - this is asked very often, and `any` costs more
-            if not source.is_done and source.wait_set:
+        """Whether there is a set in which asks may still be served."""
+        for ready in self._ready_sets:  # noqa: SIM110 - this is asked very often, and `any` costs more
+            if not ready.is_done and ready.wait_set:
                 return True
         return False

@@ -1,8 +1,4 @@
-"""QueueAsks, and the wait_sets in which they wait for the same thing.
-
-The limits let all asks of one user of a leaf with the same requirements pass, or none, and they fit together.
-Those that wait for the same thing lie in one wait set, so that who brings what they wait for finds the first of them
-without looking at the others.
+"""The asks of one user, and the sets in which they wait for the same thing; see container_allocator.py.
 
 Threading: under the scheduler's lock.
 """
@@ -11,70 +7,79 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 from dispatcher.util.heap import LazyHeap
 from statemachines.resourcemanager.scheduler.capacity.limits import user_limit
-from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
+from statemachines.resourcemanager.scheduler.capacity.queue_applications import app_of
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
-from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator
+from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator
 from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 
 _fifo_key: Callable[[AppPlacementAllocator], Any] = attrgetter("key")
 
 
-def _fair_key(group: AppPlacementAllocator) -> tuple[float, Any]:
-    return cast(QueueApplication, group.attempt.app).share_of(group.requirements.partition), group.key
+def _fair_key(allocator: AppPlacementAllocator) -> tuple[float, Any]:
+    return app_of(allocator.attempt).share_of(allocator.requirements.partition), allocator.key
 
 
-def group_key(group: AppPlacementAllocator) -> Any:
-    """The place among the groups of its leaf and requirements: by the leaf's policy, then by priority.
-
-    Those of one application and priority, for several by_requirements, have the same: of these the older comes first.
-    """
-    return _fair_key(group) if cast(QueueApplication, group.attempt.app).leaf.is_fair else group.key
+def service_key(allocator: AppPlacementAllocator) -> tuple[Any, ...]:
+    """The place among all allocators of its partition: queues decide first, level by level."""
+    leaf = app_of(allocator.attempt).leaf
+    key = _fair_key(allocator) if leaf.is_fair else allocator.key
+    return *leaf.place(allocator.requirements.partition), key, allocator.first_arrival
 
 
 class UserAsks:
-    """Asks of one user of a leaf for one requirements."""
+    """The asks of one user of a leaf with the same requirements, by the leaf's ordering policy, then by priority.
 
-    __slots__ = ("amounts", "groups", "leaf", "requirements", "user", "wait_set")
+    Allocators of one application and priority, with several requirements, have the same key: of these the one whose ask
+    came first is served first.
+    """
+
+    __slots__ = ("allocators", "amounts", "leaf", "requirements", "user", "wait_set")
 
     def __init__(self, leaf: LeafQueue, user: str, requirements: NodeRequirements) -> None:
         self.leaf = leaf
         self.user = user
         self.requirements = requirements
         self.amounts = amounts_of(requirements.resource)
-        self.groups: LazyHeap[AppPlacementAllocator] = LazyHeap(_fair_key if leaf.is_fair else _fifo_key)
-        self.wait_set: WaitSet | UserLimitWaitSet | None = None  # where it lies; it has a group then
+        self.allocators: LazyHeap[AppPlacementAllocator] = LazyHeap(_fair_key if leaf.is_fair else _fifo_key)
+        self.wait_set: WaitSet | UserLimitWaitSet | None = None  # in which it lies; it is not empty then
+
+    def add(self, allocator: AppPlacementAllocator) -> None:
+        """Add the allocator, or note that it comes earlier than before."""
+        self.allocators.add(allocator)
+        if self.wait_set is not None and self.first() is allocator:
+            self.wait_set.add(self)
 
     def first(self) -> AppPlacementAllocator:
-        """Who is served first."""
-        group = self.groups.first()
-        assert group is not None
-        return group
+        """The one to serve first."""
+        allocator = self.allocators.first()
+        assert allocator is not None
+        return allocator
 
     @property
     def key(self) -> tuple[Any, int]:
-        """The place among the members of its leaf and partition: that of its first group."""
-        entry = self.groups.least()
+        """The place among the UserAsks of the leaf and partition."""
+        entry = self.allocators.least()
         assert entry is not None
         return entry[0], entry[2].first_arrival
 
 
-_any_key: Callable[[UserAsks], Any] = attrgetter("key")
+_key: Callable[[UserAsks], Any] = attrgetter("key")
 
 
-def _key_in_requirements(user_asks: UserAsks) -> Any:
-    """The place among the members of its leaf for the same requirements: no two have groups of the same application."""
-    entry = user_asks.groups.least()
+def _key_among_same(user_asks: UserAsks) -> Any:
+    """The place among the UserAsks of the leaf with the same requirements: no two have asks of one application."""
+    entry = user_asks.allocators.least()
     assert entry is not None
     return entry[0]
 
 
 class WaitSet:
-    """QueueAsks that wait for the same thing. Those for room, or for a queue, are all of one requirements."""
+    """UserAsks that wait for the same thing; those for room, or for a queue, have the same requirements."""
 
     __slots__ = ("_home", "_key", "_leaves", "_name", "amounts", "queue")
 
@@ -87,12 +92,12 @@ class WaitSet:
         amounts: Amounts = (),
         is_mixed: bool = False,
     ) -> None:
-        """`home`: it lies there under `name` while there is something in it; `is_mixed`: of several requirements."""
+        """`home`: it is there under `name` while it is not empty; `is_mixed`: requirements may differ."""
         self._home = home
         self._name = name
-        self._key = _any_key if is_mixed else _key_in_requirements
-        self.queue = queue  # whose maximum they wait for, if they do
-        self.amounts = amounts  # what each of them needs there
+        self._key = _key if is_mixed else _key_among_same
+        self.queue = queue  # that has its maximum, if they wait for a queue
+        self.amounts = amounts  # that each of them needs there
         self._leaves: dict[LeafQueue, LazyHeap[UserAsks]] = {}  # none of them empty
 
     def __bool__(self) -> bool:
@@ -107,7 +112,7 @@ class WaitSet:
         return self._leaves
 
     def add(self, user_asks: UserAsks) -> None:
-        """Put it here, or, if it is here, note that it comes earlier than before."""
+        """Add the asks, or note that they come earlier than before."""
         members = self._leaves.get(user_asks.leaf)
         if members is None:
             if not self._leaves:
@@ -126,77 +131,77 @@ class WaitSet:
                 del self._home[self._name]
 
     def first(self, leaf: LeafQueue) -> UserAsks | None:
-        """The first user_asks of the leaf."""
+        """Those of the leaf to serve first."""
         members = self._leaves.get(leaf)
         return members.first() if members is not None else None
 
 
 class UserLimitWaitSet:
-    """The members of one leaf and partition that wait for their users to be below their limit.
+    """The UserAsks of one leaf and partition whose users have their limit.
 
-    The limit is the same for all users who want the same amounts; so those who have least are below it first.
+    The limit is the same for all users that ask for the same amounts; so those that have least get below it first.
     """
 
-    __slots__ = ("_home", "_leaf", "_partition", "_user_asks", "_users")
+    __slots__ = ("_home", "_leaf", "_members", "_partition", "_users")
 
     def __init__(self, home: dict[tuple[LeafQueue, str], UserLimitWaitSet], leaf: LeafQueue, partition: str) -> None:
-        """`home`: it lies there while there is something in it."""
+        """`home`: it is there while it is not empty."""
         self._home = home
         self._leaf = leaf
         self._partition = partition
-        self._users: dict[Amounts, LazyHeap[str]] = {}  # who wants so much, by what they have; none of them empty
-        self._user_asks: dict[tuple[Amounts, str], dict[UserAsks, None]] = {}  # of each of these; none of them empty
+        self._users: dict[Amounts, LazyHeap[str]] = {}  # that ask for these amounts, by what they have; none is empty
+        self._members: dict[tuple[Amounts, str], dict[UserAsks, None]] = {}  # of each of these; none is empty
 
-    def _has(self, user: str) -> float:
+    def _user_share(self, user: str) -> float:
         return self._leaf.user_share(user, self._partition)
 
     def add(self, user_asks: UserAsks) -> None:
         key = user_asks.amounts, user_asks.user
-        members = self._user_asks.get(key)
+        members = self._members.get(key)
         if members is None:
-            if not self._user_asks:
+            if not self._members:
                 self._home[self._leaf, self._partition] = self
-            members = self._user_asks[key] = {}
+            members = self._members[key] = {}
             users = self._users.get(user_asks.amounts)
             if users is None:
-                users = self._users[user_asks.amounts] = LazyHeap(self._has)
+                users = self._users[user_asks.amounts] = LazyHeap(self._user_share)
             users.add(user_asks.user)
         members[user_asks] = None
         user_asks.wait_set = self
 
     def remove(self, user_asks: UserAsks) -> None:
         key = user_asks.amounts, user_asks.user
-        members = self._user_asks[key]
+        members = self._members[key]
         del members[user_asks]
         user_asks.wait_set = None
         if not members:
-            del self._user_asks[key]
+            del self._members[key]
             users = self._users[user_asks.amounts]
             users.discard(user_asks.user)
             if not users:
                 del self._users[user_asks.amounts]
-            if not self._user_asks:
+            if not self._members:
                 del self._home[self._leaf, self._partition]
 
     def below_limit(self) -> list[UserAsks]:
-        """Take out those whose users are below their limit."""
-        members: list[UserAsks] = []
+        """Take out those whose users are below the limit."""
+        taken: list[UserAsks] = []
         for amounts, users in list(self._users.items()):
             limit = user_limit(self._leaf, self._partition, amounts)
             while (least := users.least()) is not None and least[0] < limit:
-                members += self._take_all(amounts, least[2])
-        return members
+                taken += self._take_all(amounts, least[2])
+        return taken
 
     def below_limit_of(self, user: str) -> list[UserAsks]:
-        """The same of one user, who has less than before."""
-        members: list[UserAsks] = []
+        """Take out those of one user, which has less than before, if it is below the limit."""
+        taken: list[UserAsks] = []
         for amounts, users in list(self._users.items()):
             if user in users:
-                if self._has(user) < user_limit(self._leaf, self._partition, amounts):
-                    members += self._take_all(amounts, user)
+                if self._user_share(user) < user_limit(self._leaf, self._partition, amounts):
+                    taken += self._take_all(amounts, user)
                 else:
                     users.lessened(user)
-        return members
+        return taken
 
     def resized(self) -> None:
         """The partition has another size: what users have are other shares of it."""
@@ -205,7 +210,7 @@ class UserLimitWaitSet:
                 users.lessened(user)
 
     def _take_all(self, amounts: Amounts, user: str) -> list[UserAsks]:
-        members = list(self._user_asks[amounts, user])
-        for user_asks in members:
+        taken = list(self._members[amounts, user])
+        for user_asks in taken:
             self.remove(user_asks)
-        return members
+        return taken

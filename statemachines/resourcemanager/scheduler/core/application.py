@@ -1,20 +1,50 @@
-"""The scheduler's view of applications and their attempts, after YARN's classes of these names.
+"""The scheduler's view of applications: their attempts, and the asks of these that are pending.
+
+Pending asks are kept as in YARN's AppSchedulingInfo: an attempt has one AppPlacementAllocator for each scheduler
+request key, here the priority and the requirements. The asks of one allocator fit on a node together or not at all;
+they differ only in the node that they prefer.
 
 Threading: under the scheduler's lock.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
 
+from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.ids import container_prefix
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
-if TYPE_CHECKING:
-    from statemachines.resourcemanager.scheduler.core.node import Reservation
-    from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator
-    from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
+Rank = tuple[int, int]
+"""Of an application among all: the least is served first."""
+SchedulerRequestKey = tuple[int, NodeRequirements]
+"""Priority and requirements."""
+
+
+class PendingAsk(NamedTuple):
+    """A request that waits for its container."""
+
+    arrival: int
+    """Unique; greater is later."""
+    request: ContainerRequest
+    rack: str | None
+    """The preferred rack, or the rack of the preferred host."""
+
+
+class SchedulingOpportunity(NamedTuple):
+    """One heartbeat, and how many an ask lets pass before it gives up its preferred nodes."""
+
+    number: int
+    """Counts heartbeats: one is missed once at most, however many containers the node gets with it."""
+    node_locality_delay: int
+    """Missed opportunities before a node of the preferred host's rack will do."""
+    off_switch_delay: int
+    """Missed opportunities before any node will do."""
 
 
 class SchedulerApplication:
@@ -31,25 +61,28 @@ class SchedulerApplication:
         self.user = submission.user
         self.attempt: SchedulerApplicationAttempt | None = None  # the last one
 
+    @property
+    def rank(self) -> Rank:
+        return -self.priority, self.number
+
 
 class SchedulerApplicationAttempt:
-    """An attempt: what it has, and what it waits for."""
+    """An attempt: the containers that it has, and the asks that are pending."""
 
     __slots__ = (
         "app",
         "blacklist",
         "default_label",
-        "groups",
         "id",
         "is_stopped",
         "live",
         "master",
         "new",
         "next_number",
+        "pending",
+        "pending_count",
         "prefix",
         "rank",
-        "reserved",
-        "waiting",
     )
 
     def __init__(self, id: str, app: SchedulerApplication, epoch: int, default_label: str) -> None:
@@ -63,12 +96,9 @@ class SchedulerApplicationAttempt:
         self.master: str | None = None  # its master's container, once there is one
         self.blacklist: frozenset[str] = frozenset()  # hosts
         self.is_stopped = False  # it has ended, and its containers wait for the next one
-        self.rank: tuple[Any, ...] = ()  # among those of one backlog the least is served first; set by the backlog
-        self.groups: dict[
-            tuple[int, NodeRequirements], AppPlacementAllocator
-        ] = {}  # what waits, by priority and requirements
-        self.waiting = 0  # asks in `groups`
-        self.reserved: dict[str, Reservation] = {}  # by node
+        self.rank = app.rank  # by which its allocators are sorted
+        self.pending: dict[SchedulerRequestKey, AppPlacementAllocator] = {}  # none of them empty
+        self.pending_count = 0  # asks in `pending`
 
     def next_container_id(self) -> str:
         number = self.next_number
@@ -79,3 +109,118 @@ class SchedulerApplicationAttempt:
     def expects_master(self) -> bool:
         """Whether its next container is its master's."""
         return self.master is None and not self.app.submission.unmanaged_am
+
+
+class AppPlacementAllocator:
+    """The pending asks of one attempt under one scheduler request key; never empty while the attempt has it.
+
+    An ask is node-local on its preferred host, rack-local in its rack and off-switch elsewhere.
+    """
+
+    __slots__ = (
+        "_by_location",
+        "_last_missed",
+        "_local",
+        "_off_switch",
+        "attempt",
+        "key",
+        "missed_opportunities",
+        "priority",
+        "requirements",
+        "reservations",
+    )
+
+    def __init__(self, attempt: SchedulerApplicationAttempt, priority: int, requirements: NodeRequirements) -> None:
+        self.attempt = attempt
+        self.priority = priority
+        self.requirements = requirements
+        self.key = (*attempt.rank, priority)  # by which allocators are sorted
+        self.reservations = 0  # nodes that are reserved for it
+        self.missed_opportunities = 0  # by asks with a preference
+        self._last_missed = -1  # number of the last one
+        # By arrival, in this order. A plain dict would step over all that left its head before, again and again.
+        self._off_switch: OrderedDict[int, PendingAsk] = OrderedDict()  # no preference
+        self._local: OrderedDict[int, PendingAsk] = OrderedDict()  # a preference
+        self._by_location: dict[tuple[str, str], OrderedDict[int, PendingAsk]] = {}  # of `_local`
+
+    def __len__(self) -> int:
+        return len(self._off_switch) + len(self._local)
+
+    def __iter__(self) -> Iterator[PendingAsk]:
+        """In the order of arrival."""
+        return iter(sorted((*self._off_switch.values(), *self._local.values())))
+
+    @property
+    def first(self) -> PendingAsk:
+        """The ask that came first."""
+        if self._off_switch and self._local:
+            return min(next(iter(self._off_switch.values())), next(iter(self._local.values())))
+        return next(iter((self._off_switch or self._local).values()))
+
+    @property
+    def first_arrival(self) -> int:
+        return self.first.arrival
+
+    def precedes(self, other: AppPlacementAllocator) -> bool:
+        """Whether its asks are served first: by rank and priority, then in the order of arrival."""
+        return self.key < other.key or (self.key == other.key and self.first.arrival < other.first.arrival)
+
+    def set_rank(self, rank: Rank) -> None:
+        self.key = (*rank, self.priority)
+
+    def add(self, ask: PendingAsk) -> None:
+        if not ask.request.relax_locality or (ask.request.host is None and ask.rack is None):
+            self._off_switch[ask.arrival] = ask
+            return
+        self._local[ask.arrival] = ask
+        for location in _locations(ask):
+            asks = self._by_location.get(location)
+            if asks is None:
+                asks = self._by_location[location] = OrderedDict()
+            asks[ask.arrival] = ask
+
+    def allocate(self, ask: PendingAsk, node: SchedulerNode) -> None:
+        """The ask gets a container on this node, and is no longer pending."""
+        if node.host == ask.request.host or node.rack == ask.rack:
+            self.missed_opportunities = 0
+        if self._off_switch.pop(ask.arrival, None) is not None:
+            return
+        del self._local[ask.arrival]
+        for location in _locations(ask):
+            asks = self._by_location[location]
+            del asks[ask.arrival]
+            if not asks:
+                del self._by_location[location]
+
+    def choose(self, node: SchedulerNode, opportunity: SchedulingOpportunity | None = None) -> PendingAsk | None:
+        """The ask that takes this node, which meets the requirements: one that prefers it, else the first.
+
+        With an `opportunity`, asks that prefer another node wait for the locality delay; without, they do not wait.
+        """
+        if not self._local:
+            return next(iter(self._off_switch.values()))
+        by_location = self._by_location
+        local = by_location.get(("host", node.host)) or by_location.get(("rack", node.rack))
+        if local is None and (opportunity is None or self.missed_opportunities >= opportunity.node_locality_delay):
+            local = by_location.get(("rack of host", node.rack))
+        if local is not None:
+            return next(iter(local.values()))
+        if opportunity is None:
+            return self.first
+        if self._off_switch:
+            return next(iter(self._off_switch.values()))
+        if self.missed_opportunities >= opportunity.off_switch_delay:
+            return next(iter(self._local.values()))
+        if self._last_missed != opportunity.number:
+            self._last_missed = opportunity.number
+            self.missed_opportunities += 1
+        return None
+
+
+def _locations(ask: PendingAsk) -> Iterator[tuple[str, str]]:
+    if ask.request.host is not None:
+        yield "host", ask.request.host
+        if ask.rack is not None:
+            yield "rack of host", ask.rack
+    elif ask.rack is not None:
+        yield "rack", ask.rack

@@ -1,20 +1,17 @@
-"""What every scheduler does with containers: give them room, take it back, and tell who has to know.
+"""The scheduler's books: applications, their attempts, their pending asks and their containers.
 
-The two ways of scheduling. Event-driven: an ask is placed when it is made, or when a node gets room; so no ask waits
-that some node could take and its limits allow. On heartbeats: an ask waits for the heartbeat of a node with room, and a
-while longer for one that it prefers.
+The way of a request from `allocate` to its container: `request` looks for a node that meets the requirements and
+allocates a container there. If there is none, or the policy wants to choose, the ask is pending; once the policy has
+assigned it to a node, `satisfy` allocates the container.
 
-Threading: all of this under the scheduler's lock. Containers belong to the handler thread: here they are made, and
-moved by events only.
+Threading: under the scheduler's lock. Containers' machines belong to the dispatcher's handler thread: they are made
+here, and moved by events only.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
@@ -28,200 +25,227 @@ from statemachines.resourcemanager.events.rmcontainer import (
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
-from statemachines.resourcemanager.scheduler.core.hooks import SchedulerHooks
-from statemachines.resourcemanager.scheduler.core.node import Free, SchedulerNode
-from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
-from statemachines.resourcemanager.scheduler.core.pending_asks import (
+from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     PendingAsk,
-    PendingAsks,
-    SchedulingOpportunity,
+    SchedulerApplication,
+    SchedulerApplicationAttempt,
 )
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements, RequirementsTable
 
 
-class SchedulerBooks(SchedulerHooks, ABC):
-    """The books of nodes, attempts and containers."""
+class SchedulerBooks:
+    """Makes asks pending, and allocates, resizes and releases containers."""
 
-    def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
+    # All fields are guarded by the scheduler's lock.
+    def __init__(self, context: RMContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy) -> None:
         self._context = context
-        self._config = context.config.scheduler
-        self._on_heartbeat = on_heartbeat
-        self._lock = threading.RLock()  # events and direct calls may come on different threads; guards all of this
-        self._nodes = ClusterNodeTracker(tracks_room=not on_heartbeat)
-        self._apps: dict[str, SchedulerApplication] = {}  # that have not ended
-        self._attempts: dict[str, SchedulerApplicationAttempt] = {}  # not ended, or stopped: their containers go on
-        self._containers: dict[str, RMContainer] = {}  # that have room, whatever their machines have been told
+        self._nodes = nodes
+        self._policy = policy
         self._requirements = RequirementsTable()
         self._arrivals = itertools.count()
-        self._waiting = 0  # asks
-        # Nodes that got room in what is being handled, and what was free before (None: it does not matter).
-        self._freed: dict[str, Free | None] = {}
-
-    # -- what a policy must say -----------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _backlog_of(self, attempt: SchedulerApplicationAttempt) -> PendingAsks:
-        """Where the attempt's asks wait."""
-
-    @abstractmethod
-    def _rank_of(self, attempt: SchedulerApplicationAttempt) -> tuple[Any, ...]:
-        """Its place among the attempts of its backlog: the least comes first."""
-
-    @abstractmethod
-    def _choose(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity | None
-    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        """Who gets room on this node next; it must fit there. None: nobody who may, and wants to."""
+        self.apps: dict[str, SchedulerApplication] = {}  # that have not ended
+        self.attempts: dict[str, SchedulerApplicationAttempt] = {}  # not ended, or stopped: their containers go on
+        self.containers: dict[str, RMContainer] = {}  # that have room, whatever their machines have been told
+        self.pending_count = 0  # asks of all attempts
 
     # -- asks ---------------------------------------------------------------------------------------------------------
 
-    def _requirements_of(self, attempt: SchedulerApplicationAttempt, request: ContainerRequest) -> NodeRequirements:
+    def requirements_of(self, attempt: SchedulerApplicationAttempt, request: ContainerRequest) -> NodeRequirements:
         label = request.node_label
         return self._requirements.of(request, attempt.default_label if label is None else label, attempt.blacklist)
 
-    def _ask(self, attempt: SchedulerApplicationAttempt, request: ContainerRequest, arrival: int | None = None) -> None:
-        """Place it now, if that is the way, it may be and there is room; else it waits."""
-        requirements, rack = self._requirements_of(attempt, request), request.rack
+    def request(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
+        """Allocate a container for each of the requests, or make it pending."""
+        requests, on_arrival = self._policy.arrange(attempt, requests)
+        for request in requests:
+            self._request(attempt, request, on_arrival)
+
+    def request_again(self, attempt: SchedulerApplicationAttempt, asks: Iterable[PendingAsk]) -> None:
+        """The same for asks that were withdrawn: their requirements or their queue have changed."""
+        for ask in asks:
+            self._request(attempt, ask.request, self._policy.allocates_on_arrival, ask.arrival)
+
+    def _request(
+        self,
+        attempt: SchedulerApplicationAttempt,
+        request: ContainerRequest,
+        on_arrival: bool,
+        arrival: int | None = None,
+    ) -> None:
+        requirements, rack = self.requirements_of(attempt, request), request.rack
         if request.host is not None:
             rack = self._nodes.rack_of(request.host) or rack
-        if not self._on_heartbeat and self._may_place(attempt, requirements):
+        if on_arrival and self._policy.may_allocate(attempt, requirements):
             node = self._nodes.find(requirements, request.host, rack)
             if node is not None:
-                self._place(attempt, request, node)
+                self.allocate(attempt, request, node)
                 return
         ask = PendingAsk(next(self._arrivals) if arrival is None else arrival, request, rack)
-        self._backlog_of(attempt).add(attempt, requirements, ask)
-        self._note_waiting(attempt, 1)
+        key = request.priority, requirements
+        allocator = attempt.pending.get(key)
+        if allocator is not None:
+            allocator.add(ask)
+        else:
+            allocator = attempt.pending[key] = AppPlacementAllocator(attempt, *key)
+            allocator.add(ask)
+            self._policy.pending.add(allocator)
+        self._count_pending(attempt, 1)
 
-    def _ask_for(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
-        """The requests of one call."""
-        for request in requests:
-            self._ask(attempt, request)
-
-    def _ask_again(self, attempt: SchedulerApplicationAttempt) -> None:
-        """All that waits is asked for anew: its by_requirements, its backlog or its limits have changed."""
-        for ask in self._withdraw(attempt):
-            self._ask(attempt, ask.request, ask.arrival)
-
-    def _withdraw(self, attempt: SchedulerApplicationAttempt) -> list[PendingAsk]:
-        """Nothing of the attempt waits any longer; returns what did."""
-        if not attempt.waiting:
+    def withdraw(self, attempt: SchedulerApplicationAttempt) -> list[PendingAsk]:
+        """No ask of the attempt is pending any longer; returns those that were, in the order of arrival."""
+        if not attempt.pending:
             return []
-        asks = self._backlog_of(attempt).remove_all(attempt)
-        self._note_waiting(attempt, -len(asks))
+        asks = sorted(ask for allocator in attempt.pending.values() for ask in allocator)
+        for allocator in attempt.pending.values():
+            self._policy.pending.remove(allocator)
+        attempt.pending.clear()
+        self._count_pending(attempt, -len(asks))
         return asks
 
-    def _note_waiting(self, attempt: SchedulerApplicationAttempt, count: int) -> None:
-        attempt.waiting += count
-        self._waiting += count
-        self._waiting_changed(attempt, count)
+    def rank_again(self, attempt: SchedulerApplicationAttempt) -> None:
+        """The rank of its application may have changed."""
+        rank, pending = attempt.app.rank, self._policy.pending
+        if rank == attempt.rank:
+            return
+        for allocator in attempt.pending.values():
+            pending.remove(allocator)
+        attempt.rank = rank
+        for allocator in attempt.pending.values():
+            allocator.set_rank(rank)
+            pending.add(allocator)
 
-    # -- giving room --------------------------------------------------------------------------------------------------
+    def _count_pending(self, attempt: SchedulerApplicationAttempt, delta: int) -> None:
+        attempt.pending_count += delta
+        self.pending_count += delta
+        self._policy.pending_changed(attempt, delta)
 
-    def _offer(self, node: SchedulerNode, opportunity: SchedulingOpportunity | None = None, most: int = -1) -> int:
-        """Give the node's room to those who wait, `most` containers at most (-1: no limit); returns how many."""
-        count = 0
-        while self._waiting and count != most and not node.is_draining:
-            chosen = self._choose(node, opportunity)
-            if chosen is None:
-                break
-            group, ask = chosen
-            attempt = group.attempt
-            self._backlog_of(attempt).take(group, ask, node)
-            self._note_waiting(attempt, -1)
-            self._place(attempt, ask.request, node)
-            count += 1
-        return count
+    # -- containers ---------------------------------------------------------------------------------------------------
 
-    def _place(
+    def satisfy(
+        self,
+        allocator: AppPlacementAllocator,
+        ask: PendingAsk,
+        node: SchedulerNode,
+        reserved: RMContainer | None = None,
+    ) -> None:
+        """Allocate a container for a pending ask; `reserved`: the one that was made when the node was reserved."""
+        attempt = allocator.attempt
+        allocator.allocate(ask, node)
+        if not allocator:
+            del attempt.pending[allocator.priority, allocator.requirements]
+            self._policy.pending.remove(allocator)
+        self._count_pending(attempt, -1)
+        self.allocate(attempt, ask.request, node, reserved)
+
+    def allocate(
         self,
         attempt: SchedulerApplicationAttempt,
         request: ContainerRequest,
         node: SchedulerNode,
         reserved: RMContainer | None = None,
     ) -> None:
-        """Give the request its room; `reserved`: the container that has been made for it."""
+        """Allocate a container on a node that has room for it."""
         container_id = attempt.next_container_id() if reserved is None else reserved.entity
         devices = node.take(container_id, request.resource)
-        context = self._context
         if reserved is None:
-            container = RMContainer(context, container_id, attempt.app.id, attempt.id, node.node_id, request, devices)
-            context.containers[container_id] = container
+            container = self.make_container(attempt, container_id, node, request, devices)
         else:
             container = reserved
             container.request, container.gpu_devices = request, devices
-        attempt.live[container_id] = self._containers[container_id] = container
+        attempt.live[container_id] = self.containers[container_id] = container
         attempt.new.append(container)
         if attempt.expects_master:
             attempt.master = container_id
-        self._allocated(attempt, container, node)
-        context.post(RMContainerStartEvent(container))
+        self._policy.charge(attempt, node.partition, request.resource)
+        self._context.post(RMContainerStartEvent(container))
 
-    # -- taking it back -----------------------------------------------------------------------------------------------
+    def make_container(
+        self,
+        attempt: SchedulerApplicationAttempt,
+        container_id: str,
+        node: SchedulerNode,
+        request: ContainerRequest,
+        devices: tuple[int, ...] = (),
+    ) -> RMContainer:
+        context = self._context
+        container = RMContainer(context, container_id, attempt.app.id, attempt.id, node.node_id, request, devices)
+        context.containers[container_id] = container
+        return container
 
-    def _live(self, container_id: str) -> tuple[SchedulerApplicationAttempt, RMContainer] | None:
-        """The container and who has it, if it counts in the books."""
-        container = self._containers.get(container_id)
-        return (self._attempts[container.attempt], container) if container is not None else None
+    def recover(self, attempt: SchedulerApplicationAttempt, container: RMContainer, node: SchedulerNode) -> None:
+        """A container that runs on a node that came back is the attempt's."""
+        resource = container.request.resource
+        node.recover(container.entity, resource, container.gpu_devices)
+        attempt.live[container.entity] = self.containers[container.entity] = container
+        self._policy.charge(attempt, node.partition, resource)
 
-    def _end(
+    def live(self, container_id: str) -> tuple[SchedulerApplicationAttempt, RMContainer] | None:
+        """The container and its attempt, if it has room on a node."""
+        container = self.containers.get(container_id)
+        return (self.attempts[container.attempt], container) if container is not None else None
+
+    def node_of(self, container: RMContainer) -> SchedulerNode:
+        """The node of a live container."""
+        node = self._nodes.get(container.node)
+        assert node is not None  # a node's containers leave the books before it does
+        return node
+
+    def end(
         self,
         attempt: SchedulerApplicationAttempt,
         container: RMContainer,
         type: RMContainerEventType,
         why: str,
-        exit_status: int = EXIT_ABORTED,
     ) -> None:
-        """Out of the books, and tell it so."""
-        self._release(attempt, container)
-        self._context.post(
-            RMContainerEvent(type, container.entity, ContainerStatus(container.entity, exit_status, why))
-        )
+        """Release the container, and let its machine know why."""
+        self.release(attempt, container)
+        status = ContainerStatus(container.entity, EXIT_ABORTED, why)
+        self._context.post(RMContainerEvent(type, container.entity, status))
 
-    def _release(self, attempt: SchedulerApplicationAttempt, container: RMContainer) -> None:
-        """Take the container out of the books. What is posted after this about its room comes after its end."""
+    def release(self, attempt: SchedulerApplicationAttempt, container: RMContainer) -> None:
+        """Take the container's room back. What is posted about this room after this comes after its end."""
         container_id = container.entity
-        del attempt.live[container_id], self._containers[container_id]
+        del attempt.live[container_id], self.containers[container_id]
         if attempt.new and container in attempt.new:
             attempt.new.remove(container)
-        node = self._nodes.get(container.node)
-        assert node is not None  # a node's containers leave the books before it does
-        self._note_freed(node)
+        node = self.node_of(container)
+        self._nodes.note_freed(node, is_compared=self.pending_count > 0)
         node.give_back(container_id)
-        self._released(attempt, container, node)
+        self._policy.discharge(attempt, node.partition, container.request.resource)
 
-    def _note_freed(self, node: SchedulerNode) -> None:
-        """The node is about to get room."""
-        if not self._on_heartbeat and node.node_id not in self._freed:
-            self._freed[node.node_id] = node.free() if self._waiting else None
+    def resize(self, attempt: SchedulerApplicationAttempt, container: RMContainer, resource: Resource) -> bool:
+        """Change a container's size, for its machine and its node too.
 
-    def _serve_freed(self) -> None:
-        """The end of whatever is handled: offer the nodes that got room, and have the search know what is left."""
-        freed, self._freed = self._freed, {}
-        for node_id, before in freed.items():
-            node = self._nodes.get(node_id)
-            if node is None:
-                continue
-            self._offer(node)
-            # A container that takes the place of one like it leaves nothing to look for.
-            if before is None or node.has_more_than(before):
-                self._nodes.grown(node)
-
-    def _resize(
-        self, attempt: SchedulerApplicationAttempt, container: RMContainer, node: SchedulerNode, resource: Resource
-    ) -> bool:
-        """Change a container's size, and tell it and its node; False if the node has no room, or is to leave."""
+        False: the node has not enough room, or is being decommissioned.
+        """
+        node = self.node_of(container)
         if node.is_draining:
             return False
-        self._note_freed(node)
+        self._nodes.note_freed(node, is_compared=self.pending_count > 0)
         if not node.resize(container.entity, resource):
             return False
-        before = container.request.resource
+        policy, before = self._policy, container.request.resource
         container.request = container.request._replace(resource=resource)
-        self._resized(attempt, container, before, node)
+        policy.discharge(attempt, node.partition, before)
+        policy.charge(attempt, node.partition, resource)
         post, container_id = self._context.post, container.entity
         post(RMContainerResourceEvent(RMContainerEventType.ACQUIRE_UPDATED_CONTAINER, container_id, resource))
         post(RMNodeEvent(RMNodeEventType.UPDATE_CONTAINER, node.node_id, (container_id, resource)))
         return True
+
+    def expire(self, container_id: str) -> None:
+        """A container was fetched, or allowed to grow, and nothing followed: take it, or what it grew by, back."""
+        live = self.live(container_id)
+        if live is None:
+            return
+        attempt, container = live
+        if container_id not in self.node_of(container).launched:
+            self.end(attempt, container, RMContainerEventType.EXPIRE, "it was not started in time")
+            return
+        size = container.request.resource.smaller_of(container.last_confirmed)
+        if size != container.request.resource:
+            self.resize(attempt, container, size)

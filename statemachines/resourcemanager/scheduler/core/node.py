@@ -10,7 +10,6 @@ from statemachines.resourcemanager.resource import GPU_MILLI, Resource
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-    from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator
 
 
 class Free(NamedTuple):
@@ -20,13 +19,6 @@ class Free(NamedTuple):
     vcores_milli: int
     gpu_milli: tuple[int, ...]
     others: Mapping[str, int]
-
-
-class Reservation(NamedTuple):
-    """For whom a node is kept, and the container that will have its room."""
-
-    group: AppPlacementAllocator
-    container: RMContainer
 
 
 _NO_OTHERS: Mapping[str, int] = {}
@@ -53,7 +45,7 @@ class SchedulerNode:
         "node_id",
         "partition",
         "rack",
-        "reserved",
+        "reserved_container",
     )
 
     def __init__(self, node_id: str, spec: NodeSpec, capacity: Resource | None = None) -> None:
@@ -70,7 +62,7 @@ class SchedulerNode:
         self.free_others = dict(self.capacity.others)
         self.containers: dict[str, tuple[Resource, tuple[int, ...]]] = {}  # what each has, and of which GPUs
         self.launched: set[str] = set()  # those of them that the node is known to run
-        self.reserved: Reservation | None = None  # kept for this one: nobody else gets anything
+        self.reserved_container: RMContainer | None = None  # the node is kept for this one, and gets no other
         self.is_draining = False  # gets nothing new: it is to leave
 
     @property

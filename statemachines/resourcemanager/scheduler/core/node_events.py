@@ -1,10 +1,11 @@
-"""What a scheduler does when nodes come, report, change and go.
+"""What the scheduler does when nodes come, report, change and go.
 
 Threading: under the scheduler's lock.
 """
 
 from __future__ import annotations
 
+from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
@@ -19,52 +20,68 @@ from statemachines.resourcemanager.events.scheduler import (
     SchedulerEvent,
 )
 from statemachines.resourcemanager.ids import application_of, attempt_of
-from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
-from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt
+from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt, SchedulingOpportunity
+from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.pending_asks import SchedulingOpportunity
-from statemachines.resourcemanager.scheduler.core.reservations import ReservingBooks
+from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
+from statemachines.resourcemanager.scheduler.core.reservations import Reservations
 
 
-class NodeEvents(ReservingBooks):
-    """The books, and the events that are about nodes."""
+class NodeEvents:
+    """Handles the scheduler events that are about nodes."""
 
-    _heartbeat = 0  # heartbeats so far
+    # All fields are guarded by the scheduler's lock.
+    def __init__(
+        self,
+        context: RMContext,
+        nodes: ClusterNodeTracker,
+        books: SchedulerBooks,
+        reservations: Reservations,
+        policy: SchedulingPolicy,
+        *,
+        on_heartbeat: bool,
+    ) -> None:
+        """`on_heartbeat`: a node gets containers when it reports."""
+        self._context = context
+        self._config = context.config.scheduler
+        self._nodes = nodes
+        self._books = books
+        self._reservations = reservations
+        self._policy = policy
+        self._on_heartbeat = on_heartbeat
+        self._heartbeats = 0  # so far
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 
-    def _add_node(self, event: SchedulerEvent) -> None:
+    def add(self, event: SchedulerEvent) -> None:
         rmnode = self._context.nodes.get(event.entity)
         if rmnode is None or self._nodes.get(event.entity) is not None:
             return
         node = SchedulerNode(event.entity, rmnode.spec, rmnode.capacity)
-        self._capacity_changed(node.partition, node.capacity, 1)
+        self._policy.capacity_changed(node.partition, node.capacity, 1)
         if isinstance(event, NodeAddedSchedulerEvent):
             for report in event.containers:
                 self._recover_container(node, report)
         self._nodes.add(node)
-        self._room_came(node)
+        self._nodes.note_freed(node)
 
-    def _room_came(self, node: SchedulerNode) -> None:
-        """The node has room that no container left."""
-        if not self._on_heartbeat:
-            self._freed.setdefault(node.node_id, None)
-
-    def _remove_node(self, event: SchedulerEvent) -> None:
+    def remove(self, event: SchedulerEvent) -> None:
         node = self._nodes.get(event.entity)
         if node is None:
             return
+        why = f"its node {node.node_id} was lost"
         for container_id in list(node.containers):
-            live = self._live(container_id)
+            live = self._books.live(container_id)
             assert live is not None  # what is in a node's books is in an attempt's
-            self._end(*live, RMContainerEventType.KILL, f"its node {node.node_id} was lost")
-        self._unreserve(node, f"its node {node.node_id} was lost")
+            self._books.end(*live, RMContainerEventType.KILL, why)
+        self._reservations.cancel(node, why)
         self._nodes.remove(node)
-        self._capacity_changed(node.partition, node.capacity, -1)
+        self._policy.capacity_changed(node.partition, node.capacity, -1)
 
     def _recover_container(self, node: SchedulerNode, report: NMContainerStatus) -> None:
-        """Take back what a node brings, if it is an attempt's; else the node is to stop it."""
+        """Take back a container that a node brings, if an attempt owns it; else the node is to stop it."""
         container_id, context = report.container, self._context
         attempt = self._owner(container_id)
         # One that has not ended here was given up a moment ago, and its end is on its way.
@@ -75,18 +92,13 @@ class NodeEvents(ReservingBooks):
         request = ContainerRequest(
             report.resource, report.priority, kind=report.kind, node_label=report.node_label or None
         )
-        container = RMContainer(
-            context, container_id, attempt.app.id, attempt.id, node.node_id, request, report.gpu_devices
-        )
+        container = self._books.make_container(attempt, container_id, node, request, report.gpu_devices)
         container.maker = attempt_of(container_id)
-        context.containers[container_id] = container
         if container_id.startswith(attempt.prefix):
             number = int(container_id.removeprefix(attempt.prefix))
             attempt.next_number = max(attempt.next_number, number + 1)
         if report.status is None:
-            node.recover(container_id, report.resource, report.gpu_devices)
-            attempt.live[container_id] = self._containers[container_id] = container
-            self._allocated(attempt, container, node)
+            self._books.recover(attempt, container, node)
         context.post(RMContainerRecoverEvent(container_id, report, container.payload()))
 
     def _owner(self, container_id: str) -> SchedulerApplicationAttempt | None:
@@ -95,9 +107,9 @@ class NodeEvents(ReservingBooks):
             creator = attempt_of(container_id)
         except ValueError:
             return None
-        app = self._apps.get(application_of(creator))
+        app = self._books.apps.get(application_of(creator))
         attempt = app.attempt if app is not None else None
-        if app is None or attempt is None or self._attempts.get(attempt.id) is not attempt:
+        if app is None or attempt is None or self._books.attempts.get(attempt.id) is not attempt:
             return None
         keeps = app.submission.keep_containers_across_attempts
         if attempt.id != creator and not keeps:
@@ -106,77 +118,104 @@ class NodeEvents(ReservingBooks):
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
-    def _update_node(self, event: SchedulerEvent) -> None:
+    def update(self, event: SchedulerEvent) -> None:
+        """The node has reported: take note of what its containers did, and with heartbeats assign it containers."""
         rmnode = self._context.nodes.get(event.entity)
         if rmnode is None:
             return
-        post, node = self._context.post, self._nodes.get(event.entity)
+        post, books, node = self._context.post, self._books, self._nodes.get(event.entity)
         for launched, finished in rmnode.pull_updates():
             for container_id in launched:
-                if self._live(container_id) is None or node is None:
+                if books.live(container_id) is None or node is None:
                     post(RMNodeEvent(RMNodeEventType.CLEANUP_CONTAINER, event.entity, container_id))
                 elif container_id not in node.launched:  # else it came back since, which is not known here yet
                     node.launched.add(container_id)
                     post(RMContainerEvent(RMContainerEventType.LAUNCHED, container_id))
             for status in finished:
-                live = self._live(status.container)
+                live = books.live(status.container)
                 if live is not None:
-                    self._release(*live)
+                    books.release(*live)
                     post(RMContainerEvent(RMContainerEventType.FINISHED, status.container, status))
         if node is not None:
             self._drain_or_not(node, rmnode)
-            if self._on_heartbeat and (self._waiting or node.reserved is not None):
-                self._heartbeat += 1
-                self._serve_heartbeat(node, self._opportunity(), self._config.containers_per_heartbeat)
+            if self._on_heartbeat and (books.pending_count or node.reserved_container is not None):
+                self._heartbeats += 1
+                self._assign_containers(node)
+
+    def _assign_containers(self, node: SchedulerNode) -> None:
+        """Give the node's room to its reserved container, or to pending asks; if there is not enough, reserve it."""
+        books, policy, most = self._books, self._policy, self._config.containers_per_heartbeat  # -1: no limit
+        if node.reserved_container is not None:
+            if self._reservations.allocate(node, node.reserved_container):
+                most -= most > 0
+            elif node.reserved_container is not None:
+                return
+        opportunity, count = self._opportunity(), 0
+        while count != most and books.pending_count and not node.is_draining:
+            chosen = policy.choose(node, opportunity)
+            if chosen is None:
+                break
+            books.satisfy(*chosen, node)
+            count += 1
+        if count != most and books.pending_count and not node.is_draining:
+            allocator = policy.choose_to_reserve(node, opportunity)
+            if allocator is not None:
+                self._reservations.reserve(node, allocator)
 
     def _opportunity(self) -> SchedulingOpportunity:
-        nodes, rack = len(self._nodes), self._config.node_locality_delay
-        if rack < 0:
-            return SchedulingOpportunity(self._heartbeat, 0, 0)
+        nodes, delay = len(self._nodes), self._config.node_locality_delay
+        if delay < 0:
+            return SchedulingOpportunity(self._heartbeats, 0, 0)
         more = self._config.rack_locality_additional_delay
-        return SchedulingOpportunity(self._heartbeat, min(rack, nodes), nodes if more < 0 else min(rack + more, nodes))
+        off_switch_delay = nodes if more < 0 else min(delay + more, nodes)
+        return SchedulingOpportunity(self._heartbeats, min(delay, nodes), off_switch_delay)
 
     def _drain_or_not(self, node: SchedulerNode, rmnode: RMNode) -> None:
-        """A node that is to leave gets nothing new, until it is to stay."""
+        """A node that is being decommissioned gets no new container, until it is recommissioned."""
         is_draining = rmnode.state is RMNodeState.DECOMMISSIONING
         if is_draining and not node.is_draining:
-            self._unreserve(node, f"its node {node.node_id} is being emptied")
+            self._reservations.cancel(node, f"its node {node.node_id} is being emptied")
             self._nodes.close(node)
             node.is_draining = True
         elif node.is_draining and not is_draining:
             node.is_draining = False
             self._nodes.open(node)
-            self._room_came(node)
+            self._nodes.note_freed(node)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    def _update_resource(self, event: NodeResourceUpdateSchedulerEvent) -> None:
-        """The node has more or less than before; what it has given stays given."""
+    def update_resource(self, event: NodeResourceUpdateSchedulerEvent) -> None:
+        """The node has another capacity; its containers keep what they have."""
         node = self._nodes.get(event.entity)
         if node is None:
             return
-        self._unreserve(node, f"its node {node.node_id} has got another capacity")
-        self._capacity_changed(node.partition, node.capacity, -1)
+        self._reservations.cancel(node, f"its node {node.node_id} has got another capacity")
+        self._policy.capacity_changed(node.partition, node.capacity, -1)
         self._nodes.close(node)
         node.set_capacity(event.capacity)
         self._nodes.open(node)
-        self._capacity_changed(node.partition, node.capacity, 1)
+        self._policy.capacity_changed(node.partition, node.capacity, 1)
         rmnode = self._context.nodes.get(event.entity)
         if rmnode is not None:
             self._drain_or_not(node, rmnode)
-        self._room_came(node)
+        self._nodes.note_freed(node)
 
-    def _update_label(self, event: NodeLabelsUpdateSchedulerEvent) -> None:
+    def update_label(self, event: NodeLabelsUpdateSchedulerEvent) -> None:
         """The node is in another partition; its containers go on."""
         node = self._nodes.get(event.entity)
         if node is None or node.partition == event.partition:
             return
-        self._unreserve(node, f"its node {node.node_id} is in another partition now")
-        before = node.partition
-        self._capacity_changed(before, node.capacity, -1)
+        self._reservations.cancel(node, f"its node {node.node_id} is in another partition now")
+        policy, before = self._policy, node.partition
+        policy.capacity_changed(before, node.capacity, -1)
         self._nodes.close(node)
         node.partition = event.partition
         self._nodes.open(node)
-        self._capacity_changed(node.partition, node.capacity, 1)
-        self._partition_changed(node, before)
-        self._room_came(node)
+        policy.capacity_changed(node.partition, node.capacity, 1)
+        for container_id in node.containers:
+            live = self._books.live(container_id)
+            assert live is not None  # what is in a node's books is in an attempt's
+            attempt, container = live
+            policy.discharge(attempt, before, container.request.resource)
+            policy.charge(attempt, node.partition, container.request.resource)
+        self._nodes.note_freed(node)

@@ -1,8 +1,8 @@
 """Which node has room: a search that looks at a node again only if it has got more room since.
 
-Nodes stand in a line, and who gets more room goes to its end. Each `NodeRequirements` remembers how far down the
-line it has been: whatever stands before that place does not fit, as its room has only become less. So each search goes
-on where its last one ended, and what it costs depends on how often nodes get room, not on how many nodes there are.
+Nodes stand in a list, and a node that gets more room moves to its end. For each NodeRequirements the search remembers
+an index before which no node fits: what is free on those nodes has only become less since they were looked at. So each
+search continues where the last one ended, and its cost depends on how often nodes get room, not on how many there are.
 
 Threading: under the scheduler's lock.
 """
@@ -15,20 +15,18 @@ from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 
 _CHUNK = 64
-_MOST_PLACES = 4096
+_MOST_STARTS = 4096
 _MOST_FAILED = 64
 
 
 class NodeSearch:
-    """Nodes in the line. Every node whose room has become more must be named by `grown` before the next search."""
+    """The nodes to search. Each node that gets more room must be named by `grown` before the next search."""
 
     def __init__(self, nodes: Iterable[SchedulerNode] = ()) -> None:
-        self._line: list[SchedulerNode | None] = []  # None: who stood here has moved, or gone
-        self._index: dict[SchedulerNode, int] = {}  # of each node, in the line
-        self._places: dict[NodeRequirements, int] = {}  # of each requirements: nothing before this index fits
-        self._failed: dict[
-            NodeRequirements, None
-        ] = {}  # the last ones that came to the end of the line, the latest last
+        self._order: list[SchedulerNode | None] = []  # None: the node that stood here has moved or gone
+        self._index: dict[SchedulerNode, int] = {}  # in `_order`
+        self._starts: dict[NodeRequirements, int] = {}  # no node before this index fits
+        self._failed: dict[NodeRequirements, None] = {}  # the last ones for which no node was found, the latest last
         for node in nodes:
             self.add(node)
 
@@ -36,31 +34,31 @@ class NodeSearch:
         return len(self._index)
 
     def add(self, node: SchedulerNode) -> None:
-        self._index[node] = len(self._line)
-        self._line.append(node)
+        self._index[node] = len(self._order)
+        self._order.append(node)
 
     def remove(self, node: SchedulerNode) -> None:
-        self._line[self._index.pop(node)] = None
+        self._order[self._index.pop(node)] = None
 
     def grown(self, node: SchedulerNode) -> None:
         """The node has more room than before."""
-        line = self._line
-        line[self._index[node]] = None
-        self._index[node] = len(line)
-        line.append(node)
-        if len(line) > 2 * len(self._index) + len(self._places) + _CHUNK:
-            self._close_ranks()
+        order = self._order
+        order[self._index[node]] = None
+        self._index[node] = len(order)
+        order.append(node)
+        if len(order) > 2 * len(self._index) + len(self._starts) + _CHUNK:
+            self._compact()
 
     def find(self, requirements: NodeRequirements) -> SchedulerNode | None:
-        """A node on which the requirements fits; the next time the search begins with it."""
-        line, place = self._line, self._places.get(requirements, 0)
-        end = len(line)
-        if place == end:
+        """A node that meets the requirements; the next search for them begins with it."""
+        order, start = self._order, self._starts.get(requirements, 0)
+        end = len(order)
+        if start == end:
             return None
         memory_mb, vcores_milli, is_plain = requirements.memory_mb, requirements.vcores_milli, requirements.is_plain
         chunk = _CHUNK
-        while place < end:
-            for index, node in enumerate(line[place : place + chunk], place):
+        while start < end:
+            for index, node in enumerate(order[start : start + chunk], start):
                 if (
                     node is not None
                     and node.free_memory_mb >= memory_mb
@@ -69,9 +67,9 @@ class NodeSearch:
                 ):
                     self._remember(requirements, index)
                     return node
-            place += chunk
-            if chunk == _CHUNK:  # it takes long: perhaps others have looked for less than this, in vain
-                place, chunk = self._furthest(requirements, place), 16 * _CHUNK
+            start += chunk
+            if chunk == _CHUNK:  # it takes long: perhaps a search for less than this has failed
+                start, chunk = self._skip_failed(requirements, start), 16 * _CHUNK
         self._remember(requirements, end)
         failed = self._failed
         failed.pop(requirements, None)
@@ -80,30 +78,30 @@ class NodeSearch:
             del failed[next(iter(failed))]
         return None
 
-    def _remember(self, requirements: NodeRequirements, place: int) -> None:
-        places = self._places
-        if len(places) >= _MOST_PLACES and requirements not in places:
-            places.clear()  # by_requirements come and go; those still asked for look once more
+    def _remember(self, requirements: NodeRequirements, start: int) -> None:
+        starts = self._starts
+        if len(starts) >= _MOST_STARTS and requirements not in starts:
+            starts.clear()  # requirements come and go; the search for those still in use begins once more
             self._failed.clear()
-        places[requirements] = place
+        starts[requirements] = start
 
-    def _furthest(self, requirements: NodeRequirements, place: int) -> int:
-        """`place`, or that of a requirements that needs no more than this one."""
-        places = self._places
+    def _skip_failed(self, requirements: NodeRequirements, start: int) -> int:
+        """`start`, or the start of a failed search for requirements that these cover."""
+        starts = self._starts
         for other in self._failed:
-            if places[other] > place and requirements.needs_all_of(other):
-                place = places[other]
-        return place
+            if starts[other] > start and requirements.covers(other):
+                start = starts[other]
+        return start
 
-    def _close_ranks(self) -> None:
-        """Take the gaps out of the line."""
-        line: list[SchedulerNode | None] = []
-        moved = [0] * (len(self._line) + 1)  # where each index is now
-        for index, node in enumerate(self._line):
-            moved[index] = len(line)
+    def _compact(self) -> None:
+        """Remove the gaps."""
+        order: list[SchedulerNode | None] = []
+        moved = [0] * (len(self._order) + 1)  # where each index is now
+        for index, node in enumerate(self._order):
+            moved[index] = len(order)
             if node is not None:
-                self._index[node] = len(line)
-                line.append(node)
-        moved[-1] = len(line)
-        self._line = line
-        self._places = {requirements: moved[place] for requirements, place in self._places.items()}
+                self._index[node] = len(order)
+                order.append(node)
+        moved[-1] = len(order)
+        self._order = order
+        self._starts = {requirements: moved[start] for requirements, start in self._starts.items()}

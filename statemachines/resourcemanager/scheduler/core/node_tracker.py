@@ -1,4 +1,4 @@
-"""The nodes that a scheduler has: by id, by host, by rack and by partition, and where there is room.
+"""The scheduler's nodes, as YARN's ClusterNodeTracker: by id, by host, by rack and by partition, and where room is.
 
 Threading: under the scheduler's lock.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node import Free, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_search import NodeSearch
 from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 
 
 class _NodeSearches:
-    """Nodes without GPUs, and nodes with: those are kept for who needs them, as long as there are others."""
+    """Nodes without GPUs, and nodes with GPUs: asks without GPUs get those only if there is no other."""
 
     def __init__(self) -> None:
         self.plain = NodeSearch()
@@ -33,50 +33,53 @@ class _Partition:
     """The nodes of one partition that take containers."""
 
     def __init__(self) -> None:
-        self.rooms = _NodeSearches()
+        self.nodes = _NodeSearches()
         self.racks: dict[str, set[SchedulerNode]] = {}
-        self._rack_rooms: dict[str, _NodeSearches] = {}  # only of racks that somebody has looked for
+        self._rack_nodes: dict[str, _NodeSearches] = {}  # only of racks that have been searched
 
     def add(self, node: SchedulerNode) -> None:
         self.racks.setdefault(node.rack, set()).add(node)
-        self.rooms.of(node).add(node)
-        if node.rack in self._rack_rooms:
-            self._rack_rooms[node.rack].of(node).add(node)
+        self.nodes.of(node).add(node)
+        if node.rack in self._rack_nodes:
+            self._rack_nodes[node.rack].of(node).add(node)
 
     def remove(self, node: SchedulerNode) -> None:
         rack = self.racks[node.rack]
         rack.remove(node)
-        self.rooms.of(node).remove(node)
-        if node.rack in self._rack_rooms:
-            self._rack_rooms[node.rack].of(node).remove(node)
+        self.nodes.of(node).remove(node)
+        if node.rack in self._rack_nodes:
+            self._rack_nodes[node.rack].of(node).remove(node)
         if not rack:
             del self.racks[node.rack]
-            self._rack_rooms.pop(node.rack, None)
+            self._rack_nodes.pop(node.rack, None)
 
     def grown(self, node: SchedulerNode) -> None:
-        self.rooms.of(node).grown(node)
-        if node.rack in self._rack_rooms:
-            self._rack_rooms[node.rack].of(node).grown(node)
+        self.nodes.of(node).grown(node)
+        if node.rack in self._rack_nodes:
+            self._rack_nodes[node.rack].of(node).grown(node)
 
     def find_in_rack(self, requirements: NodeRequirements, rack: str) -> SchedulerNode | None:
         if rack not in self.racks:
             return None
-        rooms = self._rack_rooms.get(rack)
-        if rooms is None:
-            rooms = self._rack_rooms[rack] = _NodeSearches()
+        nodes = self._rack_nodes.get(rack)
+        if nodes is None:
+            nodes = self._rack_nodes[rack] = _NodeSearches()
             for node in sorted(self.racks[rack], key=lambda node: node.node_id):
-                rooms.of(node).add(node)
-        return rooms.find(requirements)
+                nodes.of(node).add(node)
+        return nodes.find(requirements)
 
 
 class ClusterNodeTracker:
     """The nodes; those that drain are among them, and are never found.
 
-    `tracks_room`: whether `find` is used. Who only offers nodes one by one need not pay for it.
+    `is_searched`: whether `find` is used. A scheduler that assigns on heartbeats need not pay for it, and `freed` stays
+    empty.
     """
 
-    def __init__(self, tracks_room: bool = True) -> None:
-        self._tracks_room = tracks_room
+    # All fields are guarded by the scheduler's lock.
+    def __init__(self, is_searched: bool = True) -> None:
+        self.is_searched = is_searched
+        self.freed: dict[SchedulerNode, Free | None] = {}  # got room that searches do not know of; as of `note_freed`
         self._nodes: dict[str, SchedulerNode] = {}
         self._by_host: dict[str, list[SchedulerNode]] = {}
         self._partitions: dict[str, _Partition] = {}
@@ -90,10 +93,6 @@ class ClusterNodeTracker:
     def get(self, node_id: str) -> SchedulerNode | None:
         return self._nodes.get(node_id)
 
-    def on_host(self, host: str) -> list[SchedulerNode]:
-        """The nodes of one host: one, or several under different ports."""
-        return self._by_host.get(host, [])
-
     def rack_of(self, host: str) -> str | None:
         nodes = self._by_host.get(host)
         return nodes[0].rack if nodes else None
@@ -105,6 +104,7 @@ class ClusterNodeTracker:
 
     def remove(self, node: SchedulerNode) -> None:
         self.close(node)
+        self.freed.pop(node, None)
         del self._nodes[node.node_id]
         on_host = self._by_host[node.host]
         on_host.remove(node)
@@ -112,26 +112,40 @@ class ClusterNodeTracker:
             del self._by_host[node.host]
 
     def close(self, node: SchedulerNode) -> None:
-        """The node is not to be found, until it is opened again; so must it be while its partition or GPUs change."""
-        if self._tracks_room and not node.is_draining:
+        """Do not find the node until it is opened again: it drains, or its partition or its GPUs are to change."""
+        if self.is_searched and not node.is_draining:
             partition = self._partitions[node.partition]
             partition.remove(node)
             if not partition.racks:
                 del self._partitions[node.partition]
 
     def open(self, node: SchedulerNode) -> None:
-        if self._tracks_room and not node.is_draining:
+        if self.is_searched and not node.is_draining:
             self._partitions.setdefault(node.partition, _Partition()).add(node)
 
-    def grown(self, node: SchedulerNode) -> None:
-        """The node has more room than before."""
-        if self._tracks_room and not node.is_draining:
-            self._partitions[node.partition].grown(node)
+    # -- room ---------------------------------------------------------------------------------------------------------
+
+    def note_freed(self, node: SchedulerNode, *, is_compared: bool = False) -> None:
+        """The node gets more room; `is_compared`: it is about to, and what is free now will be compared with it."""
+        if self.is_searched and node not in self.freed:
+            self.freed[node] = node.free() if is_compared else None
+
+    def settle_freed(self) -> None:
+        """The freed nodes have been offered to all pending asks: searches have to know what room is left."""
+        freed, self.freed = self.freed, {}
+        for node, before in freed.items():
+            # A container that takes the place of one like it leaves nothing to look for.
+            if before is None or node.has_more_than(before):
+                self._grown(node)
 
     def find(
         self, requirements: NodeRequirements, host: str | None = None, rack: str | None = None
     ) -> SchedulerNode | None:
-        """A node with room: on `host` if there is one, else in `rack`, else anywhere that the requirements allows."""
+        """A node that meets the requirements: on `host` if there is one, else in `rack`, else anywhere."""
+        if self.freed:
+            for node in self.freed:
+                self._grown(node)
+            self.freed.clear()
         if requirements.host is not None:
             return self._find_on_host(requirements, requirements.host)
         partition = self._partitions.get(requirements.partition)
@@ -139,12 +153,16 @@ class ClusterNodeTracker:
             return None
         if requirements.rack is not None:
             return partition.find_in_rack(requirements, requirements.rack)
-        if host is not None and (node := self._find_on_host(requirements, host)) is not None:
-            return node
-        node = partition.rooms.find(requirements)
-        if node is None or rack is None or node.rack == rack:
-            return node
-        return partition.find_in_rack(requirements, rack) or node
+        if host is not None and (on_host := self._find_on_host(requirements, host)) is not None:
+            return on_host
+        found = partition.nodes.find(requirements)
+        if found is None or rack is None or found.rack == rack:
+            return found
+        return partition.find_in_rack(requirements, rack) or found
+
+    def _grown(self, node: SchedulerNode) -> None:
+        if not node.is_draining:
+            self._partitions[node.partition].grown(node)
 
     def _find_on_host(self, requirements: NodeRequirements, host: str) -> SchedulerNode | None:
         for node in self._by_host.get(host, ()):

@@ -1,18 +1,30 @@
-"""What decides whether an ask fits on a node, without the ask."""
+"""What a node must have to take the container of an ask, without the ask itself.
+
+Threading: immutable but for the table, which is under the scheduler's lock.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
 
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 
+T = TypeVar("T")
+
 _MOST = 4096
+
+NodeSet = str | tuple[str, str | None, str | None]
+"""Candidate nodes: a partition, by its name; or of a partition one host or one rack, where locality is not relaxed."""
 
 
 class NodeRequirements:
-    """Asks of one requirements fit on a node, or do not fit, together.
+    """Resource, partition, GPU models, blacklist, and a host or rack where locality is not relaxed.
 
-    There is one object for each requirements while it is in use: they are compared by identity.
+    Asks with the same requirements fit on a node together or not at all. Equal requirements in use are one object: they
+    are compared by identity.
     """
 
     __slots__ = (
@@ -22,6 +34,7 @@ class NodeRequirements:
         "host",
         "is_plain",
         "memory_mb",
+        "node_set",
         "partition",
         "rack",
         "resource",
@@ -40,16 +53,17 @@ class NodeRequirements:
         self.resource = resource
         self.gpu_models = gpu_models
         self.partition = partition
-        self.host = host  # nowhere else, if it is given
-        self.rack = rack  # nowhere else, if it is given
+        self.host = host  # the only one allowed; None: any
+        self.rack = rack  # the only one allowed; None: any
         self.blacklist = blacklist  # hosts
         self.memory_mb = resource.memory_mb
         self.vcores_milli = resource.vcores_milli
         self.gpus = resource.gpus
         self.is_plain = not (resource.gpus or resource.others or gpu_models or blacklist)
+        self.node_set: NodeSet = partition if host is None and rack is None else (partition, host, rack)
 
     def fits(self, node: SchedulerNode) -> bool:
-        """Whether the node has room, and may be used. Partition, host and rack have been looked at before."""
+        """Whether a node of the node set has room, and is not excluded."""
         return (
             self.memory_mb <= node.free_memory_mb
             and self.vcores_milli <= node.free_vcores_milli
@@ -57,11 +71,11 @@ class NodeRequirements:
         )
 
     def fits_further(self, node: SchedulerNode) -> bool:
-        """As `fits`, where memory and virtual cores have been looked at before."""
+        """The same, where memory and virtual cores have been compared before."""
         return node.host not in self.blacklist and node.fits(self.resource, self.gpu_models)
 
-    def may_use(self, node: SchedulerNode) -> bool:
-        """Whether the node would do, if it had room: what room has nothing to do with."""
+    def allows(self, node: SchedulerNode) -> bool:
+        """Whether the node may be used, whatever room it has."""
         return (
             node.partition == self.partition
             and (self.host is None or node.host == self.host)
@@ -69,8 +83,12 @@ class NodeRequirements:
             and node.host not in self.blacklist
         )
 
-    def needs_all_of(self, other: NodeRequirements) -> bool:
-        """Whether a node on which `other` does not fit is none for this one either. Host and rack do not count."""
+    def could_fit(self, node: SchedulerNode) -> bool:
+        """Whether the node may be used, and would have enough room if it were empty."""
+        return self.allows(node) and node.could_fit(self.resource, self.gpu_models)
+
+    def covers(self, other: NodeRequirements) -> bool:
+        """Whether no node on which `other` does not fit can have room for these. Host and rack do not count."""
         return (
             self.memory_mb >= other.memory_mb
             and self.vcores_milli >= other.vcores_milli
@@ -82,14 +100,24 @@ class NodeRequirements:
         )
 
 
+def of_node(by_set: Mapping[NodeSet, T], node: SchedulerNode) -> list[T]:
+    """The values of the node sets of which the node is one."""
+    partition = node.partition
+    whole = by_set.get(partition)
+    if len(by_set) == (whole is not None):  # as most often: no ask insists on a host or a rack
+        return [whole] if whole else []
+    found = (whole, by_set.get((partition, node.host, None)), by_set.get((partition, None, node.rack)))
+    return [value for value in found if value]
+
+
 _Key = tuple[Resource, frozenset[str], str, str | None, str | None, frozenset[str]]
 
 
 class RequirementsTable:
-    """The by_requirements in use."""
+    """The one object for each requirements."""
 
     def __init__(self) -> None:
-        self._requirements: dict[_Key, NodeRequirements] = {}
+        self._table: dict[_Key, NodeRequirements] = {}
 
     def of(self, request: ContainerRequest, partition: str, blacklist: frozenset[str]) -> NodeRequirements:
         """The requirements of a request for a node of `partition`."""
@@ -98,10 +126,10 @@ class RequirementsTable:
             host = request.host
             rack = request.rack if host is None else None
         key = (request.resource, request.gpu_models, partition, host, rack, blacklist)
-        requirements = self._requirements.get(key)
+        requirements = self._table.get(key)
         if requirements is None:
-            if len(self._requirements) >= _MOST:
-                # Those that are still in use stay what they are to whoever has them; they only get doubles.
-                self._requirements.clear()
-            requirements = self._requirements[key] = NodeRequirements(*key)
+            if len(self._table) >= _MOST:
+                # Those in use keep their meaning for the asks that have them; new asks get another object.
+                self._table.clear()
+            requirements = self._table[key] = NodeRequirements(*key)
         return requirements

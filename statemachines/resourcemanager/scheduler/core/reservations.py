@@ -1,13 +1,18 @@
-"""Reservations: a node that is kept for an ask that it could take, and has not room enough for now.
+"""Reservations: a node is kept for an ask that it could take, and has not enough room for now.
 
-Without them an ask for much may wait for ever, while small ones take each bit of room as it comes. On heartbeats only:
-event-driven, an ask for much that comes first gets a node as soon as it has room enough.
+Without them a large ask may starve, while small ones take each bit of room as it is freed. They are made on heartbeats
+only: event-driven, a large ask that comes first gets a node as soon as it has enough room.
+
+A node has one reservation at most, and an allocator not more than it has asks. A reserved node gets no other container.
+With each of its heartbeats it is looked whether it has enough room now, and whether the ask is still pending: it may
+have got its container elsewhere.
 
 Threading: under the scheduler's lock.
 """
 
 from __future__ import annotations
 
+from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
 from statemachines.resourcemanager.events.records import ContainerStatus
 from statemachines.resourcemanager.events.rmcontainer import (
@@ -16,89 +21,63 @@ from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerReservedEvent,
 )
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt
+from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator, SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
-from statemachines.resourcemanager.scheduler.core.node import Reservation, SchedulerNode
-from statemachines.resourcemanager.scheduler.core.pending_asks import (
-    AppPlacementAllocator,
-    PendingAsk,
-    SchedulingOpportunity,
-)
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 
 
-class ReservingBooks(SchedulerBooks):
-    """The books, with at most one reservation per node, and not more for a group than it has asks.
+class Reservations:
+    """Reserves nodes, and allocates the reserved containers."""
 
-    A node that is reserved gets nothing else. Each of its heartbeats looks whether there is room enough now, and
-    whether the ask still waits: it may have been served elsewhere, or withdrawn.
-    """
+    # All fields are guarded by the scheduler's lock.
+    def __init__(self, context: RMContext, books: SchedulerBooks, policy: SchedulingPolicy) -> None:
+        self._context = context
+        self._books = books
+        self._policy = policy
+        self._reserved: dict[SchedulerNode, AppPlacementAllocator] = {}  # that have a reserved container
 
-    def _serve_heartbeat(self, node: SchedulerNode, opportunity: SchedulingOpportunity, most: int) -> None:
-        """Give the node's room to who has reserved it, or to those who wait; `most` containers (-1: no limit)."""
-        if node.reserved is not None:
-            if self._fulfil(node, node.reserved):
-                most -= most > 0
-            elif node.reserved is not None:
-                return
-        if self._offer(node, opportunity, most) == most or not self._waiting or node.is_draining:
-            return
-        group = self._choose_to_reserve(node, opportunity)
-        if group is not None:
-            self._reserve(group, node)
-
-    def _reserve(self, group: AppPlacementAllocator, node: SchedulerNode) -> None:
-        context, attempt = self._context, group.attempt
+    def reserve(self, node: SchedulerNode, allocator: AppPlacementAllocator) -> None:
+        attempt = allocator.attempt
         container_id = attempt.next_container_id()
-        container = RMContainer(
-            context, container_id, attempt.app.id, attempt.id, node.node_id, group.first.request, gpu_devices=()
-        )
-        context.containers[container_id] = container
-        node.reserved = attempt.reserved[node.node_id] = Reservation(group, container)
-        group.reservations += 1
-        self._reserved(attempt, container, node)
-        context.post(
-            RMContainerReservedEvent(
-                container_id, node.node_id, group.requirements.resource, payload=container.payload()
-            )
-        )
+        container = self._books.make_container(attempt, container_id, node, allocator.first.request)
+        node.reserved_container = container
+        self._reserved[node] = allocator
+        allocator.reservations += 1
+        resource = container.request.resource
+        self._policy.charge(attempt, node.partition, resource)
+        self._context.post(RMContainerReservedEvent(container_id, node.node_id, resource, payload=container.payload()))
 
-    def _fulfil(self, node: SchedulerNode, reservation: Reservation) -> bool:
-        """Give the reserved container its room, if there is enough and it is still wanted."""
-        group, container = reservation
-        attempt = group.attempt
-        is_waiting = attempt.groups.get((group.priority, group.requirements)) is group
-        if not is_waiting or group.reservations > len(group):
-            self._unreserve(node, "who it was reserved for has got what it needs elsewhere")
+    def allocate(self, node: SchedulerNode, container: RMContainer) -> bool:
+        """Allocate the node's reserved container, if there is enough room and it is still wanted."""
+        allocator = self._reserved[node]
+        is_pending = allocator.attempt.pending.get((allocator.priority, allocator.requirements)) is allocator
+        if not is_pending or allocator.reservations > len(allocator):
+            self.cancel(node, "who it was reserved for has got what it needs elsewhere")
             return False
-        if not group.requirements.fits(node):
+        if not allocator.requirements.fits(node):
             return False
-        ask = group.choose(node)
-        assert ask is not None  # without opportunity somebody always takes it
-        self._drop_reservation(node, reservation)
-        self._backlog_of(attempt).take(group, ask, node)
-        self._note_waiting(attempt, -1)
-        self._place(attempt, ask.request, node, container)
+        ask = allocator.choose(node)
+        assert ask is not None  # without a locality delay there always is one
+        self._remove(node, container)
+        self._books.satisfy(allocator, ask, node, container)
         return True
 
-    def _unreserve(self, node: SchedulerNode, why: str) -> None:
-        """The node is not kept any more, if it is."""
-        reservation = node.reserved
-        if reservation is not None:
-            self._drop_reservation(node, reservation)
-            container_id = reservation.container.entity
-            status = ContainerStatus(container_id, EXIT_ABORTED, why)
-            self._context.post(RMContainerEvent(RMContainerEventType.KILL, container_id, status))
+    def cancel(self, node: SchedulerNode, why: str) -> None:
+        """The node is no longer reserved, if it was."""
+        container = node.reserved_container
+        if container is not None:
+            self._remove(node, container)
+            status = ContainerStatus(container.entity, EXIT_ABORTED, why)
+            self._context.post(RMContainerEvent(RMContainerEventType.KILL, container.entity, status))
 
-    def _drop_reservation(self, node: SchedulerNode, reservation: Reservation) -> None:
-        group, container = reservation
-        node.reserved = None
-        del group.attempt.reserved[node.node_id]
-        group.reservations -= 1
-        self._unreserved(group.attempt, container, node)
+    def cancel_all(self, attempt: SchedulerApplicationAttempt) -> None:
+        """The asks of the attempt are about to be withdrawn."""
+        for node in [node for node, allocator in self._reserved.items() if allocator.attempt is attempt]:
+            self.cancel(node, "who it was reserved for does not wait any more")
 
-    def _withdraw(self, attempt: SchedulerApplicationAttempt) -> list[PendingAsk]:
-        for node_id in list(attempt.reserved):
-            node = self._nodes.get(node_id)
-            assert node is not None  # a reservation goes with its node
-            self._unreserve(node, "who it was reserved for does not wait any more")
-        return super()._withdraw(attempt)
+    def _remove(self, node: SchedulerNode, container: RMContainer) -> None:
+        allocator = self._reserved.pop(node)
+        node.reserved_container = None
+        allocator.reservations -= 1
+        self._policy.discharge(allocator.attempt, node.partition, container.request.resource)

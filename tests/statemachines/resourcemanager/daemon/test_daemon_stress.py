@@ -226,7 +226,7 @@ class Storm:
         full = [(node.capacity.memory_mb, node.capacity.vcores_milli) for node in scheduler.nodes()]
         return {
             "containers": dict(context.containers),
-            "attempts": dict(scheduler._attempts),
+            "attempts": dict(scheduler._books.attempts),
             "applications": [queue for queue in scheduler.queues() if queue.applications or queue.used.memory_mb],
             "waiting": scheduler.waiting(),
             "room": free != full,

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
 from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.interface import QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 
 from ..cluster import Cluster
 
@@ -37,8 +37,12 @@ class QueueCluster(Cluster):
         return cast(CapacityScheduler, self.scheduler)
 
     @property
+    def policy(self) -> CapacityPolicy:
+        return cast(CapacityPolicy, self.scheduler._policy)
+
+    @property
     def tree(self) -> QueueTree:
-        return self.capacity_scheduler._tree
+        return self.policy.tree
 
     def attempt_in(self, queue: str, user: str = "ann", **submission: Any) -> str:
         return self.new_attempt(queue=queue, user=user, **submission)
@@ -47,7 +51,7 @@ class QueueCluster(Cluster):
         return next(info for info in self.scheduler.queues() if info.path == path)
 
     def app_of(self, attempt: str) -> QueueApplication:
-        return cast(QueueApplication, self.capacity_scheduler._attempts[attempt].app)
+        return cast(QueueApplication, self.capacity_scheduler._books.attempts[attempt].app)
 
     def move(self, attempt: str, queue: str) -> None:
         self.in_handler(lambda: self.scheduler.move_application(self.app_of(attempt).id, queue))
@@ -112,9 +116,9 @@ class QueueCluster(Cluster):
 
     def check_masters(self) -> None:
         """Masters have their share, and nobody is pending who need not be."""
-        for activation in self.capacity_scheduler._activations.values():
+        for activation in self.policy.activations.values():
             leaf = activation.leaf
-            attempts = [a for a in self.capacity_scheduler._attempts.values() if not a.is_stopped]
+            attempts = [a for a in self.capacity_scheduler._books.attempts.values() if not a.is_stopped]
             apps = [cast(QueueApplication, attempt.app) for attempt in attempts]
             mine = [app for app in apps if app.leaf is leaf]
             pending = [app for app in mine if not app.is_active]
@@ -163,7 +167,7 @@ class QueueCluster(Cluster):
     def fits(self, attempt: str, request: ContainerRequest, node: SchedulerNode) -> bool:
         return (
             node.partition == self.partition_of(self.app_of(attempt), request)
-            and node.host not in self.capacity_scheduler._attempts[attempt].blacklist
+            and node.host not in self.capacity_scheduler._books.attempts[attempt].blacklist
             and node.fits(request.resource, request.gpu_models)
         )
 

@@ -253,7 +253,7 @@ def test_recovered_application_whose_queue_is_gone_is_killed() -> None:
         "KILL",
         "there is no queue gone; queues that take applications: a",
     )
-    assert list(cluster.capacity_scheduler._attempts) == []
+    assert list(cluster.capacity_scheduler._books.attempts) == []
 
 
 def test_recovered_application_is_taken_by_a_queue_that_is_stopped_or_full() -> None:

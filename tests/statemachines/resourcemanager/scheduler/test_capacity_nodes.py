@@ -250,7 +250,7 @@ def test_nothing_is_reserved_beyond_the_maximum_of_a_queue() -> None:
 
     report(cluster, "n1")
 
-    assert [node.reserved for node in cluster.scheduler.nodes()] == [None, None, None]
+    assert [node.reserved_container for node in cluster.scheduler.nodes()] == [None, None, None]
     cluster.check()
 
 

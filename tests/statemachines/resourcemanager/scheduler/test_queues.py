@@ -40,7 +40,7 @@ def use(queue: LeafQueue, user: str, memory_mb: int, vcores_milli: int = 0, asks
     """`user` has that much of the default partition, and `asks` that wait."""
     queue.enter(user)
     queue.charge(user, "", amounts_of(Resource(memory_mb, vcores_milli)))
-    queue.note_asks(user, asks)
+    queue.add_asks(user, asks)
 
 
 # -- what is no tree --------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_user_without_waiting_asks_leaves_its_part_to_the_others() -> None:
     use(queue, "bob", 10, asks=1)
 
     shared = user_limit(queue, "", ONE)
-    went = queue.note_asks("bob", -1)
+    went = queue.add_asks("bob", -1)
 
     assert (shared, went, user_limit(queue, "", ONE)) == (0.5, True, 1.0)
 

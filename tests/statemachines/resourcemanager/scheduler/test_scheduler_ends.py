@@ -7,12 +7,11 @@ from collections.abc import Callable, Sized
 
 import pytest
 
-from statemachines.resourcemanager import Resource, RMContainer
+from statemachines.resourcemanager import Resource, ResourceScheduler, RMContainer
 from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
 from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
-from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
 
 from ..cluster import Cluster
 
@@ -165,7 +164,7 @@ class CountedLock:
         self.held -= 1
 
 
-CALLS: dict[str, Callable[[AbstractScheduler, str], object]] = {
+CALLS: dict[str, Callable[[ResourceScheduler, str], object]] = {
     "handle": lambda scheduler, attempt: scheduler.handle(SchedulerEvent(SchedulerEventType.NODE_UPDATE, "n1:45454")),
     "allocate": lambda scheduler, attempt: scheduler.allocate(attempt, [ContainerRequest(SMALL)]),
     "pull_newly_allocated": lambda scheduler, attempt: scheduler.pull_newly_allocated(attempt),

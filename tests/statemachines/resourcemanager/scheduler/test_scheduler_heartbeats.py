@@ -8,23 +8,13 @@ import pytest
 
 from statemachines.resourcemanager import FifoScheduler, Resource
 from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator, SchedulingOpportunity
 
 from ..cluster import Cluster
+from .reserving import Reserving
 
 ALL = Resource(10, 10)  # of a node of the usual size
 HALF = Resource(5, 5)
 SMALL = Resource(1, 1)
-
-
-class Reserving(FifoScheduler):
-    """First come, first served, and big asks are not starved."""
-
-    def _choose_to_reserve(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity
-    ) -> AppPlacementAllocator | None:
-        return self._backlog.choose_to_reserve(node, opportunity)
 
 
 def on_heartbeats(kind: type[FifoScheduler] = FifoScheduler, **scheduler: Any) -> Cluster:
@@ -218,10 +208,10 @@ def crowded(kind: type[FifoScheduler] = Reserving) -> tuple[Cluster, str, str, s
 
 def reserved_on(cluster: Cluster) -> list[str]:
     """Hosts that are kept for somebody; each for a container that knows it."""
-    nodes = [node for node in cluster.scheduler.nodes() if node.reserved is not None]
+    nodes = [node for node in cluster.scheduler.nodes() if node.reserved_container is not None]
     for node in nodes:
-        assert node.reserved is not None
-        container = node.reserved.container
+        container = node.reserved_container
+        assert container is not None
         assert cluster.context.containers[container.entity] is container
         assert (container.state.name, container.reserved_node) == ("RESERVED", node.node_id)
     count = sum(container.state.name == "RESERVED" for container in cluster.context.containers.values())

@@ -8,16 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from statemachines.resourcemanager import FifoScheduler, Resource, RMContainer
+from statemachines.resourcemanager import FifoScheduler, Resource, ResourceScheduler, RMContainer
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
 from statemachines.resourcemanager.ids import application_of
-from statemachines.resourcemanager.scheduler.core.base import AbstractScheduler
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.pending_asks import AppPlacementAllocator, SchedulingOpportunity
 from statemachines.simulation.workload import NodeSpec
 
 from ..cluster import Cluster
+from .reserving import Reserving
 
 # Few sizes, and big ones, so that asks wait, and wait together.
 SIZES = st.sampled_from([4, 10])
@@ -69,7 +67,7 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
         self.attempts = [self.new_attempt(priority) for priority in (0, 0, 1)]
         self.waiting: list[tuple[str, ContainerRequest]] = []  # after the last step, in the order of service
 
-    def make(self, context: RMContext) -> AbstractScheduler:
+    def make(self, context: RMContext) -> ResourceScheduler:
         return FifoScheduler(context)
 
     def new_attempt(self, priority: int = 0) -> str:
@@ -251,21 +249,16 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
         return pick(which, list(self.cluster.context.nodes))
 
 
-class Reserving(FifoScheduler):
-    def _choose_to_reserve(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity
-    ) -> AppPlacementAllocator | None:
-        return self._backlog.choose_to_reserve(node, opportunity)
-
-
 class AnyCourseOfEventsOnHeartbeats(AnyCourseOfEvents):
-    def make(self, context: RMContext) -> AbstractScheduler:
+    def make(self, context: RMContext) -> ResourceScheduler:
         return Reserving(context, on_heartbeat=True)
 
     @invariant()
     def reservations_are_for_somebody(self) -> None:
-        reserved = [node.reserved for node in self.cluster.scheduler.nodes() if node.reserved is not None]
-        assert {one.container.entity for one in reserved} == {one.entity for one in self.containers("RESERVED")}
+        reserved = [node.reserved_container for node in self.cluster.scheduler.nodes()]
+        assert {one.entity for one in reserved if one is not None} == {
+            one.entity for one in self.containers("RESERVED")
+        }
 
     @precondition(lambda self: self.cluster.context.nodes)
     @rule(which=ANY)

@@ -7,7 +7,7 @@ import pytest
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
-from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent
+from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent, SchedulerEvent, SchedulerEventType
 
 from ..cluster import Cluster
 
@@ -133,7 +133,7 @@ def test_container_that_was_given_up_a_moment_ago_is_not_taken_back(cluster: Clu
     def lose_and_find_again() -> None:
         """Before the events of the loss are handled."""
         cluster.scheduler.handle(NodeAddedSchedulerEvent(node))
-        cluster.scheduler._remove_node(NodeAddedSchedulerEvent(node))
+        cluster.scheduler.handle(SchedulerEvent(SchedulerEventType.NODE_REMOVED, node))
         cluster.scheduler.handle(NodeAddedSchedulerEvent(node, running))
 
     cluster.in_handler(lose_and_find_again)

@@ -130,18 +130,18 @@ def test_line_stays_short_however_often_nodes_get_room() -> None:
         fill(one)
         assert room.find(whole) is None
 
-    assert len(room._line) < 100
+    assert len(room._order) < 100
     assert len(room) == 5
 
 
 def test_places_are_forgotten_when_there_are_too_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_search_module, "_MOST_PLACES", 10)
+    monkeypatch.setattr(node_search_module, "_MOST_STARTS", 10)
     room = NodeSearch([node(number) for number in range(5)])
 
     found = [room.find(requirements(memory_mb)) for memory_mb in (*[5] * 30, *[4] * 30)]
 
     assert [one is None for one in found] == [True] * 30 + [False] * 30
-    assert len(room._places) <= 10
+    assert len(room._starts) <= 10
 
 
 # -- against a search that looks at all nodes -------------------------------------------------------------------------
@@ -205,11 +205,11 @@ NEEDS = st.builds(
 @given(
     NEEDS, NEEDS, st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.lists(st.integers(0, 1000), max_size=2)
 )
-def test_who_needs_all_of_another_fits_nowhere_where_the_other_does_not(
+def test_who_covers_another_fits_nowhere_where_the_other_does_not(
     more: NodeRequirements, less: NodeRequirements, number: int, memory_mb: int, vcores_milli: int, gpus: list[int]
 ) -> None:
     one = node(number, memory_mb, vcores_milli, 0)
     one.free_gpu_milli = gpus
     one.free_others = {"fpga": number}
 
-    assert not (more.needs_all_of(less) and more.fits(one) and not less.fits(one))
+    assert not (more.covers(less) and more.fits(one) and not less.fits(one))

@@ -1,0 +1,112 @@
+"""The pending asks of the FIFO scheduler's one queue, and the one to serve first on a node.
+
+Threading: under the scheduler's lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort_right
+from operator import attrgetter
+
+from statemachines.resourcemanager.scheduler.core.application import (
+    AppPlacementAllocator,
+    PendingAsk,
+    SchedulingOpportunity,
+)
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements, NodeSet, of_node
+
+_key = attrgetter("key")
+
+
+class _Candidates:
+    """The pending asks for one node set."""
+
+    __slots__ = ("by_requirements", "least_memory_mb", "least_vcores_milli")
+
+    def __init__(self) -> None:
+        self.by_requirements: dict[NodeRequirements, list[AppPlacementAllocator]] = {}  # by key; no list is empty
+        self.least_memory_mb = self.least_vcores_milli = 0  # that any of the requirements needs
+
+    def add(self, requirements: NodeRequirements, allocators: list[AppPlacementAllocator]) -> None:
+        is_first = not self.by_requirements
+        self.by_requirements[requirements] = allocators
+        if is_first or requirements.memory_mb < self.least_memory_mb:
+            self.least_memory_mb = requirements.memory_mb
+        if is_first or requirements.vcores_milli < self.least_vcores_milli:
+            self.least_vcores_milli = requirements.vcores_milli
+
+    def remove(self, requirements: NodeRequirements) -> None:
+        others = self.by_requirements
+        del others[requirements]
+        if not others:
+            return
+        if requirements.memory_mb == self.least_memory_mb:
+            self.least_memory_mb = min([other.memory_mb for other in others])
+        if requirements.vcores_milli == self.least_vcores_milli:
+            self.least_vcores_milli = min([other.vcores_milli for other in others])
+
+
+class PendingAsks:
+    """Allocators by node set and requirements, in the order of their keys."""
+
+    # All fields are guarded by the scheduler's lock.
+    def __init__(self) -> None:
+        self._by_node_set: dict[NodeSet, _Candidates] = {}  # none is empty
+
+    def add(self, allocator: AppPlacementAllocator) -> None:
+        requirements = allocator.requirements
+        candidates = self._by_node_set.get(requirements.node_set)
+        if candidates is None:
+            candidates = self._by_node_set[requirements.node_set] = _Candidates()
+        allocators = candidates.by_requirements.get(requirements)
+        if allocators is None:
+            candidates.add(requirements, [allocator])
+        else:
+            insort_right(allocators, allocator, key=_key)
+
+    def remove(self, allocator: AppPlacementAllocator) -> None:
+        requirements = allocator.requirements
+        candidates = self._by_node_set[requirements.node_set]
+        allocators = candidates.by_requirements[requirements]
+        if len(allocators) > 1:
+            del allocators[allocators.index(allocator, bisect_left(allocators, allocator.key, key=_key))]
+            return
+        candidates.remove(requirements)
+        if not candidates.by_requirements:
+            del self._by_node_set[requirements.node_set]
+
+    def choose(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity | None = None
+    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
+        """The first ask that fits on the node and does not wait for another node."""
+        best: AppPlacementAllocator | None = None
+        for allocators in self._fitting(node):
+            for allocator in allocators:
+                if best is not None and not allocator.precedes(best):
+                    break
+                if opportunity is not None and allocator.choose(node, opportunity) is None:
+                    continue
+                best = allocator
+                break
+        if best is None:
+            return None
+        ask = best.choose(node, opportunity)
+        assert ask is not None  # it has been asked before, or waits for no other node
+        return best, ask
+
+    def _fitting(self, node: SchedulerNode) -> list[list[AppPlacementAllocator]]:
+        """The allocators whose asks fit on the node, by requirements."""
+        memory_mb, vcores_milli = node.free_memory_mb, node.free_vcores_milli
+        fitting = []
+        for candidates in of_node(self._by_node_set, node):
+            if memory_mb < candidates.least_memory_mb or vcores_milli < candidates.least_vcores_milli:
+                continue
+            for requirements, allocators in candidates.by_requirements.items():
+                if (
+                    requirements.memory_mb <= memory_mb
+                    and requirements.vcores_milli <= vcores_milli
+                    and (requirements.is_plain or requirements.fits_further(node))
+                ):
+                    fitting.append(allocators)
+        return fitting

@@ -1,0 +1,275 @@
+"""What the resource manager calls: a scheduler with its policy, after YARN's ResourceScheduler.
+
+    ResourceScheduler      takes the lock; hands each event and each direct call to one of these:
+      NodeEvents           nodes come, report, change and go
+      ApplicationEvents    applications and attempts come and go
+      Reservations         nodes that are kept for asks too large for them now
+      SchedulerBooks       pending asks, and containers: allocated, resized, released
+      ClusterNodeTracker   the nodes, and the search for one with room
+      SchedulingPolicy     order of service, limits and queues: FIFO's, or the capacity scheduler's
+
+Each uses those below it and none above. There are two ways to assign containers. Event-driven: an ask gets its
+container when it is made, or as soon as a node has room; so no ask is pending that fits on some node and that limits
+allow. On heartbeats: an ask waits for the heartbeat of a node with room, and for the locality delay until it takes a
+node that it does not prefer.
+
+Threading: events may come on a thread of the scheduler's own, direct calls on the dispatcher's handler thread; each
+takes the one lock, here and nowhere else. What is decided is posted to the central dispatcher under that lock, so posts
+come in the order of the decisions; posting does not wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.scheduler.core.application_events import ApplicationEvents
+from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
+from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node_events import NodeEvents
+from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
+from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
+from statemachines.resourcemanager.scheduler.core.reservations import Reservations
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.submission import ApplicationSubmission
+
+
+class ResourceScheduler:
+    """Takes SchedulerEvents and direct calls. What it posts, it posts to the central dispatcher."""
+
+    def __init__(
+        self, context: RMContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy, *, on_heartbeat: bool
+    ) -> None:
+        self._lock = threading.RLock()  # guards this scheduler, and all that it is made of
+        self._context = context  # its `post` may be called by any thread
+        self._on_heartbeat = on_heartbeat  # never changes
+        self._nodes = nodes  # guarded by _lock
+        self._policy = policy  # guarded by _lock
+        self._books = SchedulerBooks(context, nodes, policy)  # guarded by _lock
+        self._reservations = Reservations(context, self._books, policy)  # guarded by _lock
+        node_events = NodeEvents(context, nodes, self._books, self._reservations, policy, on_heartbeat=on_heartbeat)
+        application_events = ApplicationEvents(context, self._books, self._reservations, policy)
+        self._handlers: dict[str, Callable[[Any], None]] = {  # never changes; called under _lock
+            "NODE_ADDED": node_events.add,
+            "NODE_REMOVED": node_events.remove,
+            "NODE_UPDATE": node_events.update,
+            "NODE_RESOURCE_UPDATE": node_events.update_resource,
+            "NODE_LABELS_UPDATE": node_events.update_label,
+            "APP_ADDED": application_events.add_app,
+            "APP_REMOVED": application_events.remove_app,
+            "APP_ATTEMPT_ADDED": application_events.add_attempt,
+            "APP_ATTEMPT_REMOVED": application_events.remove_attempt,
+            "CONTAINER_EXPIRED": lambda event: self._books.expire(event.entity),
+        }
+
+    def handle(self, event: SchedulerEvent) -> None:
+        with self._lock:
+            self._handlers[event.type._name_](event)
+            self._assign_containers()
+
+    # -- for masters and attempts -------------------------------------------------------------------------------------
+
+    def allocate(
+        self,
+        attempt_id: str,
+        requests: Iterable[ContainerRequest] = (),
+        releases: Iterable[str] = (),
+        blacklist_additions: Iterable[str] = (),
+        blacklist_removals: Iterable[str] = (),
+    ) -> None:
+        """Release containers, then allocate new ones: `pull_newly_allocated` returns them, now or later.
+
+        Blacklists name hosts (not node ids) on which the attempt wants nothing. An attempt that the scheduler does not
+        know, or that has ended, gets nothing. Only a container that has been fetched can be released.
+        """
+        with self._lock:
+            books = self._books
+            attempt = books.attempts.get(attempt_id)
+            if attempt is None or attempt.is_stopped:
+                return
+            for container_id in releases:
+                container = attempt.live.get(container_id)
+                # One that was not fetched would refuse the release, and have no room and no end.
+                if container is not None and container not in attempt.new:
+                    books.end(attempt, container, RMContainerEventType.RELEASED, "released by its master")
+            if self._nodes.freed:
+                self._assign_containers()
+            if blacklist_additions or blacklist_removals:
+                blacklist = attempt.blacklist.union(blacklist_additions).difference(blacklist_removals)
+                if blacklist != attempt.blacklist:
+                    attempt.blacklist = blacklist
+                    self._reservations.cancel_all(attempt)
+                    books.request_again(attempt, books.withdraw(attempt))
+            books.request(attempt, requests)
+            self._assign_containers()
+
+    def pull_newly_allocated(self, attempt_id: str) -> list[RMContainer]:
+        """The containers allocated since the last call; they are ACQUIRED with this."""
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            if attempt is None or not attempt.new:
+                return []
+            new, attempt.new = attempt.new, []
+            for container in new:
+                self._context.post(RMContainerEvent(RMContainerEventType.ACQUIRED, container.entity))
+            return new
+
+    def request_resize(self, container_id: str, resource: Resource) -> bool:
+        """Change a running container's size; False if its node, or a limit, does not allow it.
+
+        A container grows only if its node has room, shrinks always, and does neither on a node that is being
+        decommissioned. GPUs stay as they are. Posts what follows.
+        """
+        with self._lock:
+            live = self._books.live(container_id)
+            if live is None:
+                return False
+            attempt, container = live
+            node = self._books.node_of(container)
+            if container_id not in node.launched or not self._policy.may_grow(
+                attempt, node.partition, container.request.resource, resource
+            ):
+                return False
+            is_done = self._books.resize(attempt, container, resource)
+            self._assign_containers()
+            return is_done
+
+    def live_containers(self, attempt_id: str) -> list[RMContainer]:
+        """The attempt's containers that have not ended, those taken over included."""
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            return list(attempt.live.values()) if attempt is not None else []
+
+    # -- for applications ---------------------------------------------------------------------------------------------
+
+    def check_submission(self, submission: ApplicationSubmission) -> str | None:
+        """Why the application cannot be taken (no such queue, a full one ...), for its diagnostics; None if it can."""
+        with self._lock:
+            return self._policy.check_submission(submission)
+
+    def queue_of(self, application: str) -> str | None:
+        """Path of the queue that an application is in; None: the scheduler does not have it."""
+        with self._lock:
+            app = self._books.apps.get(application)
+            return app.queue if app is not None else None
+
+    def check_move(self, application: str, queue: str) -> str | None:
+        """Why the application cannot be moved; None if it can."""
+        with self._lock:
+            return self._policy.check_move(application, self._books.apps.get(application), queue)
+
+    def move_application(self, application: str, queue: str) -> None:
+        """Move it with its containers and asks.
+
+        Raises:
+            ValueError: `check_move` says why.
+        """
+        with self._lock:
+            refusal = self.check_move(application, queue)
+            if refusal is not None:
+                raise ValueError(refusal)
+            books, app = self._books, self._books.apps.get(application)
+            if app is None or self._policy.is_in_queue(app, queue):
+                return
+            attempt = app.attempt
+            # Between two attempts the application still has the old one, which is no longer in the books.
+            if attempt is None or attempt.id not in books.attempts or attempt.is_stopped:
+                self._policy.move(app, queue, has_attempt=False)
+            else:
+                self._reservations.cancel_all(attempt)
+                asks = books.withdraw(attempt)
+                self._policy.move(app, queue, has_attempt=True)
+                books.request_again(attempt, asks)
+            self._assign_containers()
+
+    def update_priority(self, application: str, priority: int) -> None:
+        """Change the application's priority among the applications of its queue."""
+        with self._lock:
+            app = self._books.apps.get(application)
+            if app is None:
+                return
+            app.priority = priority
+            if app.attempt is not None:
+                self._books.rank_again(app.attempt)
+            self._policy.priority_changed(app)
+            self._assign_containers()
+
+    def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
+        """The lifetime that an application gets: its own, no longer than the queue's; or the queue's; None: no end."""
+        with self._lock:
+            return self._policy.lifetime_s(submission)
+
+    # -- for nodes, reports and checks --------------------------------------------------------------------------------
+
+    def has_master_container(self, node_id: str) -> bool:
+        """Whether a master's container is on this node."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            live = [self._books.live(container_id) for container_id in node.containers] if node is not None else []
+            return any(one is not None and one[0].master == one[1].entity for one in live)
+
+    def nodes(self) -> Iterator[SchedulerNode]:
+        """The usable nodes."""
+        with self._lock:
+            return iter(list(self._nodes))
+
+    def waiting(self) -> list[tuple[str, ContainerRequest]]:
+        """The pending asks in the order of service: (attempt id, request)."""
+        with self._lock:
+            allocators = self._policy.in_order(self._books.attempts.values())
+            return [(allocator.attempt.id, ask.request) for allocator in allocators for ask in allocator]
+
+    def why_waiting(self, attempt_id: str, request: ContainerRequest) -> str:
+        """Why a pending ask is not served now, in words fit for a report."""
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            if attempt is None:
+                return f"{attempt_id} has ended"
+            requirements = self._books.requirements_of(attempt, request)
+            return self._policy.why_held_up(attempt, requirements) or _why_unplaced(self._nodes, requirements)
+
+    def queues(self) -> Sequence[QueueInfo]:
+        """All queues, parents before children; the root first."""
+        with self._lock:
+            return self._policy.queues()
+
+    # -- assignment ---------------------------------------------------------------------------------------------------
+
+    def _assign_containers(self) -> None:
+        """The end of whatever is handled: serve what can be served now that nodes or limits have been relieved."""
+        nodes, policy = self._nodes, self._policy
+        policy.activate_applications()
+        if self._on_heartbeat or not (nodes.freed or policy.has_work):
+            return
+        if self._books.pending_count:
+            satisfy = self._books.satisfy
+            freed = [node for node in nodes.freed if not node.is_draining]
+            for allocator, ask, node in policy.assign_containers(freed):
+                satisfy(allocator, ask, node)
+        nodes.settle_freed()
+
+
+def _why_unplaced(nodes: Iterable[SchedulerNode], requirements: NodeRequirements) -> str:
+    """Why no node takes an ask that limits allow."""
+    partition = requirements.partition
+    here = [node for node in nodes if node.partition == partition]
+    if not here:
+        return f"there is no node in partition {partition!r}" if partition else "there is no node"
+    if not any(requirements.allows(node) for node in here):
+        return "the nodes that it insists on are not there, or it has blacklisted them"
+    able = [node for node in here if requirements.could_fit(node)]
+    if not able:
+        return "no node could ever take it"
+    if all(node.is_draining for node in able):
+        return "all that could take it are being emptied"
+    if any(requirements.fits(node) for node in able if not node.is_draining):
+        return "it waits for a node to report, or for one that it prefers"
+    return "all that could take it are busy"
