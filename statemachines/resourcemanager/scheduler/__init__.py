@@ -1,4 +1,4 @@
-"""Who gets which room: schedulers with one interface."""
+"""Schedulers: which ask gets a container on which node."""
 
 from statemachines.resourcemanager.scheduler.capacity import CapacityScheduler
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode

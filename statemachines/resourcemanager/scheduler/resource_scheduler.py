@@ -109,7 +109,8 @@ class ResourceScheduler:
                     self._reservations.cancel_all(attempt)
                     books.request_again(attempt, books.withdraw(attempt))
             books.request(attempt, requests)
-            self._assign_containers()
+            if self._policy.has_work:
+                self._assign_containers()
 
     def pull_newly_allocated(self, attempt_id: str) -> list[RMContainer]:
         """The containers allocated since the last call; they are ACQUIRED with this."""
@@ -246,13 +247,14 @@ class ResourceScheduler:
     def _assign_containers(self) -> None:
         """The end of whatever is handled: serve what can be served now that nodes or limits have been relieved."""
         nodes, policy = self._nodes, self._policy
+        if not (nodes.freed or policy.has_work):
+            return
         policy.activate_applications()
-        if self._on_heartbeat or not (nodes.freed or policy.has_work):
+        if self._on_heartbeat:
             return
         if self._books.pending_count:
             satisfy = self._books.satisfy
-            freed = [node for node in nodes.freed if not node.is_draining]
-            for allocator, ask, node in policy.assign_containers(freed):
+            for allocator, ask, node in policy.assign_containers(list(nodes.freed)):
                 satisfy(allocator, ask, node)
         nodes.settle_freed()
 

@@ -93,7 +93,7 @@ class CapacityPolicy(SchedulingPolicy):
 
     @property
     def has_work(self) -> bool:
-        return self._allocator.has_work
+        return bool(self._to_activate) or self._allocator.has_work
 
     def in_order(self, attempts: Iterable[SchedulerApplicationAttempt]) -> list[AppPlacementAllocator]:
         """Those of pending applications come last."""

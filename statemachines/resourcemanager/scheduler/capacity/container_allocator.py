@@ -12,7 +12,7 @@ limit that grows, those users of the leaf that are below the limit now. UserAsks
 not known yet, are unblocked. Once all that can be served is served, nothing is unblocked: a new ask that limits allow
 may have the first node that is found, without a look at the others.
 
-Wait sets in which somebody may be served now are ready sets. They are merged in the order of service
+Wait sets in which asks may be served now are ready sets. They are merged in the order of service
 (service_order.py): leaves level by level, by priority and by what they use of their guarantee; within a leaf by its
 ordering policy, within an application by the priority of its asks. What is taken from a ready set is assigned a node,
 or moves to the wait set for the next thing that it lacks.

@@ -18,21 +18,21 @@ def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | Non
 
 
 def user_limit(leaf: LeafQueue, partition: str, required: Amounts) -> float:
-    """How much of the partition a user may have who wants `required` more: a dominant share.
+    """How much of the partition a user may have that asks for `required`: a dominant share.
 
     As YARN computes it. What there is to share is the queue's guarantee, or what it uses and `required`, once it has
     grown beyond. Each active user gets an equal part of that, the configured minimum at least, and never more than so
     many times the guarantee as configured. A queue whose guarantee is less than `required` counts as if it were that
-    much: otherwise nobody would ever get anything there.
+    much: otherwise no user would ever get anything there.
     """
     return _limit(leaf, leaf.share(partition), required, _part(leaf, leaf.active_users))
 
 
 def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, newly_active: int = 0) -> bool:
-    """Whether the user has its limit; `newly_active`: so many users count as active beside those that are.
+    """Whether the user has its limit; `newly_active`: users that count as active, too.
 
-    Who is below gets one more container whatever its size, as in YARN: a user limit is no hard bound, or a container
-    that is greater than a user's part would wait for ever.
+    A user below it gets one more container whatever its size, as in YARN: the user limit is a soft bound, or a
+    container greater than a user's part would be pending for ever.
     """
     share, part, has = (
         leaf.share(partition),

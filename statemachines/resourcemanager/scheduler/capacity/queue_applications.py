@@ -56,7 +56,7 @@ class QueueApplication(SchedulerApplication):
         return self._shares.get(partition, 0.0)
 
     def charge(self, partition: str, amounts: Amounts, sign: int = 1) -> None:
-        """A container more, or with `sign` -1 one less."""
+        """Add a container (`sign` 1) or remove one (-1)."""
         leaf = self.leaf
         leaf.charge(self.user, partition, amounts, sign)
         if leaf.is_fair:
@@ -83,22 +83,22 @@ def app_of(attempt: SchedulerApplicationAttempt) -> QueueApplication:
 class Activation:
     """The attempts of one leaf that wait for the share of masters, and those that count towards it.
 
-    Those whose masters need the same wait in one line, by the ordering policy: a big one does not hold up the small.
+    Those whose masters need the same are sorted by the ordering policy: a large one does not hold up the small.
     """
 
     def __init__(self, leaf: LeafQueue) -> None:
         self.leaf = leaf
-        self._lines: dict[tuple[str, Amounts], LazyHeap[QueueApplication]] = {}  # none of them empty
+        self._pending: dict[tuple[str, Amounts], LazyHeap[QueueApplication]] = {}  # none of them empty
 
     def __contains__(self, app: QueueApplication) -> bool:
-        return app in self._lines.get((app.master_partition, app.master_amounts), ())
+        return app in self._pending.get((app.master_partition, app.master_amounts), ())
 
     def add(self, app: QueueApplication) -> None:
         """The application has an attempt that has not been let run."""
-        line = self._lines.get((app.master_partition, app.master_amounts))
-        if line is None:
-            line = self._lines[app.master_partition, app.master_amounts] = LazyHeap(_order)
-        line.add(app)
+        same_need = self._pending.get((app.master_partition, app.master_amounts))
+        if same_need is None:
+            same_need = self._pending[app.master_partition, app.master_amounts] = LazyHeap(_order)
+        same_need.add(app)
         self.leaf.add_pending(1)
 
     def remove(self, app: QueueApplication) -> None:
@@ -109,12 +109,12 @@ class Activation:
             add(self.leaf.masters_used[app.master_partition], app.master_amounts, -1)
             return
         key = app.master_partition, app.master_amounts
-        line = self._lines.get(key)
-        if line is None or app not in line:
+        same_need = self._pending.get(key)
+        if same_need is None or app not in same_need:
             return
-        line.discard(app)
-        if not line:
-            del self._lines[key]
+        same_need.discard(app)
+        if not same_need:
+            del self._pending[key]
         self.leaf.add_pending(-1)
 
     def activate(self, app: QueueApplication) -> None:
@@ -127,22 +127,22 @@ class Activation:
     def next(self) -> QueueApplication | None:
         """The first pending application that may run now."""
         best: QueueApplication | None = None
-        for (partition, amounts), line in self._lines.items():
-            first = line.first()
-            assert first is not None  # no line is empty
+        for (partition, amounts), same_need in self._pending.items():
+            first = same_need.first()
+            assert first is not None  # none is empty
             if (best is None or _order(first) < _order(best)) and has_room_for_master(self.leaf, partition, amounts):
                 best = first
         return best
 
     def is_first(self, app: QueueApplication) -> bool:
         """Whether no other one of those whose masters need as much comes before it."""
-        return self._lines[app.master_partition, app.master_amounts].first() is app
+        return self._pending[app.master_partition, app.master_amounts].first() is app
 
     def reorder(self, app: QueueApplication) -> None:
         """Its priority has changed."""
-        line = self._lines.get((app.master_partition, app.master_amounts))
-        if line is not None and app in line:
-            line.lessened(app)
+        same_need = self._pending.get((app.master_partition, app.master_amounts))
+        if same_need is not None and app in same_need:
+            same_need.lessened(app)
 
 
 def _order(app: QueueApplication) -> Any:

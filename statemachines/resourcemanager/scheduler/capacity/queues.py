@@ -163,11 +163,6 @@ class Queue:
         share.set_total(above.total)
         return share
 
-    def order_key(self, partition: str) -> _Order:
-        """Among its siblings the least comes first."""
-        share = self.share(partition)
-        return share.order or share.find_order()
-
 
 class ParentQueue(Queue):
     """A queue that has queues."""
@@ -212,7 +207,7 @@ class LeafQueue(Queue):
         return shares
 
     def charge(self, user: str, partition: str, amounts: Amounts, sign: int = 1) -> None:
-        """A container more, or with `sign` -1 one less, here and all the way up."""
+        """Add a container (`sign` 1) or remove one (-1), here and in all queues above."""
         for share in self._lines.get(partition) or self.lineage_shares(partition):
             share.charge(amounts, sign)
         for queue in self.lineage:
@@ -223,25 +218,19 @@ class LeafQueue(Queue):
             used = by_partition[partition] = {}
         add(used, amounts, sign)
 
-    def resize(self, user: str, partition: str, amounts: Amounts, sign: int) -> None:
-        """As `charge`, of a container that is there, and stays."""
-        self.charge(user, partition, amounts, sign)
-        for queue in self.lineage:
-            queue.containers -= sign
-
     def user_share(self, user: str, partition: str) -> float:
         """What a user has here, dominant, of the partition."""
         used = self.users[user].used.get(partition)
         return dominant_share(used.items(), self.share(partition).total) if used else 0.0
 
     def enter(self, user: str) -> None:
-        """An application of `user` more."""
+        """Another application of `user`."""
         self.users.setdefault(user, User(user)).applications += 1
         for queue in self.lineage:
             queue.applications += 1
 
     def leave(self, user: str) -> None:
-        """An application of `user` less; its containers and asks have gone before."""
+        """One application of `user` fewer; its containers and asks have gone before."""
         entry = self.users[user]
         entry.applications -= 1
         if not entry.applications:
@@ -251,7 +240,7 @@ class LeafQueue(Queue):
             queue.applications -= 1
 
     def add_asks(self, user: str, count: int) -> bool:
-        """So many waiting asks of active applications more (or less); True: an active user less than before."""
+        """`count` more pending asks of active applications; True: one active user fewer than before."""
         entry = self.users[user]
         was_active = entry.asks > 0
         entry.asks += count
@@ -301,7 +290,7 @@ class QueueTree:
         return queue if isinstance(queue, LeafQueue) else None
 
     def grow(self, partition: str, amounts: Amounts, sign: int = 1) -> None:
-        """The partition has more, or with `sign` -1 less, than before."""
+        """Add to the size of the partition, or with `sign` -1 take from it."""
         total = self.totals.setdefault(partition, {})
         add(total, amounts, sign)
         for queue in self._by_path.values():

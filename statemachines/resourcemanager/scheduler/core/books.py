@@ -49,7 +49,7 @@ class SchedulerBooks:
         self._arrivals = itertools.count()
         self.apps: dict[str, SchedulerApplication] = {}  # that have not ended
         self.attempts: dict[str, SchedulerApplicationAttempt] = {}  # not ended, or stopped: their containers go on
-        self.containers: dict[str, RMContainer] = {}  # that have room, whatever their machines have been told
+        self.containers: dict[str, RMContainer] = {}  # that have room on a node, in whatever state their machines are
         self.pending_count = 0  # asks of all attempts
 
     # -- asks ---------------------------------------------------------------------------------------------------------
@@ -212,7 +212,8 @@ class SchedulerBooks:
         del attempt.live[container_id], self.containers[container_id]
         if attempt.new and container in attempt.new:
             attempt.new.remove(container)
-        node = self.node_of(container)
+        node = self._nodes.get(container.node)
+        assert node is not None  # a node's containers leave the books before it does
         self._nodes.note_freed(node, is_compared=self.pending_count > 0)
         node.give_back(container_id)
         self._policy.discharge(attempt, node.partition, container.request.resource)

@@ -63,7 +63,7 @@ class SchedulerNode:
         self.containers: dict[str, tuple[Resource, tuple[int, ...]]] = {}  # what each has, and of which GPUs
         self.launched: set[str] = set()  # those of them that the node is known to run
         self.reserved_container: RMContainer | None = None  # the node is kept for this one, and gets no other
-        self.is_draining = False  # gets nothing new: it is to leave
+        self.is_draining = False  # gets no new container: it is being decommissioned
 
     @property
     def has_gpus(self) -> bool:
@@ -176,7 +176,7 @@ class SchedulerNode:
     # -- capacity -----------------------------------------------------------------------------------------------------
 
     def set_capacity(self, capacity: Resource) -> None:
-        """The node has more or less than before. No container loses what it has."""
+        """The node has another capacity. No container loses what it has."""
         old, self.capacity = self.capacity, capacity
         self.free_memory_mb += capacity.memory_mb - old.memory_mb
         self.free_vcores_milli += capacity.vcores_milli - old.vcores_milli
@@ -189,7 +189,7 @@ class SchedulerNode:
             had, has = device < old.gpus, device < capacity.gpus
             free_gpus[device] += GPU_MILLI * (has - had)
         while len(free_gpus) > capacity.gpus and not free_gpus[-1]:
-            free_gpus.pop()  # it has no such device any more, and nobody has a share of it
+            free_gpus.pop()  # the device is gone, and no container has a share of it
 
     def free(self) -> Free:
         """What is free now."""

@@ -174,7 +174,7 @@ class NodeEvents:
         """A node that is being decommissioned gets no new container, until it is recommissioned."""
         is_draining = rmnode.state is RMNodeState.DECOMMISSIONING
         if is_draining and not node.is_draining:
-            self._reservations.cancel(node, f"its node {node.node_id} is being emptied")
+            self._reservations.cancel(node, f"its node {node.node_id} is being decommissioned")
             self._nodes.close(node)
             node.is_draining = True
         elif node.is_draining and not is_draining:

@@ -79,7 +79,7 @@ class ClusterNodeTracker:
     # All fields are guarded by the scheduler's lock.
     def __init__(self, is_searched: bool = True) -> None:
         self.is_searched = is_searched
-        self.freed: dict[SchedulerNode, Free | None] = {}  # got room that searches do not know of; as of `note_freed`
+        self.freed: dict[SchedulerNode, Free | None] = {}  # open, with room that searches do not know of
         self._nodes: dict[str, SchedulerNode] = {}
         self._by_host: dict[str, list[SchedulerNode]] = {}
         self._partitions: dict[str, _Partition] = {}
@@ -104,7 +104,6 @@ class ClusterNodeTracker:
 
     def remove(self, node: SchedulerNode) -> None:
         self.close(node)
-        self.freed.pop(node, None)
         del self._nodes[node.node_id]
         on_host = self._by_host[node.host]
         on_host.remove(node)
@@ -113,6 +112,7 @@ class ClusterNodeTracker:
 
     def close(self, node: SchedulerNode) -> None:
         """Do not find the node until it is opened again: it drains, or its partition or its GPUs are to change."""
+        self.freed.pop(node, None)
         if self.is_searched and not node.is_draining:
             partition = self._partitions[node.partition]
             partition.remove(node)
@@ -127,7 +127,7 @@ class ClusterNodeTracker:
 
     def note_freed(self, node: SchedulerNode, *, is_compared: bool = False) -> None:
         """The node gets more room; `is_compared`: it is about to, and what is free now will be compared with it."""
-        if self.is_searched and node not in self.freed:
+        if self.is_searched and not node.is_draining and node not in self.freed:
             self.freed[node] = node.free() if is_compared else None
 
     def settle_freed(self) -> None:
@@ -136,7 +136,7 @@ class ClusterNodeTracker:
         for node, before in freed.items():
             # A container that takes the place of one like it leaves nothing to look for.
             if before is None or node.has_more_than(before):
-                self._grown(node)
+                self._partitions[node.partition].grown(node)
 
     def find(
         self, requirements: NodeRequirements, host: str | None = None, rack: str | None = None
@@ -144,7 +144,7 @@ class ClusterNodeTracker:
         """A node that meets the requirements: on `host` if there is one, else in `rack`, else anywhere."""
         if self.freed:
             for node in self.freed:
-                self._grown(node)
+                self._partitions[node.partition].grown(node)
             self.freed.clear()
         if requirements.host is not None:
             return self._find_on_host(requirements, requirements.host)
@@ -159,10 +159,6 @@ class ClusterNodeTracker:
         if found is None or rack is None or found.rack == rack:
             return found
         return partition.find_in_rack(requirements, rack) or found
-
-    def _grown(self, node: SchedulerNode) -> None:
-        if not node.is_draining:
-            self._partitions[node.partition].grown(node)
 
     def _find_on_host(self, requirements: NodeRequirements, host: str) -> SchedulerNode | None:
         for node in self._by_host.get(host, ()):

@@ -1,4 +1,4 @@
-"""What differs from one scheduler to another: who is served next, and what limits allow.
+"""What differs from one scheduler to another: which ask is served next, and what limits allow.
 
 A policy is asked and informed by the objects above it, and calls none of them. It decides which pending ask gets a
 container on which node; they allocate it, and charge the policy with what it uses.
@@ -71,7 +71,7 @@ class SchedulingPolicy(ABC):
 
     @property
     def has_work(self) -> bool:
-        """Whether asks may be served although no node has more room."""
+        """Whether applications may be activated, or asks served, although no node has more room."""
         return False
 
     @abstractmethod

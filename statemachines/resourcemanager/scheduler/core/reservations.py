@@ -53,7 +53,7 @@ class Reservations:
         allocator = self._reserved[node]
         is_pending = allocator.attempt.pending.get((allocator.priority, allocator.requirements)) is allocator
         if not is_pending or allocator.reservations > len(allocator):
-            self.cancel(node, "who it was reserved for has got what it needs elsewhere")
+            self.cancel(node, "its ask has got a container elsewhere")
             return False
         if not allocator.requirements.fits(node):
             return False
@@ -74,7 +74,7 @@ class Reservations:
     def cancel_all(self, attempt: SchedulerApplicationAttempt) -> None:
         """The asks of the attempt are about to be withdrawn."""
         for node in [node for node, allocator in self._reserved.items() if allocator.attempt is attempt]:
-            self.cancel(node, "who it was reserved for does not wait any more")
+            self.cancel(node, "its ask is no longer pending")
 
     def _remove(self, node: SchedulerNode, container: RMContainer) -> None:
         allocator = self._reserved.pop(node)

@@ -207,7 +207,7 @@ def test_siblings_within_their_guarantee_come_first_then_the_urgent_then_those_t
     for name, memory_mb in (("over", 20), ("full", 29), ("half", 15), ("urgent", 28)):
         use(leaf(built, name), "ann", memory_mb)
 
-    order = sorted(built.root.children, key=lambda queue: queue.order_key(""))
+    order = sorted(built.root.children, key=lambda queue: queue.share("").find_order())
 
     assert [queue.name for queue in order] == ["urgent", "half", "full", "over", "nothing"]
 
