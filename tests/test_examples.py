@@ -1,4 +1,4 @@
-"""The examples, and the README's examples on Spark, run on the one Spark of the test run."""
+"""The programs in examples/ run, on the one Spark of the test run."""
 
 from __future__ import annotations
 
@@ -214,17 +214,6 @@ def test_retry_after_may_be_a_date() -> None:
     with example("http_enrichment") as http_enrichment:
         assert http_enrichment.retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
         assert http_enrichment.retry_after_s("Wed, 21 Oct 2315 07:28:00 GMT") > 0
-
-
-def test_the_readme_s_examples_on_spark_run_one_after_the_other(spark: SparkSession) -> None:
-    readme = ROOT / "README.md"
-    blocks = re.findall(r"^```python spark\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {"__name__": "readme", "spark": spark}
-
-    for block in blocks:
-        exec(compile(block, str(readme), "exec"), names)
-
-    assert len(blocks) >= 2
 
 
 def calls_in(out: str, operator: str) -> int:

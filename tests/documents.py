@@ -1,0 +1,279 @@
+"""The parts of docs/ that list what the code declares: metrics, configuration keys, commands.
+
+`python -m tests.documents` writes them anew, between their markers; test_conventions.py checks that they agree.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+ROOT = Path(__file__).parents[1]
+REGENERATE = "run `python -m tests.documents` and commit what it writes"
+_KINDS: dict[Any, str] = {
+    type(None): "null",
+    bool: "true, false",
+    int: "integer",
+    float: "number",
+    str: "text",
+    Path: "path",
+    dict: "mapping",
+    list: "list",
+    tuple: "list",
+}
+_PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!-- end -->\n)", re.DOTALL)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def metric_families() -> dict[str, list[Any]]:
+    """What each of the packages' `register_..._metrics` functions shows to a scrape, by the name of the function."""
+    from prometheus_client import CollectorRegistry
+
+    from dispatcher import AsyncDispatcher, register_metrics
+    from pipeline.lookup.metrics import LookupMetrics, register_lookup_metrics
+    from pipeline.streaming import CallMetrics, register_call_metrics
+    from statemachines import TransitionRecorder
+
+    dispatcher, calls, lookups = AsyncDispatcher(), CallMetrics(), LookupMetrics()
+    registrations: dict[str, Callable[[CollectorRegistry], None]] = {
+        "register_metrics": lambda registry: register_metrics(dispatcher, registry, [TransitionRecorder()]),
+        "register_call_metrics": lambda registry: register_call_metrics(calls, "operator", registry),
+        "register_lookup_metrics": lambda registry: register_lookup_metrics(lookups, "table", registry),
+    }
+    families = {}
+    for function, register in registrations.items():
+        registry = CollectorRegistry()
+        register(registry)
+        families[function] = list(registry.collect())
+    return families
+
+
+def metric_names() -> set[str]:
+    """The names as a scrape has them."""
+    return {_scraped_name(family) for families in metric_families().values() for family in families}
+
+
+def metric_table(function: str, prefix: str = "") -> str:
+    families = [family for family in metric_families()[function] if family.name.startswith(prefix)]
+    rows = [
+        (f"`{_scraped_name(family)}`", family.type, _code_list(_own_labels(family)), family.documentation)
+        for family in families
+    ]
+    return _table(("metric", "type", "labels", "meaning"), rows)
+
+
+def _scraped_name(family: Any) -> str:
+    return f"{family.name}_total" if family.type == "counter" else str(family.name)
+
+
+def _own_labels(family: Any) -> list[str]:
+    """Without those that all families of the same registration have."""
+    return [label for label in family._labelnames if label not in ("dispatcher", "operator", "table")]
+
+
+# -- configuration -----------------------------------------------------------------------------------------------------
+
+
+def config_fields() -> dict[str, FieldInfo]:
+    """Every key of the resource manager's configuration by its path; `[]` and `{}` stand for any member."""
+    from statemachines.resourcemanager import ResourceManagerConfig
+
+    return dict(_fields_of(ResourceManagerConfig, "", ()))
+
+
+def config_tables() -> str:
+    """A table for each section, in the order of the model."""
+    fields = config_fields()
+    sections = dict.fromkeys(path.rpartition(".")[0] for path in fields)
+    parts = []
+    for section in sections:
+        rows = [
+            (f"`{path}`", _allowed(field), _default(field), field.description or "")
+            for path, field in fields.items()
+            if path.rpartition(".")[0] == section and path not in sections
+        ]
+        if rows:
+            title = f"## `{section}`" if section else "## At the top"
+            about = fields[section].description if section in fields else None
+            table = _table(("key", "value", "default", "meaning"), rows)
+            parts.append("\n\n".join(filter(None, (title, about, table))))
+    return "\n".join(parts)
+
+
+def _fields_of(model: type[BaseModel], prefix: str, above: tuple[type[BaseModel], ...]) -> Iterator[tuple[str, Any]]:
+    for name, field in model.model_fields.items():
+        yield prefix + name, field
+        for suffix, nested in _models_of(field.annotation):
+            if nested not in (*above, model):  # a queue has queues
+                yield from _fields_of(nested, f"{prefix}{name}{suffix}.", (*above, model))
+
+
+def _models_of(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield "", annotation
+        return
+    suffix = {tuple: "[]", list: "[]", dict: "{}"}.get(get_origin(annotation), "")
+    for argument in get_args(annotation):
+        for inner, model in _models_of(argument):
+            yield suffix + inner, model
+
+
+def _allowed(field: FieldInfo) -> str:
+    annotation = field.annotation
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(annotation))
+    is_union = get_origin(annotation) not in (None, *_KINDS)
+    members = get_args(annotation) if is_union else (annotation,)
+    return ", ".join(_KINDS.get(get_origin(each) or each, "list") for each in members)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, tuple):
+        value = [each.name if hasattr(each, "name") else each for each in value]
+    return f"`{yaml.safe_dump([value], default_flow_style=True, width=1000).strip()[1:-1]}`"
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def commands() -> dict[str, Any]:
+    """Every command without subcommands, by its words: `dispatcher journal verify`."""
+    import typer
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    app = typer.Typer()
+    for name, value in sorted(declared["project"]["entry-points"]["dispatcher.commands"].items()):
+        command = EntryPoint(name, value, "dispatcher.commands").load()
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    app.callback()(lambda: None)
+    return dict(_leaves(typer.main.get_command(app), "dispatcher"))
+
+
+def command_reference() -> str:
+    return "\n".join(_described(words, command) for words, command in sorted(commands().items()))
+
+
+def _leaves(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
+        yield words, command
+        return
+    for name, subcommand in subcommands.items():
+        yield from _leaves(subcommand, f"{words} {name}")
+
+
+def _described(words: str, command: Any) -> str:
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
+    usage = " ".join([words, *(_argument(each) for each in arguments), *(["[OPTIONS]"] if options else [])])
+    rows = [(f"`{_argument(each)}`", "", _one_line(each.help)) for each in arguments]
+    rows += [
+        (_code_list([*each.opts, *each.secondary_opts]), _option_default(each), _one_line(each.help))
+        for each in options
+    ]
+    return f"## {words}\n\n`{usage}`\n\n{_one_line(command.help)}\n\n{_table(('argument', 'default', 'meaning'), rows)}"
+
+
+def _argument(parameter: Any) -> str:
+    return parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+
+
+def _option_default(option: Any) -> str:
+    value = getattr(option.default, "value", option.default)
+    return "" if value in (None, False, True) else f"`{value}`"
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+# -- the journal -------------------------------------------------------------------------------------------------------
+
+
+def column_table(name: str) -> str:
+    from dispatcher.journal import TABLES
+
+    [columns] = [table.columns for table in TABLES if table.name == name]
+    rows = [
+        (f"`{each.name}`", f"{each.type}, nullable" if each.nullable else each.type, each.meaning) for each in columns
+    ]
+    return _table(("column", "type", "meaning"), rows)
+
+
+# -- tables of the report ----------------------------------------------------------------------------------------------
+
+
+def report_tables() -> set[str]:
+    """The tables that the report's modules write: `report.write("name", ...)`, found without importing Spark."""
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "pipeline/spark/report").rglob("*.py"))
+    return set(re.findall(r'\breport\.write\(\s*"([a-z_]+)"', source)) | {"comparison"}
+
+
+# -- what documents list -----------------------------------------------------------------------------------------------
+
+
+def first_cells(text: str, heading: str) -> list[str]:
+    """The code in the first column of the table below a heading."""
+    section = re.split(r"^#+ ", text.partition(f"# {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[], str]] = {
+    "dispatcher-metrics": lambda: metric_table("register_metrics", "dispatcher_"),
+    "statemachine-metrics": lambda: metric_table("register_metrics", "statemachine_"),
+    "call-metrics": lambda: metric_table("register_call_metrics"),
+    "lookup-metrics": lambda: metric_table("register_lookup_metrics"),
+    "configuration": config_tables,
+    "commands": command_reference,
+    "events-columns": lambda: column_table("events"),
+    "transitions-columns": lambda: column_table("transitions"),
+}
+
+
+def with_parts_anew(text: str) -> str:
+    """A document with its generated parts as the code has them now."""
+
+    def anew(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{PARTS[found['name']]()}\n{found[4]}"
+
+    return _PART.sub(anew, text)
+
+
+def parts_in(text: str) -> list[str]:
+    return [found["name"] for found in _PART.finditer(text)]
+
+
+def _code_list(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    for document in sorted((ROOT / "docs").glob("*.md")):
+        before = document.read_text(encoding="utf-8")
+        after = with_parts_anew(before)
+        if after != before:
+            document.write_text(after, encoding="utf-8")
+            print(f"{document.relative_to(ROOT)}: written")
