@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import re
 import shutil
 import subprocess
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,13 +73,6 @@ def test_all_promised_names_are_there(make: Make) -> None:
     register_metrics(make(), registry)
 
     assert {family.name for family in registry.collect()} == NAMES
-
-
-def test_the_readme_tells_of_each_metric() -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"dispatcher_[a-z_]+", readme))
-
-    assert {name for name in NAMES if not {name, f"{name}_total"} & told} == set()
 
 
 def test_each_reason_of_a_discard_is_a_sample_and_they_add_up(make: Make, gate: Gate) -> None:

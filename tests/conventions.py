@@ -1,0 +1,462 @@
+"""What holds for all source files, checked on their syntax trees: imports, fields, private names, sizes, sleeps.
+
+Each check takes modules and returns what breaks it, by a key that an exception can name. Nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+MOST_MODULE_LINES = 400
+MOST_FUNCTION_LINES = 60
+MOST_MODULES_IN_FOLDER = 15
+
+Violations = dict[str, str]
+"""What is wrong and what to do about it, by the key under which exceptions list it."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file."""
+
+    name: str
+    text: str
+    is_package: bool = False
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        return list(_imports_in(self.tree.body, is_lazy=False))
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: of a module, or of some names of it."""
+
+    target: str
+    names: tuple[str, ...]
+    line: int
+    is_lazy: bool = field(compare=False)
+    """Inside a function: it happens when that is called."""
+
+
+def read_modules(root: Path, packages: Iterable[str]) -> list[Module]:
+    modules = []
+    for package in packages:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            is_package = parts[-1] == "__init__"
+            name = ".".join(parts[:-1] if is_package else parts)
+            modules.append(Module(name, path.read_text(encoding="utf-8"), is_package))
+    return modules
+
+
+# -- imports -----------------------------------------------------------------------------------------------------------
+
+
+Layers = Sequence[Mapping[str, Sequence[str]]]
+"""The bottom first: of each layer its rooms by name, and of each room the packages and modules in it. The longest name
+that fits decides. Rooms of one layer do not know each other."""
+
+
+def imports_upward(modules: Sequence[Module], layers: Layers) -> Violations:
+    """Imports of what is not in a layer below, nor in the same room."""
+    found = {}
+    room_of = {name: room for rooms in layers for room, names in rooms.items() for name in names}
+    rank = {room: number for number, rooms in enumerate(layers) for room in rooms}
+    known = {module.name for module in modules}
+    for module in modules:
+        room = _room(module.name, room_of)
+        if room is None:
+            found[module.name] = f"{module.name}: is in no room; add it to LAYERS in test_conventions.py"
+            continue
+        for target, line in _edges(module, known, lazy_too=True):
+            other = _room(target, room_of)
+            if other is not None and other != room and rank[other] >= rank[room]:
+                found[f"{module.name} -> {target}"] = (
+                    f"{module.name}:{line}: imports {target}, but {room} must not know {other}, which is not below it; "
+                    "move what both need down, or pass it in from above"
+                )
+    return found
+
+
+def import_circles(modules: Sequence[Module]) -> Violations:
+    """Modules that import each other when they are loaded, or under TYPE_CHECKING."""
+    known = {module.name for module in modules}
+    graph = {module.name: {target for target, _ in _edges(module, known, lazy_too=False)} for module in modules}
+    return {
+        " <-> ".join(circle): f"{', '.join(circle)}: import each other; move what both need to a module below them"
+        for circle in _circles(graph)
+    }
+
+
+def foreign_imports(modules: Sequence[Module], library: str, home: str) -> Violations:
+    """Imports of a library outside of the one package that may use it."""
+    return {
+        f"{module.name} -> {library}": f"{module.name}:{each.line}: only {home} imports {library}; move this code there"
+        for module in modules
+        if not _is_in(module.name, home)
+        for each in module.imports
+        if _is_in(each.target, library)
+    }
+
+
+def _imports_in(body: Iterable[ast.AST], *, is_lazy: bool) -> Iterator[Import]:
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, (), node.lineno, is_lazy) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield Import(node.module or "", tuple(alias.name for alias in node.names), node.lineno, is_lazy)
+        elif isinstance(node, ast.Call) and _name_of(node.func) == "import_module" and node.args:
+            target = node.args[0]
+            if isinstance(target, ast.Constant) and isinstance(target.value, str):
+                yield Import(target.value, (), node.lineno, is_lazy)
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from _imports_in(ast.iter_child_nodes(node), is_lazy=is_lazy or is_function)
+
+
+def _edges(module: Module, names: Container[str], *, lazy_too: bool) -> Iterator[tuple[str, int]]:
+    """The modules among `names` that a module imports. A name in them that it imports counts as that module."""
+    for each in module.imports:
+        if each.is_lazy and not lazy_too:
+            continue
+        inner = [f"{each.target}.{name}" for name in each.names]
+        targets = [name for name in inner if name in names]
+        if len(targets) < max(1, len(inner)) and each.target in names:
+            targets.append(each.target)
+        yield from ((target, each.line) for target in targets if target != module.name)
+
+
+def _room(name: str, room_of: Mapping[str, str]) -> str | None:
+    while name not in room_of:
+        name, dot, _ = name.rpartition(".")
+        if not dot:
+            return None
+    return room_of[name]
+
+
+def _is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def _circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one node, after Tarjan."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    circles = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in sorted(graph[node]):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            component = stack[at:]
+            del stack[at:]
+            if len(component) > 1:
+                circles.append(sorted(component))
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return circles
+
+
+# -- fields that threads share -----------------------------------------------------------------------------------------
+
+_PRIMITIVES = {"Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "Thread", "local"}
+_CONTAINERS = {
+    "list",
+    "dict",
+    "set",
+    "deque",
+    "defaultdict",
+    "OrderedDict",
+    "Counter",
+    "WeakValueDictionary",
+    "WeakKeyDictionary",
+    "WeakSet",
+}
+_ANY_THREAD = re.compile(r"\b(any|every|several|other|all) threads?\b", re.IGNORECASE)
+_OWNER = re.compile(
+    r"thread|guarded|under |lock|invariant|written|before|once|caller|owner|never changes", re.IGNORECASE
+)
+
+
+def unowned_fields(modules: Sequence[Module], shared: Iterable[str] = ()) -> Violations:
+    """Fields of classes for several threads whose line does not say who may touch them.
+
+    A class is for several threads if it makes a primitive of `threading`, if its docstring says so, or if it is in
+    `shared` (as `module.Class`). Such a field is one that a method rebinds, or that holds a container made here; one
+    that is set by `__init__` alone refers to the same object for ever, and what holds for that is said in its class.
+    """
+    listed, found = set(shared), {}
+    for module in modules:
+        for node in module.nodes:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            if f"{module.name}.{node.name}" not in listed and not _is_shared(node):
+                continue
+            for name, statement in _fields_to_own(node):
+                if not _OWNER.search(_comment_of(module, statement)):
+                    found[f"{module.name}.{node.name}.{name}"] = (
+                        f"{module.name}:{statement.lineno}: threads share {node.name}; say on the line of `{name}` "
+                        "which thread may touch it, or which lock guards it"
+                    )
+    return found
+
+
+def _is_shared(node: ast.ClassDef) -> bool:
+    if _ANY_THREAD.search(ast.get_docstring(node) or ""):
+        return True
+    return any(
+        isinstance(each, ast.Call) and _is_primitive(each) for method in _methods(node) for each in ast.walk(method)
+    )
+
+
+def _is_primitive(call: ast.Call) -> bool:
+    function = call.func
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr in _PRIMITIVES
+        and isinstance(function.value, ast.Name)
+        and function.value.id == "threading"
+    )
+
+
+def _fields_to_own(node: ast.ClassDef) -> Iterator[tuple[str, ast.stmt]]:
+    first: dict[str, ast.stmt] = {}
+    rebound: set[str] = set()
+    holds_container: set[str] = set()
+    for method in _methods(node):
+        is_init = method.name == "__init__"
+        for statement, name, value in _assignments(method):
+            if is_init:
+                first.setdefault(name, statement)
+                if _makes_container(value):
+                    holds_container.add(name)
+            else:
+                rebound.add(name)
+    for name, statement in first.items():
+        if name in rebound or name in holds_container:
+            yield name, statement
+
+
+def _assignments(method: ast.AST) -> Iterator[tuple[ast.stmt, str, ast.expr | None]]:
+    """Each statement in a method that binds an attribute of `self`."""
+    for node in ast.walk(method):
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            targets, value = [node.target], node.value
+        else:
+            continue
+        for target in targets:
+            for each in ast.walk(target):
+                if (
+                    isinstance(each, ast.Attribute)
+                    and _name_of(each.value) == "self"
+                    and isinstance(each.ctx, ast.Store)
+                ):
+                    yield node, each.attr, value
+
+
+def _makes_container(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp):
+        return True
+    return isinstance(value, ast.Call) and _last_name(value.func) in _CONTAINERS
+
+
+def _comment_of(module: Module, statement: ast.stmt) -> str:
+    """The comments on a statement's lines and right above it, and the docstring right below."""
+    end = statement.end_lineno or statement.lineno
+    of_lines = [_trailing_comment(line) for line in module.lines[statement.lineno - 1 : end]]
+    above = statement.lineno - 2
+    while above >= 0 and module.lines[above].strip().startswith("#"):
+        of_lines.append(module.lines[above])
+        above -= 1
+    below = module.lines[end].strip() if end < len(module.lines) else ""
+    if below.startswith('"""'):
+        for line in module.lines[end:]:
+            of_lines.append(line)
+            if line.strip() != '"""' and line.rstrip().endswith('"""'):
+                break
+    return "\n".join(of_lines)
+
+
+def _trailing_comment(line: str) -> str:
+    found = re.search(r"#\s.*$", line)
+    return found[0] if found else ""
+
+
+def _methods(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+# -- private names -----------------------------------------------------------------------------------------------------
+
+
+_PUBLIC_IN_PYTHON = {"os._exit", "sys._current_frames", "sys._getframe"}
+
+
+def private_reaches(modules: Sequence[Module]) -> Violations:
+    """Private attributes (`_x`) of objects that another module defines."""
+    found = {}
+    for module in modules:
+        own = _private_names(module)
+        for node in module.nodes:
+            if not isinstance(node, ast.Attribute) or not _is_private(node.attr) or node.attr in own:
+                continue
+            if _name_of(node.value) in ("self", "cls") or _is_super(node.value):
+                continue
+            if ast.unparse(node) in _PUBLIC_IN_PYTHON:
+                continue
+            found[f"{module.name}: {ast.unparse(node)}"] = (
+                f"{module.name}:{node.lineno}: {ast.unparse(node)} is private to another module; give its class a "
+                "method for this"
+            )
+    return found
+
+
+def _private_names(module: Module) -> set[str]:
+    """Those that the module itself defines: its functions and classes, and the attributes of these."""
+    names = set()
+    for node in module.nodes:
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.ctx, ast.Store) and _name_of(node.value) in ("self", "cls"):
+                names.add(node.attr)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            names.add(node.name)
+            names.update(_names_in_body(node))
+    return names
+
+
+def _names_in_body(node: ast.ClassDef) -> Iterator[str]:
+    """Of a class: what its body assigns, and its slots."""
+    for statement in node.body:
+        if not isinstance(statement, ast.AnnAssign | ast.Assign):
+            continue
+        targets = [statement.target] if isinstance(statement, ast.AnnAssign) else statement.targets
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+        if any(_name_of(target) == "__slots__" for target in targets):
+            yield from (each.value for each in ast.walk(statement) if isinstance(each, ast.Constant))
+
+
+def _is_private(name: str) -> bool:
+    """`_x`; not `__x__`, nor what namedtuples and Enums call so because it is public: `_replace`, `_name_`."""
+    public = ("_replace", "_asdict", "_make", "_fields")
+    return name.startswith("_") and not name.endswith("_") and name not in public
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and _name_of(node.func) == "super"
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def too_big(modules: Sequence[Module]) -> Violations:
+    """Modules, functions and folders beyond their bounds."""
+    found = {}
+    folders: defaultdict[str, list[str]] = defaultdict(list)
+    for module in modules:
+        if not module.is_package:
+            folders[module.name.rpartition(".")[0]].append(module.name)
+        if len(module.lines) > MOST_MODULE_LINES:
+            found[module.name] = (
+                f"{module.name}: {len(module.lines)} lines, {MOST_MODULE_LINES} at most; it has two subjects, so make "
+                "two modules of it"
+            )
+        for name, function in _functions(module.tree):
+            length = (function.end_lineno or function.lineno) - function.lineno + 1
+            if length > MOST_FUNCTION_LINES:
+                found[f"{module.name}:{name}"] = (
+                    f"{module.name}:{function.lineno}: {name} has {length} lines, {MOST_FUNCTION_LINES} at most; "
+                    "give its parts names"
+                )
+    for folder, names in folders.items():
+        if len(names) > MOST_MODULES_IN_FOLDER:
+            found[f"{folder}/"] = (
+                f"{folder}: {len(names)} modules, {MOST_MODULES_IN_FOLDER} at most; group them by subject"
+            )
+    return found
+
+
+def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{prefix}{node.name}", node
+        name = (
+            f"{prefix}{node.name}."
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            else prefix
+        )
+        yield from _functions(node, name)
+
+
+# -- sleeps ------------------------------------------------------------------------------------------------------------
+
+
+def sleeps(modules: Sequence[Module]) -> Violations:
+    """Calls of `sleep` for more than 0 seconds."""
+    found = {}
+    for module in modules:
+        if "sleep" not in module.text:
+            continue
+        for name, function in _outer_functions(module.tree):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Call) and _last_name(node.func) == "sleep" and not _is_zero(node.args):
+                    found[f"{module.name}:{name}"] = (
+                        f"{module.name}:{node.lineno}: {name} sleeps; wait for an event with a timeout, or advance a "
+                        "ManualClock"
+                    )
+    return found
+
+
+def _outer_functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Functions and methods, but none in another function."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}.{method.name}", method) for method in _methods(node))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node
+
+
+def _is_zero(arguments: Sequence[ast.expr]) -> bool:
+    return bool(arguments) and isinstance(arguments[0], ast.Constant) and arguments[0].value == 0
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def _name_of(node: ast.AST) -> str | None:
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _last_name(node: ast.AST) -> str | None:
+    return node.attr if isinstance(node, ast.Attribute) else _name_of(node)

@@ -1,0 +1,345 @@
+"""The conventions of the source, and of the documents that list what the code declares.
+
+An exception needs a reason, and goes when it is no longer needed: a check that finds nothing there fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from . import conventions, documents
+from .conventions import Layers, Module, Violations
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("dispatcher", "statemachines", "pipeline")
+
+LAYERS: Layers = (
+    {
+        "the core's foundations": (
+            "dispatcher.config",
+            "dispatcher.errors",
+            "dispatcher.event",
+            "dispatcher.multi_listener",
+            "dispatcher.service",
+            "dispatcher.signals",
+            "dispatcher.stats",
+            "dispatcher.util",
+        )
+    },
+    {"the mailbox": ("dispatcher.mailbox",), "the event journal": ("dispatcher.journal",)},
+    {"the event queue": ("dispatcher.queue", "dispatcher.monitor")},
+    {"the dispatcher": ("dispatcher",)},
+    {
+        "the core's commands": ("dispatcher.cli", "dispatcher.journal.cli", "dispatcher.journal.redelivery"),
+        "helpers for tests": ("dispatcher.testing",),
+    },
+    {"state machines": ("statemachines",)},
+    {
+        "records of the resource manager": (
+            "statemachines.resourcemanager.config",
+            "statemachines.resourcemanager.errors",
+            "statemachines.resourcemanager.ids",
+            "statemachines.resourcemanager.node_spec",
+            "statemachines.resourcemanager.reports",
+            "statemachines.resourcemanager.resource",
+            "statemachines.resourcemanager.submission",
+            "statemachines.resourcemanager.workload_defaults",
+        )
+    },
+    {"the resource manager": ("statemachines.resourcemanager",), "MapReduce": ("statemachines.mapreduce",)},
+    {
+        "the simulation": ("statemachines.simulation",),
+        "all machines by name": ("statemachines.registry", "statemachines.conformance", "statemachines.time_travel"),
+    },
+    {"the commands of the state machines": ("statemachines.cli", "statemachines.journal_cli")},
+    {"elements of streams": ("pipeline.streaming.elements", "pipeline.streaming.errors", "pipeline.streaming.options")},
+    {"calls": ("pipeline.streaming.calls",)},
+    {"stream tasks": ("pipeline.streaming.task",)},
+    {"streaming": ("pipeline.streaming",)},
+    {
+        "lookups": ("pipeline.lookup",),
+        "the journal as Arrow": ("pipeline.journal",),
+        "logs of YARN": ("pipeline.yarnlog",),
+        "sweeps": ("pipeline.sweep",),
+    },
+    {
+        "Spark's sessions and metrics": tuple(
+            f"pipeline.spark.{name}" for name in ("session", "failures", "call_metrics")
+        )
+    },
+    {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},
+    {"the report": ("pipeline.spark.report",), "sweeps on Spark": ("pipeline.spark.sweep",)},
+    {"Spark": ("pipeline.spark",)},
+    {"the commands of the pipeline": ("pipeline.cli", "pipeline")},
+)
+
+SHARED_CLASSES: Sequence[str] = ()
+"""Classes for several threads that neither make a primitive of `threading` nor say so in their docstring."""
+
+EXCEPTIONS: Mapping[str, Mapping[str, str]] = tomllib.loads((ROOT / "tests/conventions.toml").read_text("utf-8"))
+"""By check: the key of each violation that stays, and why."""
+
+
+def source() -> list[Module]:
+    return conventions.read_modules(ROOT, PACKAGES)
+
+
+def suite() -> list[Module]:
+    return conventions.read_modules(ROOT, ["tests"])
+
+
+CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], Violations]]] = {
+    "imports run downward": (source, partial(conventions.imports_upward, layers=LAYERS)),
+    "no imports in a circle": (source, conventions.import_circles),
+    "only pipeline.spark imports pyspark": (
+        source,
+        partial(conventions.foreign_imports, library="pyspark", home="pipeline.spark"),
+    ),
+    "shared fields have owners": (source, partial(conventions.unowned_fields, shared=SHARED_CLASSES)),
+    "private stays private": (source, conventions.private_reaches),
+    "modules, functions and folders are small": (source, conventions.too_big),
+    "tests do not sleep": (suite, conventions.sleeps),
+}
+
+_read: dict[Callable[[], list[Module]], list[Module]] = {}
+
+
+def modules(read: Callable[[], list[Module]]) -> list[Module]:
+    """Read once for all checks: parsing takes longer than checking."""
+    if read not in _read:
+        _read[read] = read()
+    return _read[read]
+
+
+def complaints(violations: Violations, exceptions: Mapping[str, str]) -> list[str]:
+    """What a check has to say once its exceptions are taken into account."""
+    unneeded = [
+        f"{key}: this exception is no longer needed; remove it" for key in exceptions.keys() - violations.keys()
+    ]
+    return sorted([text for key, text in violations.items() if key not in exceptions] + unneeded)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_source_keeps_the_conventions(check: str) -> None:
+    read, find = CHECKS[check]
+
+    found = complaints(find(modules(read)), EXCEPTIONS.get(check, {}))
+
+    assert not found, "\n".join(["", *found])
+
+
+def test_every_exception_is_of_a_check_and_has_a_reason() -> None:
+    assert EXCEPTIONS.keys() <= CHECKS.keys()
+    assert all(reason for exceptions in EXCEPTIONS.values() for reason in exceptions.values())
+
+
+# -- the checks find what they are for ---------------------------------------------------------------------------------
+
+
+def sample(**texts: str) -> list[Module]:
+    """Modules by name, with dots written as two underscores."""
+    return [Module(name.replace("__", "."), text) for name, text in texts.items()]
+
+
+def test_an_import_upward_is_found_wherever_it_stands() -> None:
+    layers: Layers = ({"low": ("low",)}, {"high": ("high",), "beside": ("beside",)})
+    found = conventions.imports_upward(
+        sample(
+            low__plain="import high",
+            low__name="from high import name",
+            low__type="if TYPE_CHECKING:\n    from high import name",
+            low__lazy="def f():\n    from high import name",
+            low__by_name="def f():\n    import_module('high')",
+            low__inside="import low.plain",
+            high="import low.plain\nimport beside",
+            beside="",
+        ),
+        layers,
+    )
+
+    assert set(found) == {
+        "low.plain -> high",
+        "low.name -> high",
+        "low.type -> high",
+        "low.lazy -> high",
+        "low.by_name -> high",
+        "high -> beside",
+    }
+
+
+def test_a_module_in_no_room_is_found() -> None:
+    assert set(conventions.imports_upward(sample(nowhere=""), ())) == {"nowhere"}
+
+
+def test_a_circle_is_found_also_if_one_import_is_for_types_only_and_not_if_one_is_lazy() -> None:
+    found = conventions.import_circles(
+        sample(
+            p__a="from p import b",
+            p__b="if TYPE_CHECKING:\n    from p.c import name",
+            p__c="import p.a",
+            q__a="import q.b",
+            q__b="def f():\n    import q.a",
+        )
+    )
+
+    assert set(found) == {"p.a <-> p.b <-> p.c"}
+
+
+def test_a_foreign_import_is_found() -> None:
+    texts = sample(
+        home__a="import spark.sql", other="if TYPE_CHECKING:\n    from spark.sql import Row", third="import sparkle"
+    )
+
+    assert set(conventions.foreign_imports(texts, "spark", "home")) == {"other -> spark"}
+
+
+SHARED = '''
+class Box:
+    def __init__(self, name):
+        self._lock = threading.Lock()
+        self.name = name
+        self._plain = 0
+        self._items = []
+        self._marked = 0  # guarded by _lock
+        # handler thread only
+        self._marked_above = 0
+        self._marked_below = 0
+        """Written by the handler thread."""
+
+    def put(self, item):
+        self._plain += 1
+        self._marked += 1
+        self._marked_above += 1
+        self._marked_below += 1
+'''
+
+
+def test_a_shared_field_without_an_owner_is_found() -> None:
+    found = conventions.unowned_fields(sample(m=SHARED))
+
+    assert set(found) == {"m.Box._plain", "m.Box._items"}
+
+
+@pytest.mark.parametrize("shared", [(), ("m.Box",)])
+def test_a_class_is_shared_by_its_docstring_or_by_the_list(shared: Sequence[str]) -> None:
+    docstring = "" if shared else '"""A box. Any thread may put."""'
+    text = f"class Box:\n    {docstring}\n    def __init__(self):\n        self._items = []\n"
+
+    assert set(conventions.unowned_fields(sample(m=text), shared)) == {"m.Box._items"}
+    assert conventions.unowned_fields(sample(m="class Box:\n    def __init__(self):\n        self.items = []")) == {}
+
+
+def test_a_reach_for_a_private_name_is_found() -> None:
+    found = conventions.private_reaches(
+        sample(
+            m="class Own:\n    def __init__(self, other):\n        self._mine = other._theirs\n"
+            "        other._mine, other._replace, other._name_, os._exit, super()._base"
+        )
+    )
+
+    assert set(found) == {"m: other._theirs"}
+
+
+def test_what_is_too_big_is_found() -> None:
+    long_function = "def f():\n" + "    pass\n" * conventions.MOST_FUNCTION_LINES
+    long_module = "x = 1\n" * (conventions.MOST_MODULE_LINES + 1)
+    full_folder = {f"full__m{number}": "" for number in range(conventions.MOST_MODULES_IN_FOLDER + 1)}
+
+    found = conventions.too_big(sample(a=long_function, b=long_module, **full_folder))
+
+    assert set(found) == {"a:f", "b", "full/"}
+
+
+def test_a_sleep_is_found_and_a_yield_to_other_threads_is_not() -> None:
+    found = conventions.sleeps(
+        sample(
+            m="def naps():\n    time.sleep(0.1)\n"
+            "def naps_inside():\n    async def f():\n        await asyncio.sleep(delay)\n"
+            "def yields():\n    time.sleep(0)\n    await asyncio.sleep(0)\n"
+        )
+    )
+
+    assert set(found) == {"m:naps", "m:naps_inside"}
+
+
+def test_an_exception_that_is_no_longer_needed_is_a_complaint() -> None:
+    assert complaints({"a": "a is wrong", "b": "b is wrong"}, {"a": "reason", "c": "reason"}) == [
+        "b is wrong",
+        "c: this exception is no longer needed; remove it",
+    ]
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+def document(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["metrics.md", "configuration.md", "commands.md", "journal.md"])
+def test_a_document_lists_what_the_code_declares(name: str) -> None:
+    if name == "commands.md":
+        pytest.importorskip("typer", reason="typer is not installed: pip install 'central-dispatcher[cli]'")
+    text = document(name)
+
+    assert documents.with_parts_anew(text) == text, f"docs/{name} is not up to date: {documents.REGENERATE}"
+
+
+def test_every_generated_part_is_in_a_document() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+
+    assert sorted(documents.parts_in(pages)) == sorted(documents.PARTS)
+
+
+def test_every_function_that_registers_metrics_is_among_those_that_are_documented() -> None:
+    functions = {
+        node.name
+        for module in modules(source)
+        for node in module.tree.body
+        if isinstance(node, ast.FunctionDef) and re.fullmatch(r"register_\w*metrics", node.name)
+    }
+
+    assert functions == documents.metric_families().keys(), "add it to metric_families in tests/documents.py"
+
+
+def test_documents_name_no_metric_that_does_not_exist() -> None:
+    known = documents.metric_names()
+    pages = {
+        page.name: page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    }
+
+    unknown = {
+        f"{name}: {metric}"
+        for name, text in pages.items()
+        for metric in re.findall(
+            r"`((?:dispatcher|statemachine|async|lookup)_[a-z_]+_(?:total|seconds|size|failed))`", text
+        )
+        if metric not in known
+    }
+    assert unknown == set(), f"these metrics do not exist: {sorted(unknown)}"
+
+
+def test_the_report_s_page_lists_the_tables_that_the_report_writes() -> None:
+    listed = documents.first_cells(document("report.md"), "Tables")
+
+    assert sorted(listed) == sorted(documents.report_tables()), "each table of the report has a row in docs/report.md"
+
+
+def test_a_table_s_first_cells_are_read_below_its_heading() -> None:
+    text = "## A\n\n| `no` | |\n\n## B\n\n| x | |\n| --- | --- |\n| `yes` | `other` |\n\n### C\n\n| `no` | |\n"
+
+    assert documents.first_cells(text, "B") == ["yes"]
+
+
+def test_a_generated_part_that_was_changed_by_hand_is_seen() -> None:
+    text = document("metrics.md")
+    changed = text.replace("dispatcher_failed", "dispatcher_fails", 1)
+
+    assert documents.with_parts_anew(changed) == text
