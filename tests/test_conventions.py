@@ -59,8 +59,8 @@ LAYERS: Layers = (
         "all machines by name": ("statemachines.registry", "statemachines.conformance", "statemachines.time_travel"),
     },
     {"the commands of the state machines": ("statemachines.cli", "statemachines.journal_cli")},
-    {"elements of streams": ("pipeline.streaming.elements", "pipeline.streaming.errors", "pipeline.streaming.options")},
-    {"calls": ("pipeline.streaming.calls",)},
+    {"elements of streams": ("pipeline.streaming.elements", "pipeline.streaming.errors")},
+    {"calls": ("pipeline.streaming.calls", "pipeline.streaming.options")},
     {"stream tasks": ("pipeline.streaming.task",)},
     {"streaming": ("pipeline.streaming",)},
     {
