@@ -77,7 +77,7 @@ that fits decides. Rooms of one layer do not know each other."""
 
 
 def imports_upward(modules: Sequence[Module], layers: Layers) -> Violations:
-    """Imports of what is not in a layer below, nor in the same room."""
+    """Imports that lead neither into a layer below nor into the same room."""
     found = {}
     room_of = {name: room for rooms in layers for room, names in rooms.items() for name in names}
     rank = {room: number for number, rooms in enumerate(layers) for room in rooms}
@@ -211,7 +211,7 @@ def unowned_fields(modules: Sequence[Module], shared: Iterable[str] = ()) -> Vio
 
     A class is for several threads if it makes a primitive of `threading`, if its docstring says so, or if it is in
     `shared` (as `module.Class`). Such a field is one that a method rebinds, or that holds a container made here; one
-    that is set by `__init__` alone refers to the same object for ever, and what holds for that is said in its class.
+    that only `__init__` sets refers to the same object forever, whose own class says what holds for it.
     """
     listed, found = set(shared), {}
     for module in modules:
