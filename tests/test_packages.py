@@ -59,7 +59,6 @@ def test_all_names_what_a_package_re_exports(name: str) -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in TOP_PACKAGES
         for alias in node.names
     }
-    used_here = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     promised = set(getattr(module, "__all__", []))
 
     assert promised >= {public for public in imported if not public.islower()}
