@@ -200,7 +200,7 @@ _CONTAINERS = {
     "WeakKeyDictionary",
     "WeakSet",
 }
-_ANY_THREAD = re.compile(r"\b(any|every|several|other|all) threads?\b", re.IGNORECASE)
+_ANY_THREAD = re.compile(r"\b(any|every) thread\b", re.IGNORECASE)
 _OWNER = re.compile(
     r"thread|guarded|under |lock|invariant|written|before|once|caller|owner|never changes", re.IGNORECASE
 )

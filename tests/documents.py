@@ -187,7 +187,8 @@ def _described(words: str, command: Any) -> str:
         (_code_list([*each.opts, *each.secondary_opts]), _option_default(each), _one_line(each.help))
         for each in options
     ]
-    return f"## {words}\n\n`{usage}`\n\n{_one_line(command.help)}\n\n{_table(('argument', 'default', 'meaning'), rows)}"
+    table = _table(("argument", "default", "meaning"), rows) if rows else ""
+    return f"## {words}\n\n`{usage}`\n\n{_one_line(command.help)}\n" + (f"\n{table}" if table else "")
 
 
 def _argument(parameter: Any) -> str:

@@ -37,7 +37,12 @@ LAYERS: Layers = (
     {"the event queue": ("dispatcher.queue", "dispatcher.monitor")},
     {"the dispatcher": ("dispatcher",)},
     {
-        "the core's commands": ("dispatcher.cli", "dispatcher.journal.cli", "dispatcher.journal.redelivery"),
+        "the core's commands": (
+            "dispatcher.cli",
+            "dispatcher.journal.cli",
+            "dispatcher.journal.redelivery",
+            "dispatcher.redelivery",
+        ),
         "helpers for tests": ("dispatcher.testing",),
     },
     {"state machines": ("statemachines",)},
@@ -70,8 +75,8 @@ LAYERS: Layers = (
         "sweeps": ("pipeline.sweep",),
     },
     {
-        "Spark's sessions and metrics": tuple(
-            f"pipeline.spark.{name}" for name in ("session", "failures", "call_metrics")
+        "Spark's sessions, errors and metrics": tuple(
+            f"pipeline.spark.{name}" for name in ("session", "errors", "failures", "call_metrics")
         )
     },
     {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},
