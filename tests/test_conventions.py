@@ -337,6 +337,14 @@ def test_the_report_s_page_lists_the_tables_that_the_report_writes() -> None:
     assert sorted(listed) == sorted(documents.report_tables()), "each table of the report has a row in docs/report.md"
 
 
+def test_the_map_of_the_rooms_has_every_folder() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    on_map = set(re.findall(r"([a-z_.]+)/", text.partition("## The rooms")[2].partition("###")[0]))
+    folders = {module.name.rpartition(".")[2] for module in modules(source) if module.is_package}
+
+    assert folders <= on_map, f"CONTRIBUTING.md: add these folders to the map of the rooms: {sorted(folders - on_map)}"
+
+
 def test_a_table_s_first_cells_are_read_below_its_heading() -> None:
     text = "## A\n\n| `no` | |\n\n## B\n\n| x | |\n| --- | --- |\n| `yes` | `other` |\n\n### C\n\n| `no` | |\n"
 
