@@ -40,8 +40,7 @@ LAYERS: Layers = (
         "the core's commands": (
             "dispatcher.cli",
             "dispatcher.journal.cli",
-            "dispatcher.journal.redelivery",
-            "dispatcher.redelivery",
+            "dispatcher.queue.redelivery",
         ),
         "helpers for tests": ("dispatcher.testing",),
     },

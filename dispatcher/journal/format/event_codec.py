@@ -28,10 +28,10 @@ class EventCodec:
     def __init__(self, dispatcher: str) -> None:
         self._dispatcher = dispatcher
         self._lock = threading.Lock()  # leaf lock
-        # Replaced under _lock, never changed.
-        self._types: dict[str, type[Enum]] = {}
-        self._models: dict[tuple[str, str], TypeAdapter[Any]] = {}  # by the names of Enum class and event class
-        self._names: dict[type, str] = {}  # as JSON, by the event's class
+        # Each is replaced under _lock, never changed in place, and read without it.
+        self._types: dict[str, type[Enum]] = {}  # replaced under _lock
+        self._models: dict[tuple[str, str], TypeAdapter[Any]] = {}  # by Enum class and event class; under _lock
+        self._names: dict[type, str] = {}  # as JSON, by the event's class; replaced under _lock
 
     def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
         """Events whose type is a member of `event_type` are instances of `classes`.
