@@ -43,7 +43,7 @@ class Module:
 
     @cached_property
     def imports(self) -> list[Import]:
-        return list(_imports_in(self.tree.body, is_lazy=False))
+        return list(_imports_of(self))
 
 
 @dataclass(frozen=True)
@@ -118,18 +118,23 @@ def foreign_imports(modules: Sequence[Module], library: str, home: str) -> Viola
     }
 
 
-def _imports_in(body: Iterable[ast.AST], *, is_lazy: bool) -> Iterator[Import]:
-    for node in body:
+def _imports_of(module: Module) -> Iterator[Import]:
+    functions = [
+        range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        for node in module.nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    for node in module.nodes:
         if isinstance(node, ast.Import):
-            yield from (Import(alias.name, (), node.lineno, is_lazy) for alias in node.names)
+            targets: list[tuple[str, tuple[str, ...]]] = [(alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield Import(node.module or "", tuple(alias.name for alias in node.names), node.lineno, is_lazy)
-        elif isinstance(node, ast.Call) and _name_of(node.func) == "import_module" and node.args:
-            target = node.args[0]
-            if isinstance(target, ast.Constant) and isinstance(target.value, str):
-                yield Import(target.value, (), node.lineno, is_lazy)
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        yield from _imports_in(ast.iter_child_nodes(node), is_lazy=is_lazy or is_function)
+            targets = [(node.module or "", tuple(alias.name for alias in node.names))]
+        elif isinstance(node, ast.Call) and _last_name(node.func) == "import_module":
+            targets = [(each.value, ()) for each in node.args[:1] if isinstance(each, ast.Constant)]
+        else:
+            continue
+        is_lazy = any(node.lineno in lines for lines in functions)
+        yield from (Import(target, names, node.lineno, is_lazy) for target, names in targets)
 
 
 def _edges(module: Module, names: Container[str], *, lazy_too: bool) -> Iterator[tuple[str, int]]:
@@ -409,6 +414,8 @@ def too_big(modules: Sequence[Module]) -> Violations:
 
 def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):
+            continue
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{prefix}{node.name}", node
         name = (
@@ -449,6 +456,20 @@ def _outer_functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | 
 
 def _is_zero(arguments: Sequence[ast.expr]) -> bool:
     return bool(arguments) and isinstance(arguments[0], ast.Constant) and arguments[0].value == 0
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+def missing_files(documents: Mapping[str, str], root: Path, folders: Iterable[str]) -> Violations:
+    """Paths in the text of documents, by name, that lead from `root` into one of `folders`, and to nothing."""
+    path = re.compile(rf"`((?:{'|'.join(map(re.escape, folders))})/[\w./-]*)")
+    return {
+        f"{name}: {target}": f"{name}: there is no {target}; name what took its place"
+        for name, text in documents.items()
+        for target in path.findall(text)
+        if not (root / target).exists()
+    }
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

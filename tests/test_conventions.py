@@ -91,6 +91,15 @@ EXCEPTIONS: Mapping[str, Mapping[str, str]] = tomllib.loads((ROOT / "tests/conve
 """By check: the key of each violation that stays, and why."""
 
 
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *sorted(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
+)
+FOLDERS = (*PACKAGES, "config", "docs", "examples", "scripts", "tests", ".ci")
+
+
 def source() -> list[Module]:
     return conventions.read_modules(ROOT, PACKAGES)
 
@@ -111,6 +120,8 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
     "modules, functions and folders are small": (source, conventions.too_big),
     "tests do not sleep": (suite, conventions.sleeps),
 }
+
+NAMED_FILES = "documents name files that exist"
 
 _read: dict[Callable[[], list[Module]], list[Module]] = {}
 
@@ -139,8 +150,16 @@ def test_the_source_keeps_the_conventions(check: str) -> None:
     assert not found, "\n".join(["", *found])
 
 
+def test_documents_name_files_that_exist() -> None:
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
+
+    found = complaints(conventions.missing_files(texts, ROOT, FOLDERS), EXCEPTIONS.get(NAMED_FILES, {}))
+
+    assert not found, "\n".join(["", *found])
+
+
 def test_every_exception_is_of_a_check_and_has_a_reason() -> None:
-    assert EXCEPTIONS.keys() <= CHECKS.keys()
+    assert EXCEPTIONS.keys() <= {*CHECKS, NAMED_FILES}
     assert all(reason for exceptions in EXCEPTIONS.values() for reason in exceptions.values())
 
 
@@ -271,6 +290,14 @@ def test_a_sleep_is_found_and_a_yield_to_other_threads_is_not() -> None:
     )
 
     assert set(found) == {"m:naps", "m:naps_inside"}
+
+
+def test_a_path_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/here.py").touch()
+    text = "`src/here.py`, `src/gone.py`, `src/`, `other/gone.py`, `src/here.py --flag`"
+
+    assert set(conventions.missing_files({"page": text}, tmp_path, ["src"])) == {"page: src/gone.py"}
 
 
 def test_an_exception_that_is_no_longer_needed_is_a_complaint() -> None:
