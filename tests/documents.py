@@ -1,5 +1,6 @@
-"""The parts of docs/ that list what the code declares: metrics, configuration keys, commands.
+"""The documents as the tests see them: their examples, and the parts that list what the code declares.
 
+These are metrics, configuration keys, columns of the journal and commands.
 `python -m tests.documents` writes them anew, between their markers; test_conventions.py checks that they agree.
 """
 
@@ -10,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -30,6 +32,31 @@ _KINDS: dict[Any, str] = {
     tuple: "list",
 }
 _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!-- end -->\n)", re.DOTALL)
+
+
+# -- examples ----------------------------------------------------------------------------------------------------------
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def pages_with(language: str) -> list[Path]:
+    """The pages with fenced blocks that are marked with exactly this: `python`, `python spark`."""
+    return [page for page in PAGES if _examples(page, language)]
+
+
+def module_for(page: Path) -> ModuleType:
+    """A module for a page's examples. Its name is none that they import."""
+    return ModuleType(f"page_{page.stem.replace('-', '_')}")
+
+
+def run_examples(page: Path, language: str, module: ModuleType) -> None:
+    """Run a page's blocks of a language, one after the other, with the names of `module`."""
+    for example in _examples(page, language):
+        exec(compile(example, str(page), "exec"), module.__dict__)
+
+
+def _examples(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------

@@ -1,56 +1,25 @@
-"""The documents: the examples on each page run, and its links lead somewhere."""
+"""The documents: the examples on each page run, and its links lead somewhere. Those on Spark: see test_examples.py."""
 
 from __future__ import annotations
 
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from .documents import PAGES, ROOT, module_for, pages_with, run_examples
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 MOST_README_LINES = 300
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks whose first line is ``` and this language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
-def run_in_order(page: Path, language: str, module: ModuleType) -> None:
-    for block in blocks(page, language):
-        exec(compile(block, str(page), "exec"), module.__dict__)
-
-
-def module_name(page: Path) -> str:
-    return f"page_{page.stem.replace('-', '_')}"
-
-
-def pages_with(language: str) -> list[Path]:
-    return [page for page in PAGES if blocks(page, language)]
-
-
 @pytest.mark.parametrize("page", pages_with("python"), ids=lambda page: page.stem)
 def test_the_examples_of_a_page_run_one_after_the_other(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType(module_name(page))
+    module = module_for(page)
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where dataclasses look for the module of a class
 
-    run_in_order(page, "python", module)
-
-
-@pytest.mark.parametrize("page", pages_with("python spark"), ids=lambda page: page.stem)
-def test_the_examples_of_a_page_run_on_spark(page: Path, spark: SparkSession) -> None:
-    module = ModuleType(module_name(page))  # not in sys.modules, so that its functions go to the workers by value
-    module.__dict__["spark"] = spark
-
-    run_in_order(page, "python spark", module)
+    run_examples(page, "python", module)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.stem)

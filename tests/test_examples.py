@@ -1,4 +1,4 @@
-"""The programs in examples/ run, on the one Spark of the test run."""
+"""The programs in examples/ run, and the documents' examples for Spark, on the one Spark of the test run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from dispatcher.journal.format.schema import EventRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, read_summary, segments
 from statemachines.resourcemanager import Replay
 from statemachines.simulation.workload import read_workload
+
+from .documents import module_for, pages_with, run_examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -214,6 +216,14 @@ def test_retry_after_may_be_a_date() -> None:
     with example("http_enrichment") as http_enrichment:
         assert http_enrichment.retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0
         assert http_enrichment.retry_after_s("Wed, 21 Oct 2315 07:28:00 GMT") > 0
+
+
+@pytest.mark.parametrize("page", pages_with("python spark"), ids=lambda page: page.stem)
+def test_the_examples_of_a_page_run_on_spark(page: Path, spark: SparkSession) -> None:
+    module = module_for(page)  # not in sys.modules: its functions go to the workers by value
+    module.__dict__["spark"] = spark
+
+    run_examples(page, "python spark", module)
 
 
 def calls_in(out: str, operator: str) -> int:
