@@ -80,6 +80,7 @@ LAYERS: Layers = (
     },
     {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},
     {"the report": ("pipeline.spark.report",), "sweeps on Spark": ("pipeline.spark.sweep",)},
+    {"a sweep's page, made of the parts of the report's": ("pipeline.sweep.page",)},
     {"Spark": ("pipeline.spark",)},
     {"the commands of the pipeline": ("pipeline.cli", "pipeline")},
 )
