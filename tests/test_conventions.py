@@ -29,7 +29,6 @@ LAYERS: Layers = (
             "dispatcher.multi_listener",
             "dispatcher.service",
             "dispatcher.signals",
-            "dispatcher.stats",
             "dispatcher.util",
         )
     },
