@@ -2,23 +2,43 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/.venv"
+TEST_EXTRAS=cli,spark,connect,postgres,examples,dev
+QUICK_TESTS="not slow and not spark"
+PYTEST_WORKERS=(--numprocesses auto --maxprocesses 8)
 
 die() {
   printf '%s: %s\n' "$(basename "$0")" "$1" >&2
   exit 1
 }
 
+# is_python COMMAND: runs, is 3.11 or newer, and can make a virtual environment.
+is_python() {
+  command -v "$1" >/dev/null 2>&1 &&
+    "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
 # Prints the first Python of 3.11 or newer.
 find_python() {
   local python
   for python in "${PYTHON:-python3}" python3.13 python3.12 python3.11 python3; do
-    if command -v "$python" >/dev/null 2>&1 &&
-      "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+    if is_python "$python"; then
       printf '%s\n' "$python"
       return
     fi
   done
   die "Python 3.11 or newer with venv is needed and none was found; install it (Debian: apt-get install python3 python3-venv), or set PYTHON"
+}
+
+# find_release 3.12: prints the Python of this release, from the PATH or of pyenv; fails if there is none.
+find_release() {
+  local python
+  for python in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
+    if is_python "$python"; then
+      printf '%s\n' "$python"
+      return
+    fi
+  done
+  return 1
 }
 
 require_java() {
@@ -30,18 +50,19 @@ require_java() {
     die "Java 17 or newer is needed for Spark, and $java is Java $version; install a newer one (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 }
 
-# set_up EXTRAS: a virtual environment in .venv with the project (editable) and its extras, e.g. "cli,spark".
+# set_up EXTRAS [REQUIREMENT]: a virtual environment in $venv with the project (editable) and its extras, e.g.
+# "cli,spark". REQUIREMENT narrows a dependency, e.g. "pyspark==4.0.*".
 set_up() {
   local extras=$1 python stamp wanted
   stamp="$venv/.extras-$extras"
-  wanted=$(cksum <"$root/pyproject.toml")
+  wanted=$(cksum <"$root/pyproject.toml")${2:+ $2}
   if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     return
   fi
   python=$(find_python) || exit 1
-  echo "Setting up $venv with [$extras]; this takes a minute or two the first time." >&2
+  echo "Setting up $venv with [$extras]${2:+ and $2}; this takes a minute or two the first time." >&2
   [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || die "cannot make a virtual environment in $venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --editable "$root[$extras]" ||
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --editable "$root[$extras]" ${2:+"$2"} ||
     die "cannot install the project's packages; see pip's message above"
   printf '%s' "$wanted" >"$stamp"
 }

@@ -1,15 +1,46 @@
-"""Fixtures that tests of several packages share."""
+"""Fixtures that tests of several packages share, and the distribution of tests to the workers of pytest-xdist."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SPARK_FILES = ("tests/pipeline/spark/", "tests/pipeline/cli/test_sweep_command.py", "tests/test_examples.py")
+
+
+def needs_spark(nodeid: str) -> bool:
+    return nodeid.startswith(SPARK_FILES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker takes a file's tests whole, so that they share its fixtures. Only one worker starts Spark."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if needs_spark(nodeid) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Files are handed out in the order in which they are collected.
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's tests first: they are the longest piece of work that a worker takes."""
+    for item in items:
+        if needs_spark(item.nodeid):
+            item.add_marker(pytest.mark.spark)
+    items.sort(key=lambda item: not needs_spark(item.nodeid))
 
 
 @pytest.fixture(scope="session")

@@ -313,6 +313,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 DispatcherMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 
 
+@pytest.mark.slow
 class TestDispatcherModel(DispatcherMachine.TestCase):
     @pytest.fixture(autouse=True)
     def _no_logging(self) -> Any:

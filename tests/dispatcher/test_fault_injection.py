@@ -129,6 +129,7 @@ def make_peers(seed: int) -> list[Peer]:
     return peers
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_logging")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_million_events_and_all_that_can_go_wrong_leave_the_accounts_balanced(seed: int) -> None:

@@ -193,6 +193,7 @@ def is_part_of(part: list[Any], whole: list[Any]) -> bool:
     return all(any(row == other for other in rest) for row in part)
 
 
+@pytest.mark.slow
 def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
     journals: list[Sound], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,6 +213,7 @@ def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
     assert 0 < lost["events"] < CORRUPTIONS * len(journals[0].rows["events"]) / 4
 
 
+@pytest.mark.slow
 def test_what_is_recovered_after_a_corruption_was_accepted_and_the_journal_goes_on(
     journals: list[Sound], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

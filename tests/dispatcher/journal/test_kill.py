@@ -83,6 +83,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
         server.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "segment_bytes", "retention_bytes"),
     [(1, 1 << 26, 0), (2, 4096, 0), (3, 4096, 20_000), (4, 1024, 1)],

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -128,5 +129,5 @@ class WriteAhead(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-TestWriteAhead = WriteAhead.TestCase
+TestWriteAhead = pytest.mark.slow(WriteAhead.TestCase)
 TestWriteAhead.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -238,4 +239,4 @@ class ProcessorMachine(RuleBasedStateMachine):
 
 
 ProcessorMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestProcessorAgainstItsModel = ProcessorMachine.TestCase
+TestProcessorAgainstItsModel = pytest.mark.slow(ProcessorMachine.TestCase)

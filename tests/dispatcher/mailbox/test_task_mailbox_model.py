@@ -145,7 +145,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
 
 MailboxMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestMailboxAgainstItsModel = MailboxMachine.TestCase
+TestMailboxAgainstItsModel = pytest.mark.slow(MailboxMachine.TestCase)
 
 
 def produce(mailbox: TaskMailbox, producer: int, start: threading.Barrier) -> None:

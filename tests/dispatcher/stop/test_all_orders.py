@@ -42,6 +42,7 @@ def check_that_all_is_done(rules: Rules) -> Callable[[State], None]:
 ALL_STOPS = [Rules(), Rules(drain=False), Rules(impatient=True), Rules(drain=None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", ALL_STOPS)
 @pytest.mark.parametrize("full", ["unbounded", "reject", "block"])
 @pytest.mark.parametrize("producers", [1, 2])
@@ -53,6 +54,7 @@ def test_in_no_order_of_the_model_is_an_event_stranded(producers: int, full: str
     assert states > 100
 
 
+@pytest.mark.slow
 def test_in_no_order_of_the_model_with_three_producers_is_an_event_stranded() -> None:
     states = explore(3, None, Rules(), check_that_all_is_done(Rules()))
 
@@ -158,6 +160,7 @@ def run_one_order(
         assert all(answers.get(number + 100, True) for number in handled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preemptions", "setting"),
     [
@@ -190,6 +193,7 @@ def test_in_no_order_of_few_preemptions_is_an_event_stranded(preemptions: int, s
 DROP_OLDEST = {"producers": 2, "queue_capacity": 1, "queue_full_policy": "drop_oldest"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.usefixtures("stepped")
 def test_a_producer_that_drops_the_oldest_ends_when_the_dispatcher_stops_meanwhile(drain: bool) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,6 +95,7 @@ def check_nothing_is_left(manager: ResourceManager, *, all_ended: bool) -> None:
         assert left.keys() <= {"_nodes"}
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(workloads(), DELAYS)
 def test_each_application_ends_as_it_should_and_leaves_nothing(work: Workload, am_register_delay_ms: int) -> None:
@@ -127,6 +129,7 @@ NEWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(workloads(), DELAYS, NEWS)
 def test_applications_outlive_the_loss_of_nodes_that_come_back(

@@ -312,8 +312,8 @@ class UnorderedMachine(OperatorMachine):
     mode = "unordered"
 
 
-TestOrderedOperator = OrderedMachine.TestCase
-TestUnorderedOperator = UnorderedMachine.TestCase
+TestOrderedOperator = pytest.mark.slow(OrderedMachine.TestCase)
+TestUnorderedOperator = pytest.mark.slow(UnorderedMachine.TestCase)
 TestOrderedOperator.settings = TestUnorderedOperator.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None
 )

@@ -740,8 +740,8 @@ class UnorderedMachine(QueueMachine):
         assert [set(map(id, group)) for group in came_out] == [set(map(id, group)) for group in went_in]
 
 
-TestOrderedQueueAgainstModel = OrderedMachine.TestCase
-TestUnorderedQueueAgainstModel = UnorderedMachine.TestCase
+TestOrderedQueueAgainstModel = pytest.mark.slow(OrderedMachine.TestCase)
+TestUnorderedQueueAgainstModel = pytest.mark.slow(UnorderedMachine.TestCase)
 TestOrderedQueueAgainstModel.settings = TestUnorderedQueueAgainstModel.settings = settings(
     max_examples=150, stateful_step_count=50, deadline=None
 )

@@ -308,5 +308,5 @@ class SharedCallsAgainstModel(RuleBasedStateMachine):
                 assert self.calls.fail(key) == others
 
 
-TestSharedCallsAgainstModel = SharedCallsAgainstModel.TestCase
+TestSharedCallsAgainstModel = pytest.mark.slow(SharedCallsAgainstModel.TestCase)
 TestSharedCallsAgainstModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

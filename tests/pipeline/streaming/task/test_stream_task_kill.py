@@ -46,6 +46,7 @@ def run() -> Iterator[Run]:
         worker.wait(30)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the worker waits with sigtimedwait, which needs Linux")
 @pytest.mark.parametrize(
     ("mode", "source", "cuts"),

@@ -102,6 +102,7 @@ def check_to_the_end(scheduler: str, interval_ms: int, steps: list[Step]) -> Non
     assert set(course.refused) <= YARNS_OWN_REFUSALS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([0, 100]), courses(FOR_APPLICATIONS, FOR_NODES, ILLEGAL))
@@ -111,6 +112,7 @@ def test_nothing_is_oversubscribed_leaked_or_stuck_whatever_happens(
     check_to_the_end(scheduler, interval_ms, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @settings(max_examples=60, deadline=None)
 @given(courses(FOR_APPLICATIONS, FOR_NODES, FORGED, FORGED))

@@ -168,6 +168,7 @@ def states_in_the_end(caller: Caller) -> dict[str, tuple[str, str]]:
         threading.Event().wait(0.05)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_no_acknowledged_application_is_lost_or_doubled(
     daemons: Daemons, is_given_up: threading.Event
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -223,5 +224,5 @@ def pick(which: int, items: list[Any]) -> Any:
 SETTINGS = settings(max_examples=80, stateful_step_count=50, deadline=None)
 AnyCourseOfEvents.TestCase.settings = SETTINGS
 AnyCourseOfHeartbeats.TestCase.settings = SETTINGS
-TestAnyCourseOfEvents = AnyCourseOfEvents.TestCase
-TestAnyCourseOfHeartbeats = AnyCourseOfHeartbeats.TestCase
+TestAnyCourseOfEvents = pytest.mark.slow(AnyCourseOfEvents.TestCase)
+TestAnyCourseOfHeartbeats = pytest.mark.slow(AnyCourseOfHeartbeats.TestCase)

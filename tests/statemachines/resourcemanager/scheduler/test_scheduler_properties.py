@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -276,6 +277,6 @@ def pick(which: int, items: list[Any]) -> Any:
 
 
 AnyCourseOfEvents.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
-TestAnyCourseOfEvents = AnyCourseOfEvents.TestCase
+TestAnyCourseOfEvents = pytest.mark.slow(AnyCourseOfEvents.TestCase)
 AnyCourseOfEventsOnHeartbeats.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
-TestAnyCourseOfEventsOnHeartbeats = AnyCourseOfEventsOnHeartbeats.TestCase
+TestAnyCourseOfEventsOnHeartbeats = pytest.mark.slow(AnyCourseOfEventsOnHeartbeats.TestCase)

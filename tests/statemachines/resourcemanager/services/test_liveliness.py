@@ -298,7 +298,7 @@ class MonitorsAgainstModel(RuleBasedStateMachine):
         assert self.watch.deadlines.next_deadline_ms() == min(self.deadlines_ms.values(), default=None)
 
 
-TestMonitorsAgainstModel = MonitorsAgainstModel.TestCase
+TestMonitorsAgainstModel = pytest.mark.slow(MonitorsAgainstModel.TestCase)
 
 
 @given(ids=st.lists(IDS, max_size=50), moves_ms=st.integers(1, 5))

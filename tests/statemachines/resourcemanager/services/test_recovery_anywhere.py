@@ -22,6 +22,7 @@ def events_of_a_whole_life() -> int:
     return lives.to_the_end().handled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work_preserving", [True, False])
 def test_killed_after_any_event_each_application_ends_as_it_should_and_once(work_preserving: bool) -> None:
     """Every event of a run, one after the other, is the last one that the first resource manager handles."""
@@ -59,6 +60,7 @@ ANY_JOBS = st.lists(
 ).map(lambda jobs: [Job(f"job {n}", j.submit_ms, j.tasks, j.fails, j.kill_ms) for n, j in enumerate(jobs)])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(ANY_JOBS, st.lists(st.tuples(st.integers(1, 250), st.booleans()), max_size=4), st.integers(1, 2))
 def test_killed_again_and_again_each_application_ends_once(

@@ -195,6 +195,7 @@ def same_rows(found: DataFrame, expected: DataFrame) -> bool:
     return sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_batch_report_whenever_it_is_killed(
     spark: SparkSession, doomed: tuple[Growing, Path, Victim], whole: Path, tmp_path: Path
 ) -> None:
