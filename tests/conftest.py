@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# How fast examples come depends on what else the machine does. How many there are does not.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 SPARK_FILES = ("tests/pipeline/spark/", "tests/pipeline/cli/test_sweep_command.py", "tests/test_examples.py")
 

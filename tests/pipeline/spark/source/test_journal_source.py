@@ -10,21 +10,6 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql.datasource import (
-    CaseInsensitiveDict,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-)
 from pyspark.sql.types import StructType
 
 from dispatcher.errors import DispatcherError, JournalError
@@ -34,6 +19,25 @@ from pipeline.spark import read_journal
 from pipeline.spark.source.journal import journal_failure
 from pipeline.spark.source.journal_source import FORMAT, JournalSource, register_journal
 from pipeline.spark.source.journal_source_filters import conditions_of
+
+try:
+    from pyspark.sql.datasource import (
+        CaseInsensitiveDict,
+        EqualNullSafe,
+        EqualTo,
+        Filter,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        InputPartition,
+        IsNotNull,
+        LessThan,
+        LessThanOrEqual,
+        Not,
+        StringContains,
+    )
+except ImportError:
+    pytest.skip("data sources are given filters from Spark 4.1 on", allow_module_level=True)
 
 SECOND = 1_000_000_000
 
