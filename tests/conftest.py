@@ -17,6 +17,7 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 SPARK_FILES = ("tests/pipeline/spark/", "tests/pipeline/cli/test_sweep_command.py", "tests/test_examples.py")
+SPARK_REPORT = "tests/pipeline/spark/report/"
 
 
 def needs_spark(nodeid: str) -> bool:
@@ -25,11 +26,13 @@ def needs_spark(nodeid: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A worker takes a file's tests whole, so that they share its fixtures. Only one worker starts Spark."""
+    """A worker takes a file's tests whole, so that they share its fixtures. Two workers start Spark, with half each."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(SPARK_REPORT):
+                return SPARK_REPORT
             return "spark" if needs_spark(nodeid) else super()._split_scope(nodeid)
 
     return Scheduling(config, log)
@@ -41,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's tests first: they are the longest piece of work that a worker takes."""
+    """Spark's tests first: they are the longest pieces of work that a worker takes."""
     for item in items:
         if needs_spark(item.nodeid):
             item.add_marker(pytest.mark.spark)
