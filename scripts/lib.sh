@@ -3,7 +3,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/.venv"
 TEST_EXTRAS=cli,spark,connect,postgres,examples,dev
-QUICK_TESTS="not slow and not spark"
+QUICK_TESTS="not slow and not spark and not long"
 PYTEST_WORKERS=(--numprocesses auto --maxprocesses 8)
 
 die() {

@@ -18,6 +18,18 @@ settings.load_profile("suite")
 
 SPARK_FILES = ("tests/pipeline/spark/", "tests/pipeline/cli/test_sweep_command.py", "tests/test_examples.py")
 SPARK_REPORT = "tests/pipeline/spark/report/"
+LONG_FILES = (
+    "tests/dispatcher/test_cli.py",
+    "tests/pipeline/cli/",
+    "tests/pipeline/journal/test_arrow_journal.py",
+    "tests/statemachines/simulation/test_openb.py",
+    "tests/statemachines/simulation/test_recorded_waits.py",
+    "tests/statemachines/simulation/workload/test_broken_files.py",
+    "tests/statemachines/test_cli.py",
+    "tests/statemachines/test_time_travel.py",
+    "tests/test_wheel.py",
+)
+"""They run the command as a process for each test, a whole trace, or thousands of damaged files."""
 
 
 def needs_spark(nodeid: str) -> bool:
@@ -48,6 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if needs_spark(item.nodeid):
             item.add_marker(pytest.mark.spark)
+        elif item.nodeid.startswith(LONG_FILES):
+            item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: not needs_spark(item.nodeid))
 
 
