@@ -1,7 +1,7 @@
-"""Stream elements: what flows between operators, which is records and the watermarks between them.
+"""Stream elements: the records that flow between operators, and the watermarks between them.
 
-Elements are immutable, so a queue, a snapshot and a downstream operator may hold the same one, in any thread.
-They pickle, because a snapshot stores them.
+Elements are immutable: a queue, a snapshot and a downstream operator may share one, in any thread.
+They pickle, because snapshots store them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class StreamRecord(Generic[T_co]):
     timestamp_ms: int | None
 
     def __init__(self, value: T_co, timestamp_ms: int | None = None) -> None:
-        # In two thirds of the time of what a frozen dataclass does; there are two records for each that is processed.
+        # Takes two thirds of the time of a frozen dataclass's __init__; each processed record makes two.
         _set_value(self, value)
         _set_timestamp_ms(self, timestamp_ms)
 
@@ -32,7 +32,7 @@ _set_timestamp_ms = vars(StreamRecord)["timestamp_ms"].__set__
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """A claim that no record with an event time of `timestamp_ms` (milliseconds) or less follows."""
+    """Declares that no record with an event time of `timestamp_ms` (milliseconds) or less follows."""
 
     timestamp_ms: int
 

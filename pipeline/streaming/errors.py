@@ -1,16 +1,16 @@
-"""What can go wrong with stream tasks and asynchronous calls, and what is kept of it.
+"""The errors of stream tasks and asynchronous calls.
 
     DispatcherError
       StreamingError              catch this for all of them
-        AsyncTimeoutError         service: a call was not answered in time (is a TimeoutError, too)
+        AsyncTimeoutError         service: a call was not answered in time (also a TimeoutError)
         AsyncOperatorError        user's function or service: a record failed, and with it the task
-        CheckpointError           the folder, or what a value is: a checkpoint cannot be taken, stored or restored
-          DamagedCheckpointError  the disk, or whoever changed the file
+        CheckpointError           the folder, or a value's type: a checkpoint cannot be taken, stored or restored
+          DamagedCheckpointError  the disk, or a program that changed the file
         InputClosedError          user: a producer comes too late
-        SourceInterruptedError    nobody: tells a source that its task is over
-        TaskCancelledError        nobody: the task was cancelled
+        SourceInterruptedError    no fault: stops a source whose task is over
+        TaskCancelledError        no fault: the task was cancelled
 
-A RetryAfter is no error of ours: a user's function raises it to say when the service wants to be called again.
+A RetryAfter is not among them: a user's function raises it to say when the service accepts calls again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUOTED_CHARACTERS = 500
 
 
 class StreamingError(DispatcherError):
-    """Base class of what stream tasks and their operators raise."""
+    """Base class of the errors of stream tasks and their operators."""
 
 
 class AsyncTimeoutError(StreamingError, TimeoutError):
@@ -33,7 +33,7 @@ class AsyncTimeoutError(StreamingError, TimeoutError):
     def __init__(self, timeout_ms: float | None = None, attempts: int = 1) -> None:
         self.timeout_ms = timeout_ms
         self.attempts = attempts
-        # These are all of its arguments, so that it pickles.
+        # All constructor arguments, so that it pickles.
         super().__init__(timeout_ms, attempts)
 
     def __str__(self) -> str:
@@ -41,12 +41,12 @@ class AsyncTimeoutError(StreamingError, TimeoutError):
             return "the call was not answered in time"
         return (
             f"no answer within {self.timeout_ms:g} ms (attempt {self.attempts}). Raise the timeout, or give the "
-            "function a timeout() that returns what is to be emitted instead."
+            "function a timeout() that returns the results to emit instead."
         )
 
 
 class AsyncOperatorError(StreamingError):
-    """A record's call failed for good, and `on_error` says that this fails the task. Raised `from` the call's error."""
+    """A record's call failed for good, and `on_error` fails the task. Raised `from` the call's error."""
 
     def __init__(self, operator: str, value: object, cause: BaseException, attempts: int) -> None:
         self.operator = operator
@@ -59,7 +59,7 @@ class AsyncOperatorError(StreamingError):
         tried = f" after {self.attempts} attempts" if self.attempts > 1 else ""
         return (
             f"{self.operator}: could not complete the element {quoted(self.value)}{tried}: {describe(self.cause)}. "
-            'To go on without it, set on_error to "drop", "capture" or a function.'
+            'To continue without it, set on_error to "drop", "capture" or a function.'
         )
 
 
@@ -68,15 +68,15 @@ class CheckpointError(StreamingError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint's file is not what was written: cut off, or changed."""
+    """A checkpoint's file was cut off or changed."""
 
 
 class InputClosedError(StreamingError):
-    """A producer put something into an input that has been ended, or whose task is over."""
+    """A producer put an element into an input that was ended, or whose task is over."""
 
 
 class SourceInterruptedError(StreamingError):
-    """The task of a source is over: the source's `run` is to end, and need not do anything with this error."""
+    """The task of a source is over: the source's `run` must end; it need not handle this error."""
 
 
 class TaskCancelledError(StreamingError):
@@ -84,15 +84,15 @@ class TaskCancelledError(StreamingError):
 
 
 class RetryAfter(Exception):
-    """Raised by a user's function: the service wants no call before `delay_s` seconds have passed.
+    """Raised by a user's function: the service accepts no call for `delay_s` seconds.
 
-    All calls of the limit's scope wait until then, and this one is made again, behind those that wait already, within
+    All calls of the limit's scope wait until then. This one is then made again, after those that already wait, within
     its timeout. It does not count as an attempt of the retry strategy.
     """
 
     def __init__(self, delay_s: float, cause: BaseException | None = None) -> None:
         if not 0 <= delay_s < float("inf"):
-            raise ValueError(f"delay_s is {delay_s}; a pause takes 0 seconds or more, and ends")
+            raise ValueError(f"delay_s is {delay_s}; it must be finite and at least 0")
         self.delay_s = delay_s
         self.cause = cause
         super().__init__(delay_s, cause)
@@ -105,11 +105,11 @@ class RetryAfter(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CapturedError:
-    """A record whose call failed for good, and what is known of that.
+    """A record whose call failed for good, and its error.
 
-    `error_class` is the name of the error's class, with its module unless that is a built-in. `time_spent_ms` runs
-    from when the operator took the record in, so it includes the waits for a limit and between attempts. `error` is
-    the error itself, where it has not crossed a process.
+    `error_class` is the name of the error's class, with its module unless that is `builtins`. `time_spent_ms` runs
+    from the record's intake, so it includes waits for limits and retries. `error` is the error itself, unless it has
+    crossed a process boundary.
     """
 
     input: object
@@ -121,7 +121,7 @@ class CapturedError:
 
     @classmethod
     def of(cls, value: object, error: BaseException, attempts: int, started_ns: int) -> CapturedError:
-        """Of an error that has just happened to a record taken in at `started_ns` (of `time.perf_counter_ns`)."""
+        """From an error that has just occurred; the record was taken in at `started_ns` (`time.perf_counter_ns`)."""
         spent_ms = (time.perf_counter_ns() - started_ns) / 1e6
         return cls(value, class_name(error), str(error), attempts, spent_ms, error)
 
@@ -138,6 +138,6 @@ def describe(error: BaseException) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value as it is shown in a message: its repr, cut to what fits into one."""
+    """The repr of a value, truncated for messages."""
     text = repr(value)
     return text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}... ({len(text)} characters)"

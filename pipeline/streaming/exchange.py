@@ -1,7 +1,7 @@
-"""What the two threads of an iteration share: chunks of values on the way in, results on the way out.
+"""The exchange between the two threads of an iteration: chunks of values one way, results the other.
 
-Each side appends to one deque and pops from the other. Who finds nothing sleeps until it is woken: the caller by a
-Bell, the mailbox thread by the futures of its input and its output.
+Each side appends to one deque and pops from the other. A side that finds nothing sleeps until it is woken: the caller
+by a Wakeup, the mailbox thread by the futures of its input and output.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ _NOTHING: Final = InputStatus.NOTHING_AVAILABLE
 _END: Final = InputStatus.END_OF_INPUT
 
 
-class Bell:
-    """Wakes one thread. Any number of rings before it looks are one."""
+class Wakeup:
+    """Wakes one thread. Notifications before the thread wakes count as one."""
 
-    __slots__ = ("_is_rung", "_wakes")
+    __slots__ = ("_is_notified", "_wakes")
 
     def __init__(self) -> None:
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Cleared by the sleeper before it looks at what there is, read by ringers after they have brought something.
-        self._is_rung = False
+        # Cleared by the waiter before it checks for work, read by notifiers after they have added some.
+        self._is_notified = False
 
-    def ring(self) -> None:
-        if not self._is_rung:
-            self._is_rung = True
+    def notify(self) -> None:
+        if not self._is_notified:
+            self._is_notified = True
             self._wakes.put(None)
 
-    def sleep(self) -> None:
-        """Until the bell is rung, or at once if it has been since the last time; then look at everything."""
+    def wait(self) -> None:
+        """Block until the next notification, or return at once if one came since the last wait; then check for work."""
         self._wakes.get()
-        self._is_rung = False
+        self._is_notified = False
 
 
 class ChunkInput(Generic[In]):
-    """The task's input: the values of the chunks that the caller has brought."""
+    """The task's input: the values of the caller's chunks."""
 
-    def __init__(self, ahead: int, caller: Bell) -> None:
+    def __init__(self, ahead: int, caller: Wakeup) -> None:
         self.chunks: deque[Iterable[In]] = deque()  # the caller appends, the mailbox thread pops; both are atomic
         self._room_at = ahead // 2  # never changes
         self._caller = caller  # never changes
@@ -61,7 +61,7 @@ class ChunkInput(Generic[In]):
     def put(self, chunk: Iterable[In]) -> None:
         """Caller's thread."""
         self.chunks.append(chunk)
-        # Without the lock: the mailbox thread sets it, under the lock, only if it finds no chunk after that.
+        # Read without the lock: the mailbox thread sets it under the lock, and checks for chunks after that.
         if self._waiting is not None:
             self._wake()
 
@@ -77,11 +77,11 @@ class ChunkInput(Generic[In]):
             return _MORE
         chunks = self.chunks
         if not chunks:
-            # In this order: what is put before the end is seen after it.
+            # In this order: a chunk put before the end is seen.
             return _END if self._is_ended and not chunks else _NOTHING
         self._values = iter(chunks.popleft())
         if len(chunks) == self._room_at:
-            self._caller.ring()
+            self._caller.notify()
         return _MORE
 
     def available(self) -> Future[None]:
@@ -112,9 +112,9 @@ class ChunkInput(Generic[In]):
 class ResultOutput(StreamTaskOutput, Generic[Out]):
     """The task's output: results that the caller has not taken yet."""
 
-    def __init__(self, ring_at: int, most: int, caller: Bell) -> None:
+    def __init__(self, notify_at: int, most: int, caller: Wakeup) -> None:
         self.ready: deque[Out] = deque()  # the mailbox thread appends, the caller pops; both are atomic
-        self._ring_at = ring_at  # never changes
+        self._notify_at = notify_at  # never changes
         self._most = most  # never changes
         self._caller = caller  # never changes
         self._lock = threading.Lock()  # leaf lock
@@ -124,8 +124,8 @@ class ResultOutput(StreamTaskOutput, Generic[Out]):
         if type(element) is StreamRecord:
             ready = self.ready
             ready.append(element.value)
-            if len(ready) >= self._ring_at:
-                self._caller.ring()
+            if len(ready) >= self._notify_at:
+                self._caller.notify()
 
     def is_available(self) -> bool:
         return len(self.ready) < self._most
@@ -135,21 +135,21 @@ class ResultOutput(StreamTaskOutput, Generic[Out]):
             return None
         with self._lock:
             room = self._room = self._room or Future()
-        if len(self.ready) < self._most:  # taken in between, by a caller that saw nobody waiting
+        if len(self.ready) < self._most:  # the caller took results before it could see _room
             self.make_room()
         return room
 
     def take(self, most: int) -> list[Out]:
-        """Caller's thread: up to that many results."""
+        """Caller's thread: take up to `most` results."""
         ready = self.ready
         taken = [ready.popleft() for _ in range(min(len(ready), most))]
-        # Without the lock: who waits looks at what is ready once more after that.
+        # Read without the lock: the mailbox thread checks `ready` again after it sets _room.
         if self._room is not None and len(ready) < self._most:
             self.make_room()
         return taken
 
     def make_room(self) -> None:
-        """Any thread: end the wait of the mailbox thread, if it waits."""
+        """Any thread: wake the mailbox thread if it waits for room."""
         with self._lock:
             room, self._room = self._room, None
         if room is not None:

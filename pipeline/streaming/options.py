@@ -1,8 +1,8 @@
-"""The options of Async I/O: each is declared, described and checked here, and nowhere else.
+"""The options of Async I/O: each is declared, described and checked only here.
 
-`AsyncOptions` is what the operator and its parts are given, whole. The TypedDicts say which of the options a function
-takes as keyword arguments, for `**options: Unpack[...]`, so that editors and type checkers know them; `takes_options`
-shows them in the function's signature and refuses any other name.
+Operators and their parts get `AsyncOptions` whole. The TypedDicts list the options that a function accepts as keyword
+arguments (`**options: Unpack[...]`), for editors and type checkers; `takes_options` shows them in the function's
+signature and rejects any other name.
 """
 
 from __future__ import annotations
@@ -30,36 +30,35 @@ _MAY_BE_NONE: Final = {"concurrency", "pool_size", "max_batch_size", "linger_ms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncOptions:
-    """How records are taken in, called for and emitted. Pickles if what it refers to does.
+    """How records are taken in, called for and emitted. Pickles if its values do.
 
-    `timeout_ms`: for a record with all its attempts, from when it is taken in; 0 is no timeout, which needs `retry` to
-        be off.
-    `capacity`: the most elements in the queue, including watermarks and what is not emitted yet.
-    `read_ahead`: elements taken in beyond the capacity. At most `capacity` calls are under way all the same, and the
-        next one starts the moment one has ended, not after a thread or two have been woken. A host that is given has
-        to have `capacity` as its `max_calls` for that.
-    `output_mode`: "ordered" emits results in the order of the records, "unordered" as they come; watermarks keep their
+    `timeout_ms`: for a record with all its attempts, from its intake; 0: no timeout, which excludes `retry`.
+    `capacity`: the most elements in the queue, including watermarks and results not emitted yet.
+    `read_ahead`: elements taken in beyond the capacity. At most `capacity` calls are under way even so; the next one
+        starts the moment one has ended, without first waking other threads. A CallHost that is passed in needs
+        `capacity` as its `max_calls` for that.
+    `output_mode`: "ordered" emits results in the order of the records, "unordered" as calls end; watermarks keep their
         place in both.
-    `retry`: a RetryStrategy: after which outcomes a call is made again, and how much later.
-    `retries_at_end`: at the end of the input, Flink makes the retries that wait at once, and none after that; with this
-        they are made in their time.
-    `on_error`: what becomes of a record whose call has failed for good. "fail" fails the task, "drop" counts it,
-        "capture" emits a CapturedError in its place, or gives it to `dead_letter` at once if there is one. A callable
-        is given the CapturedError and returns results to emit, as a function does.
-    `rate_limit`: a RateLimit holds for the operator, or with scope "worker" for all that share its host; a RateLimiter
-        for all that share that.
+    `retry`: which outcomes are retried, and after which delay.
+    `retries_at_end`: retries keep their delays at the end of the input. By default, as in Flink, the waiting ones are
+        made at once, and none after them.
+    `on_error`: what happens to a record whose call has failed for good. "fail" fails the task, "drop" counts it,
+        "capture" emits a CapturedError in its place, or passes it to `dead_letter` at once if that is given. A callable
+        gets the CapturedError and returns results to emit, as a function does.
+    `rate_limit`: a RateLimit covers the operator, or with scope "worker" all that share its host; a RateLimiter covers
+        all that share the limiter.
     `concurrency`: the most calls under way, if fewer than `capacity`; with the batch form, batches.
-    `dedupe_by`: value -> key. While a call for a key is under way, others of that key wait for its outcome. `remember`
-        results of finished calls stay known, the last used, for `remember_ms` if that is given.
-    `combine`: (value, results) -> results, for each record when it is complete, on the mailbox thread: what is shared
-        by a key is then made the record's own. It is given what is captured, too, and the results of a timeout.
+    `dedupe_by`: value -> key. While a call for a key is under way, other records of the key wait for its outcome.
+        The results of the last `remember` keys used are cached, for at most `remember_ms` if given.
+    `combine`: (value, results) -> results, called on the mailbox thread when a record completes, to make results shared
+        by a key the record's own. It also gets captured errors and the results of a timeout.
     `pool_size`: threads that call a blocking function; None: 32.
-    `max_batch_size`, `linger_ms`: for the batch form: a batch goes when it is full, when its first member has waited
-        that long, or when the queue is full. With 0 ms it goes as soon as other mail has run. None: as many as
-        `capacity`, and 100 at most; 0 ms for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
+    `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it is full, when its first member has waited
+        `linger_ms`, or when the queue is full; with 0 ms, as soon as other mail has run. None: `capacity`, at most 100;
+        and 0 ms for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
 
     Raises:
-        ValueError, TypeError: an option is not possible; the message names it.
+        ValueError, TypeError: an option is invalid; the message names it.
     """
 
     timeout_ms: int
@@ -84,7 +83,7 @@ class AsyncOptions:
         self._check_kinds()
         _check_number("timeout_ms", self.timeout_ms, 0)
         if self.enabled_retry is not None and self.timeout_ms == 0:
-            raise ValueError("timeout_ms is 0; it has to be positive, as retries end with it")
+            raise ValueError("timeout_ms is 0; it must be positive, because it ends retries")
         for name, least in _COUNTS.items():
             _check_number(name, getattr(self, name), least, Integral)
         _check_number("linger_ms", self.linger_ms, 0)
@@ -93,19 +92,17 @@ class AsyncOptions:
         if self.on_error not in ("fail", "drop", "capture") and not callable(self.on_error):
             raise ValueError(f'on_error is {self.on_error!r}; choose "fail", "drop", "capture", or give a function')
         if self.dead_letter is not None and self.on_error != "capture":
-            raise ValueError(
-                f'on_error is {self.on_error!r}, and dead_letter is for captured errors: set it to "capture"'
-            )
+            raise ValueError(f'on_error is {self.on_error!r}; dead_letter needs "capture"')
         if self.remember and self.dedupe_by is None:
-            raise ValueError(f"remember is {self.remember}; results are remembered by a key, so give dedupe_by, too")
+            raise ValueError(f"remember is {self.remember}; results are remembered by key: give dedupe_by as well")
         if self.remember_ms is not None and not self.remember_ms > 0:
-            raise ValueError(f"remember_ms is {self.remember_ms!r}; it has to be above 0, or None for no limit in time")
+            raise ValueError(f"remember_ms is {self.remember_ms!r}; it must be above 0, or None for no time limit")
         if self.remember_ms is not None and not self.remember:
             raise ValueError(f"remember_ms is {self.remember_ms}, but remember is 0: say how many keys to remember")
 
     @property
     def enabled_retry(self) -> RetryStrategy | None:
-        """The strategy, if there is an outcome after which it makes a call again."""
+        """The retry strategy, if any outcome can lead to another call."""
         return self.retry if self.retry is not None and self.retry.is_enabled() else None
 
     @property
@@ -114,7 +111,7 @@ class AsyncOptions:
         return self.max_batch_size or min(self.capacity, _DEFAULT_BATCH_SIZE)
 
     def arguments(self) -> dict[str, Any]:
-        """All of them as keyword arguments."""
+        """All options as keyword arguments."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _check_kinds(self) -> None:
@@ -155,7 +152,7 @@ class StreamOptions(WaitOptions, total=False):
 
 
 class OperatorOptions(StreamOptions, total=False):
-    """What AsyncWaitOperator takes: all but `timeout_ms`, without which there is no operator."""
+    """What AsyncWaitOperator takes: all but `timeout_ms`, which is a parameter of its own."""
 
     output_mode: OutputMode
     read_ahead: int
@@ -164,9 +161,9 @@ class OperatorOptions(StreamOptions, total=False):
 
 
 def takes_options(accepted: type, **defaults: object) -> Callable[[_F], _F]:
-    """For a function with `**options: Unpack[accepted]`: it is given `defaults` for those that are left out.
+    """For a function with `**options: Unpack[accepted]`: pass it `defaults` for omitted options.
 
-    Its signature shows each option with its type and default. Names that are not in it raise a TypeError.
+    Its signature shows each option with its type and default. An unknown name raises a TypeError.
     """
     hints = get_type_hints(accepted)
     shown = {field.name: field.default for field in fields(AsyncOptions)} | defaults
@@ -198,4 +195,4 @@ def _check_number(name: str, number: Any, least: int, kind: type = Real) -> None
     is_number = isinstance(number, kind) and not isinstance(number, bool)
     if not is_number or not number >= least:
         whole = "a whole number, " if kind is Integral else ""
-        raise ValueError(f"{name} is {number!r}; it has to be {whole}{least} or more")
+        raise ValueError(f"{name} is {number!r}; it must be {whole}{least} or more")

@@ -1,7 +1,7 @@
-"""Async I/O over anything that can be iterated: `ordered_wait` and `unordered_wait`.
+"""Async I/O over any iterable: `ordered_wait` and `unordered_wait`.
 
-Threads: the caller's thread reads the input and hands out results, both of which may block. A task thread runs the
-operator meanwhile, and the function's calls have a host of their own.
+Threads: the caller's thread reads the input and hands out results, both of which may block. Meanwhile a task thread
+runs the operator, and the function's calls have a host of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
-from pipeline.streaming.exchange import Bell, ChunkInput, ResultOutput
+from pipeline.streaming.exchange import ChunkInput, ResultOutput, Wakeup
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorFactory
@@ -26,18 +26,18 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 _VALUES_AHEAD: Final = 256
-"""Values read ahead of the operator, when they come one by one."""
+"""Values read ahead of the operator when they arrive one by one."""
 _CHUNKS_OF_RESULTS: Final = 2
-"""Chunks of results that wait for the caller before the operator does."""
+"""Chunks of results buffered before the operator waits for the caller."""
 _LINGER_MS: Final = 5
 _READ_AHEAD: Final = 4
-"""A fourth of the capacity is taken in beyond it, so that no call waits for a thread to wake up."""
+"""This fraction of the capacity, a fourth, is read ahead, so that no call waits for a thread to wake up."""
 _NO_MORE: Final[list[Any]] = []
-"""Instead of a chunk: this very object."""
+"""Sentinel in place of a chunk, compared by identity."""
 
 
 WaitSettings = AsyncOptions
-"""The options of `wait_in_chunks`, under the name that it has had for them."""
+"""Alias for the options of `wait_in_chunks`."""
 
 
 @takes_options(StreamOptions)
@@ -49,17 +49,16 @@ def ordered_wait(
     metrics: CallMetrics | None = None,
     **options: Unpack[StreamOptions],
 ) -> Iterator[Any]:
-    """Call `function` for each value, up to `capacity` at a time, and give the results in the order of the values.
+    """Call `function` for each value, up to `capacity` at a time, and yield the results in the order of the values.
 
-    `timeout` is in seconds, for a value with all its attempts. The other options are those of AsyncOptions; a fourth of
-    the capacity is read ahead.
-    Values are read as results are taken, on the same thread: while `values` blocks, the calls go on, and their results
-    come after that. A generator that is closed early gives up the calls under way; for one that blocks, and does not
-    return, it waits up to 10 seconds. At the end of the input, retries are made in their time.
+    `timeout`: seconds for a value with all its attempts. For the other options see AsyncOptions; a fourth of the
+    capacity is read ahead. Values are read on the thread that takes the results: while `values` blocks, calls continue,
+    and their results follow later. Closing the generator early gives up the calls under way; it waits up to 10 seconds
+    for a blocking call to return. At the end of the input, retries keep their delays.
 
     Raises:
-        AsyncOperatorError: a call has failed, and `on_error` is "fail"; after the results before it.
-        ValueError, TypeError: an option is not possible; at once.
+        AsyncOperatorError: a call has failed, and `on_error` is "fail"; raised after the results before it.
+        ValueError, TypeError: an option is invalid; raised at once.
     """
     settings = AsyncOptions(timeout_ms=timeout_to_ms(timeout), **options)
     return _wait_for_each(values, function, settings, metrics)
@@ -74,7 +73,7 @@ def unordered_wait(
     metrics: CallMetrics | None = None,
     **options: Unpack[StreamOptions],
 ) -> Iterator[Any]:
-    """As `ordered_wait`, but the results come as the calls end: one slow call holds up no other."""
+    """As `ordered_wait`, but results are yielded as calls end: a slow call does not hold up others."""
     settings = AsyncOptions(timeout_ms=timeout_to_ms(timeout), output_mode="unordered", **options)
     return _wait_for_each(values, function, settings, metrics)
 
@@ -87,7 +86,7 @@ def timeout_to_ms(timeout: float) -> int:
     """
     if not 0 < timeout < math.inf:
         raise ValueError(
-            f"timeout is {timeout}; give the seconds that a value with all its attempts may take, above 0 and finite"
+            f"timeout is {timeout}; it must be a positive, finite number of seconds for a value with all its attempts"
         )
     return max(1, round(timeout * 1000))
 
@@ -100,18 +99,18 @@ def wait_in_chunks(
     max_chunk: int = 1000,
     metrics: CallMetrics | None = None,
 ) -> Iterator[list[Out]]:
-    """Values in, results out, many at a time: what Spark tasks are made of.
+    """Process values and yield results in chunks, as Spark tasks do.
 
-    `chunks` is read one ahead on the caller's thread; the calls go on across its chunks. Each list that is given has
-    `max_chunk` results, but for the last: fewer wait for more of them, also while `chunks` blocks.
+    `chunks` is read one ahead on the caller's thread; calls continue across chunk boundaries. Each list yielded has
+    `max_chunk` results, except the last: a shorter one waits for more, even while `chunks` blocks.
 
     Raises:
         AsyncOperatorError: as `ordered_wait`.
     """
     if max_chunk < 1:
-        raise ValueError(f"max_chunk is {max_chunk}; a list of results has room for 1 at least")
+        raise ValueError(f"max_chunk is {max_chunk}; it must be at least 1")
     make = _operator(function, settings, metrics)
-    run: _Run[In, Out] = _Run(make, chunks_ahead=1, ring_at=max_chunk, max_chunk=max_chunk)
+    run: _Run[In, Out] = _Run(make, chunks_ahead=1, notify_at=max_chunk, max_chunk=max_chunk)
     return run.results(chunks)
 
 
@@ -119,7 +118,7 @@ def _wait_for_each(
     values: Iterable[In], function: AnyFunction[In, Any], settings: AsyncOptions, metrics: CallMetrics | None
 ) -> Iterator[Any]:
     make = _operator(function, settings, metrics)
-    run: _Run[In, Any] = _Run(make, chunks_ahead=_VALUES_AHEAD, ring_at=1, max_chunk=1000)
+    run: _Run[In, Any] = _Run(make, chunks_ahead=_VALUES_AHEAD, notify_at=1, max_chunk=1000)
 
     def each() -> Iterator[Any]:
         for results in run.results((value,) for value in values):
@@ -131,13 +130,7 @@ def _wait_for_each(
 def _operator(
     function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions, metrics: CallMetrics | None
 ) -> OperatorFactory:
-    """The operator of a wait.
-
-    The end of its input is the end of a partition or a micro-batch, which is no reason to hurry retries.
-
-    Raises:
-        ValueError, TypeError: the options are not for this function, or it is not callable.
-    """
+    # The end of the input is only that of a partition or a micro-batch: retries keep their delays.
     is_batch = host_for(function, options).is_batch
     holds_calls = options.rate_limit is not None or options.concurrency is not None or is_batch
     options = replace(
@@ -150,35 +143,28 @@ def _operator(
 
 
 class _Run(Generic[In, Out]):
-    """One iteration: its task, and what both sides share."""
+    """One iteration: its task, and the state that both threads share."""
 
-    def __init__(
-        self,
-        operator: OperatorFactory,
-        *,
-        chunks_ahead: int,
-        ring_at: int,
-        max_chunk: int,
-    ) -> None:
-        self._bell = Bell()
+    def __init__(self, operator: OperatorFactory, *, chunks_ahead: int, notify_at: int, max_chunk: int) -> None:
+        self._wakeup = Wakeup()
         self._chunks_ahead = chunks_ahead
-        self._ring_at = ring_at
+        self._notify_at = notify_at
         self._max_chunk = max_chunk
         self._failure: BaseException | None = None  # written by the task's thread before _is_over
         self._is_over = False  # written by the task's thread, once
-        self._input: ChunkInput[In] = ChunkInput(chunks_ahead, self._bell)
-        self._output: ResultOutput[Out] = ResultOutput(ring_at, max_chunk * _CHUNKS_OF_RESULTS, self._bell)
+        self._input: ChunkInput[In] = ChunkInput(chunks_ahead, self._wakeup)
+        self._output: ResultOutput[Out] = ResultOutput(notify_at, max_chunk * _CHUNKS_OF_RESULTS, self._wakeup)
         self._task = StreamTask(self._input, operator, self._output, name="async wait")
         self._thread = threading.Thread(target=self._work, name="async wait", daemon=True)
 
     def results(self, chunks: Iterable[Iterable[In]]) -> Iterator[list[Out]]:
-        """Caller's thread: read, hand out, wait, in turns."""
+        """Caller's thread: read, yield and wait in turns."""
         reading: Iterator[Iterable[In]] | None = iter(chunks)
         output, task_input = self._output, self._input
         try:
             self._thread.start()
             while not self._is_over:
-                if len(output.ready) >= self._ring_at:
+                if len(output.ready) >= self._notify_at:
                     yield output.take(self._max_chunk)
                 elif reading is not None and len(task_input.chunks) < self._chunks_ahead:
                     chunk = next(reading, _NO_MORE)
@@ -188,7 +174,7 @@ class _Run(Generic[In, Out]):
                     else:
                         task_input.put(chunk)
                 else:
-                    self._bell.sleep()
+                    self._wakeup.wait()
             while output.ready:
                 yield output.take(self._max_chunk)
             if self._failure is not None:
@@ -206,4 +192,4 @@ class _Run(Generic[In, Out]):
             self._failure = error
         finally:
             self._is_over = True
-            self._bell.ring()
+            self._wakeup.notify()

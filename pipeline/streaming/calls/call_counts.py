@@ -1,7 +1,7 @@
-"""What an operator counts about its calls: plain attributes, written by their owners and read by anybody.
+"""The counters of an operator's calls: plain attributes that their owner writes and any thread reads.
 
-Nothing here takes a lock where calls are made. A reader on another thread sees each number as it is at that moment;
-two of them may be apart by the calls that were counted between the two reads.
+Counting takes no lock. A reader on another thread sees each number as of its read; two numbers may differ by the
+calls counted between the two reads.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dispatcher.util import histogram as durations
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
 _COUNTERS = {
-    "calls": "Calls begun, each attempt for itself.",
-    "completed": "Records whose call came back with results.",
-    "timed_out": "Records whose time was over before their call came back.",
-    "retried": "Calls that came back and were made again.",
+    "calls": "Calls begun; each attempt counts.",
+    "completed": "Records whose call returned results.",
+    "timed_out": "Records whose timeout expired before their call returned.",
+    "retried": "Calls repeated after an earlier attempt.",
     "failed": "Records that ended with an error.",
-    "dropped": "Failed records that were left out.",
-    "captured": "Failed records whose error was passed on as data.",
-    "shared": "Records that got their results from the call of another record.",
-    "remembered": "Records that got results of a call that had ended before.",
+    "dropped": "Failed records that were dropped.",
+    "captured": "Failed records whose error was captured as data.",
+    "shared": "Records that joined the call of another record.",
+    "remembered": "Records answered with remembered results.",
 }
 
 
 class Histogram(durations.Histogram):
-    """Durations in buckets of powers of two of a nanosecond, and the longest of them. Written by one thread."""
+    """Durations in power-of-two nanosecond buckets, and their maximum. Written by one thread."""
 
     __slots__ = ("max_ns",)
 
@@ -38,10 +38,10 @@ class Histogram(durations.Histogram):
         self.max_ns = 0
 
     def record_ns(self, duration_ns: int) -> None:
-        """Count a duration; a negative one (a clock that was set back) counts as 0."""
+        """Count a duration; a negative one (the clock was set back) counts as 0."""
         if duration_ns < 0:
             duration_ns = 0
-        self.counts[duration_ns.bit_length()] += 1  # there are 65: enough for 584 years
+        self.counts[duration_ns.bit_length()] += 1  # 65 buckets cover 584 years
         self.total_ns += duration_ns
         if duration_ns > self.max_ns:
             self.max_ns = duration_ns
@@ -59,26 +59,26 @@ class Histogram(durations.Histogram):
         return self.max_ns / 1e9
 
     def quantile(self, q: float) -> float:
-        """The duration in seconds that the fraction `q` of all do not exceed, at most a factor of 2 off; 0 if none.
+        """The `q` quantile in seconds, accurate to a factor of 2; 0 if nothing was counted.
 
         Raises:
             ValueError: `q` is not from 0 to 1.
         """
         if not 0 <= q <= 1:
-            raise ValueError(f"q is {q!r}; it has to be a fraction from 0 to 1, such as 0.99.")
+            raise ValueError(f"q is {q!r}; it must be a fraction from 0 to 1, such as 0.99.")
         counts = list(self.counts)
         rank = max(q * sum(counts), 1)
         below = 0
         for bits, count in enumerate(counts):
             if count and below + count >= rank:
                 lowest_ns = (1 << bits) >> 1
-                highest_ns = min((1 << bits) - 1, max(self.max_ns, lowest_ns))  # it is written after the counts
+                highest_ns = min((1 << bits) - 1, max(self.max_ns, lowest_ns))  # max_ns is written after the counts
                 return (lowest_ns + (highest_ns - lowest_ns) * (rank - below) / count) / 1e9
             below += count
         return 0.0
 
     def merge(self, other: Histogram) -> None:
-        """Add what `other` has counted. For the thread that writes this one; `other` is left as it is."""
+        """Add the counts of `other`. Only the thread that writes this histogram may call it."""
         for bits, count in enumerate(list(other.counts)):
             self.counts[bits] += count
         self.total_ns += other.total_ns
@@ -86,52 +86,38 @@ class Histogram(durations.Histogram):
 
 
 class CallMetrics:
-    """The counts of one operator. Each field has one owner, which alone adds to it; any thread reads.
+    """The counters of one operator. Only the owner, its mailbox thread, adds to them; any thread reads them.
 
-    A record ends as completed or as failed, or not at all if its task ends first. One that is timed out is among the
-    failed, too, unless the function had results for that case. Those failed that did not fail the task are dropped or
-    captured. It pickles, as the numbers of that moment.
+    A record ends completed or failed, unless its task ends first. A timed-out record also counts as failed, unless the
+    function's `timeout` returned results. A failed record that does not fail the task is dropped or captured.
+    Pickling copies the current numbers.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "call_time",
-        "calls",
-        "captured",
-        "completed",
-        "dropped",
-        "ended",
-        "failed",
-        "queue_wait",
-        "remembered",
-        "retried",
-        "shared",
-        "timed_out",
-    )
+    __slots__ = (*_COUNTERS, "__weakref__", "call_time", "ended", "queue_wait")
 
     def __init__(self) -> None:
         self.calls = 0  # mailbox thread: attempts begun
-        self.ended = 0  # mailbox thread: attempts that came back or were given up; of each begun one once
+        self.ended = 0  # mailbox thread: attempts answered or given up; each counts once
         self.completed = 0  # mailbox thread: records
         self.timed_out = 0  # mailbox thread: records
-        self.retried = 0  # mailbox thread: attempts after which another was asked for
-        self.failed = 0  # mailbox thread: records, those dropped and captured included
+        self.retried = 0  # mailbox thread: attempts followed by another
+        self.failed = 0  # mailbox thread: records, including dropped and captured ones
         self.dropped = 0  # mailbox thread: records
         self.captured = 0  # mailbox thread: records
         self.shared = 0  # mailbox thread: records
         self.remembered = 0  # mailbox thread: records
-        self.queue_wait = Histogram()  # mailbox thread: from the record's coming in to the start of its first call
-        self.call_time = Histogram()  # mailbox thread: of an attempt, from its start until it came back
+        self.queue_wait = Histogram()  # mailbox thread: from taking a record in to the start of its first call
+        self.call_time = Histogram()  # mailbox thread: from the start of an attempt to its answer
 
     @property
     def in_flight(self) -> int:
-        """Calls begun that have neither come back nor been given up."""
-        # In this order: an attempt that ends between the two reads must not make it negative.
+        """Calls begun and neither answered nor given up."""
+        # `ended` first: an attempt that ends between the two reads must not make the number negative.
         ended = self.ended
         return self.calls - ended
 
     def snapshot(self) -> dict[str, float | int]:
-        """All numbers by name; of each histogram its count, sum, maximum and quantiles, the times in seconds."""
+        """All counters by name, and each histogram's count, sum, maximum and quantiles in seconds."""
         numbers: dict[str, float | int] = {name: getattr(self, name) for name in _COUNTERS}
         numbers["in_flight"] = self.in_flight
         for name, histogram in (("queue_wait", self.queue_wait), ("call_time", self.call_time)):
@@ -143,7 +129,7 @@ class CallMetrics:
         return numbers
 
     def merge(self, other: CallMetrics) -> None:
-        """Add what `other` has counted. For the owner of this one; `other` is left as it is."""
+        """Add the counts of `other`. Only the owner of this object may call it."""
         for name in (*_COUNTERS, "ended"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.queue_wait.merge(other.queue_wait)
@@ -151,7 +137,7 @@ class CallMetrics:
 
 
 class _CallMetricsCollector(NamedCollector[CallMetrics]):
-    """The metrics of all operators of one registry, told apart by the label `operator`. Any thread."""
+    """The metrics of all operators of one registry, by the label `operator`. Any thread."""
 
     def collect(self) -> Iterator[Metric]:
         operators = self.present()
@@ -162,9 +148,11 @@ class _CallMetricsCollector(NamedCollector[CallMetrics]):
             yield counter
         in_flight = GaugeMetricFamily("async_in_flight", "Calls under way.", labels=["operator"])
         queue_wait = HistogramMetricFamily(
-            "async_queue_wait_seconds", "Time of records until their first call begins.", labels=["operator"]
+            "async_queue_wait_seconds", "Time a record waits before its first call starts.", labels=["operator"]
         )
-        call_time = HistogramMetricFamily("async_call_seconds", "Time of a call, each attempt.", labels=["operator"])
+        call_time = HistogramMetricFamily(
+            "async_call_seconds", "Duration of a call; each attempt counts.", labels=["operator"]
+        )
         for operator, metrics in operators.items():
             in_flight.add_metric([operator], metrics.in_flight)
             add_histogram(queue_wait, [operator], metrics.queue_wait)
@@ -176,9 +164,9 @@ _collectors = RegistryCollectors(_CallMetricsCollector)
 
 
 def register_call_metrics(metrics: CallMetrics, operator: str, registry: CollectorRegistry | None = None) -> None:
-    """Show `metrics` in the scrapes of `registry`, by default prometheus-client's own, under the name `operator`.
+    """Export `metrics` to `registry` (default: prometheus-client's own) under the label `operator`.
 
-    Any thread; repeating it is harmless. Metrics that come under a name in use take the place of those before. The
-    registry does not keep them: once nobody refers to them any more they are gone from the page.
+    Any thread; repeating it is harmless. New metrics replace those registered under the same name. The registry holds
+    a weak reference: metrics that are no longer referenced elsewhere disappear from the scrape.
     """
     _collectors.of(REGISTRY if registry is None else registry).add(operator, metrics)

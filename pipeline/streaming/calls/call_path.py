@@ -1,8 +1,8 @@
-"""The way of a call from the operator to its host: past the rate limit, the limit of concurrency, and into a batch.
+"""The path of a call from the operator to its host: concurrency limit, rate limit, batch.
 
-Mailbox thread only. A record's call is held in at most one place at a time: for room among the concurrent ones and its
-turn at the rate limit, or for a batch to fill and to have room. One that is done by then, because it was late, is
-dropped there. Whatever is held here when a pause begins stays until it is over.
+Mailbox thread only. A call waits in at most one place at a time: in line for a concurrency slot and its turn at the
+rate limit, or in a batch that is filling or waits for a slot. A call that times out there is dropped there. During a
+pause, waiting calls stay where they are.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ class RecordCall(Call):
 
     is_done = False  # the queue has its outcome
     deadline_ms = 0
-    prolonged_ms = 0  # how much later than its deadline it is late
+    prolonged_ms = 0  # extension of the deadline
     attempts = 1  # as the retry strategy counts them
-    retry_timer: TimerFuture | None = None  # it waits for a retry
-    key: Any = None  # by which calls are shared
-    is_begun = False  # an attempt is under way: begun, and neither answered nor given up
-    is_first = True  # it has not been answered before
-    leads = False  # others of the same key wait for this one
-    batch: BatchCall | None = None  # under way in that one
+    retry_timer: TimerFuture | None = None  # set while it waits for a retry
+    key: Any = None  # records of equal keys share a call
+    is_begun = False  # an attempt is under way: neither answered nor given up
+    is_first = True  # no attempt has been answered yet
+    leads = False  # it makes the call for its key
+    batch: BatchCall | None = None  # the batch it was sent in
 
     def __init__(self, value: Any, box: AnswerBox, entry: Any, taken_ns: int) -> None:
         self.value = value
         self.box = box
-        self.entry = entry  # where its outcome goes: the queue's future
+        self.entry = entry  # the queue's future, which gets the outcome
         self.taken_ns = taken_ns  # when the operator took the record in
 
     def waited_ms(self) -> int:
-        """From when the record was taken in until its call was started."""
+        """From taking the record in to the start of its call."""
         return (self.started_ns - self.taken_ns) // 1_000_000
 
     def prepare_again(self) -> None:
-        """Forget the answer: the call is made again. Its host has let it go when it was answered."""
+        """Clear the answer before the call is made again. The host released the call when it answered."""
         self.results = self.error = self.batch = None
         self.started_ns = self.ended_ns = 0
 
 
 class BatchCall(Call):
-    """One call for many records. Its results are one entry for each member."""
+    """One call for many records. Its results have one entry for each member."""
 
     def __init__(self, members: list[RecordCall], box: AnswerBox) -> None:
         super().__init__([member.value for member in members], box)
         self.members = members
-        self.wanted = len(members)  # members that are not late yet
+        self.wanted = len(members)  # members that are not late
 
     def hand_out(self) -> list[RecordCall]:
-        """Give each member that is not late its part of the answer; returns these."""
+        """Give each member that is not late its part of the answer; return those members."""
         entries: Sequence[Any] = ()
         error = self.error
         if error is None:
@@ -83,9 +83,9 @@ class BatchCall(Call):
 
 
 class CallPath:
-    """Starts calls when their time has come.
+    """Starts calls when the limits allow it.
 
-    `nothing_follows`: no call will begin before another has ended, so nothing is left that could fill a batch.
+    `nothing_follows`: whether no call will begin before another has ended, so that an open batch cannot fill up.
     """
 
     def __init__(
@@ -105,17 +105,17 @@ class CallPath:
         self._executor = executor
         self._timers = timers
         self._limiter = limiter
-        # The operator's own cost: limits are equal, and share a limiter, whatever their cost functions are.
-        self._cost_of = _cost_of(limit)
-        self._line: deque[RecordCall] = deque()  # for room, then for their turn at the limit, or for the end of a pause
-        self._reserved: tuple[float, float] | None = None  # when the first of _line may start, ms, and at what cost
+        # The operator's own limit, for its cost: equal limits share a limiter, whatever their cost functions are.
+        self._limit = limit.limit if isinstance(limit, RateLimiter) else limit
+        self._line: deque[RecordCall] = deque()  # waits for a slot, then for its turn or the end of a pause
+        self._reserved: tuple[float, float] | None = None  # start (ms) reserved for the first of _line, and its cost
         self._line_timer: TimerFuture | None = None  # for the first of _line
-        self._paused_until_ms = 0.0  # without a limiter; with one, the pause is its own
-        # With a limit, also the host's own: calls that wait there have had their turn, and would start all at once.
+        self._paused_until_ms = 0.0  # without a limiter; a limiter keeps its own pause
+        # With a rate limit, keep to the host's own as well: calls queued there would start without waiting their turn.
         most = [number for number in (concurrency, host.max_calls if limiter is not None else None) if number]
         self._concurrency = min(most, default=0)
-        self._running = 0  # calls that are counted: submitted, and neither answered nor given up; 0 without a limit
-        self._waiting: deque[BatchCall] = deque()  # batches: for room among the concurrent ones, or the end of a pause
+        self._running = 0  # counted calls: submitted, neither answered nor given up; 0 without a limit
+        self._waiting: deque[BatchCall] = deque()  # for a slot, or for the end of a pause
         self._waiting_timer: TimerFuture | None = None  # for the end of a pause
         self._max_batch_size = options.batch_size if host.is_batch else 0
         self._linger_ms = options.linger_ms or 0
@@ -123,17 +123,17 @@ class CallPath:
         self._batch: list[RecordCall] = []
         self._batch_timer: TimerFuture | None = None
         self._is_flush_sent = False
-        # Most operators have none of all this: then a call goes straight to its host.
+        # Most operators have no limits and no batches: their calls go straight to the host.
         is_direct = limiter is None and concurrency is None and not host.is_batch
         self.start: Callable[[RecordCall], None] = host.submit if is_direct else self._start
 
     @property
     def is_direct(self) -> bool:
-        """A call that is started is in the hands of its host."""
+        """Whether started calls go straight to the host."""
         return self.start == self._host.submit
 
     def pause(self, until_ms: float) -> None:
-        """Start no call before that time; with a limiter, no call of its scope."""
+        """Start no call before `until_ms`; with a limiter, no call of its scope."""
         if self._limiter is not None:
             self._limiter.pause(until_ms)
         else:
@@ -141,7 +141,7 @@ class CallPath:
         self.start = self._start
 
     def ended(self, call: Call) -> None:
-        """The call was answered, or is given up: there is room for another."""
+        """Release the slot of a call that was answered or given up, and start those that wait for it."""
         if call.is_counted:
             call.is_counted = False
             self._running -= 1
@@ -150,7 +150,7 @@ class CallPath:
                 self._advance_line(0)
 
     def give_up(self, call: RecordCall) -> None:
-        """Nobody waits for the call any more; it may be anywhere."""
+        """Give up a call, wherever it is: its answer is no longer needed."""
         batch = call.batch
         if batch is None:
             self._host.cancel(call)
@@ -162,7 +162,7 @@ class CallPath:
             self.ended(batch)
 
     def close(self) -> None:
-        """Let go of all that is held here: what is given up from now on makes no room for it."""
+        """Drop all waiting calls, so that a slot released later starts none of them."""
         self._line.clear()
         self._waiting.clear()
         for timer in (self._line_timer, self._waiting_timer, self._batch_timer):
@@ -170,7 +170,7 @@ class CallPath:
                 timer.cancel()
 
     def submit_again(self, batch: BatchCall) -> None:
-        """The host has given a batch back that it had not begun."""
+        """Queue a batch that the host returned without starting it."""
         batch.is_returned = False
         if batch.is_counted:
             batch.is_counted = False
@@ -179,7 +179,7 @@ class CallPath:
         self._submit_waiting(0)
 
     def flush(self) -> None:
-        """Send the batch as it is: nothing will be added to it for a while."""
+        """Send the batch as it is: no more calls are coming to fill it."""
         self._is_flush_sent = False
         if self._batch_timer is not None:
             self._batch_timer.cancel()
@@ -199,14 +199,14 @@ class CallPath:
             self._advance_line(0)
 
     def _advance_line(self, due_ms: int) -> None:
-        """Let those go whose turn has come, and wait for the turn of the first of the others."""
+        """Start the calls whose turn has come, and set a timer for the next turn."""
         self._line_timer = None
         now_ms = max(due_ms, self._timers.current_processing_time())
         line = self._line
         while line:
             call = line[0]
             if not call.is_done:
-                # Room first: a turn that was taken, and not used for a while, would let too many start at once then.
+                # Slot first: a turn taken early and used late would let too many calls start at once.
                 if self._is_full():
                     return
                 start_ms = self._turn_of(call, now_ms)
@@ -221,11 +221,11 @@ class CallPath:
 
     def _turn_of(self, call: RecordCall, now_ms: float) -> float:
         limiter = self._limiter
-        if limiter is None:
+        if limiter is None or self._limit is None:
             return self._paused_until_ms
-        cost = self._cost_of(call.value)
+        cost = self._limit.cost_of(call.value)
         reserved = self._reserved
-        # Void by a pause, or made for a call that left the line and cost less.
+        # Reserve anew if a pause voided the reservation, or a cheaper call made it and left the line.
         if reserved is None or limiter.ready_at(reserved[0]) > reserved[0] or cost > reserved[1]:
             reserved = self._reserved = limiter.reserve(now_ms, cost), cost
         return reserved[0]
@@ -253,7 +253,7 @@ class CallPath:
         self.flush()
 
     def _is_full(self) -> bool:
-        """Whether the first of the line has to wait for a call to end."""
+        """Whether the first call in line must wait for another to end."""
         if self._max_batch_size:
             return self._limiter is not None and bool(self._waiting)
         return not self._has_room()
@@ -262,7 +262,7 @@ class CallPath:
         return not self._concurrency or self._running < self._concurrency
 
     def _submit_waiting(self, due_ms: int) -> None:
-        """Submit the batches for which there is room, unless there is a pause."""
+        """Submit batches while there are slots and no pause."""
         waiting = self._waiting
         while waiting and self._has_room():
             batch = waiting[0]
@@ -287,9 +287,3 @@ class CallPath:
             call.is_counted = True
             self._running += 1
         self._host.submit(call)
-
-
-def _cost_of(rate_limit: RateLimit | RateLimiter | None) -> Callable[[Any], float]:
-    if rate_limit is None:
-        return lambda _: 1.0
-    return (rate_limit.limit if isinstance(rate_limit, RateLimiter) else rate_limit).cost_of

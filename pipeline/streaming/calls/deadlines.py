@@ -1,7 +1,6 @@
-"""When calls are late: one queue of deadlines and one timer, however many calls there are.
+"""Timeouts of calls: one queue of deadlines and one timer, however many calls there are.
 
-All records of an operator have the same timeout, so their deadlines come in the order in which they were taken in.
-Mailbox thread only.
+All records of an operator have the same timeout, so their deadlines are in order of arrival. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ T = TypeVar("T", bound=_Late)
 
 
 class CallDeadlines(Generic[T]):
-    """The records that are not done, and when each is late.
+    """The records that are not done, and their deadlines.
 
-    `timers` calls back on the mailbox thread, and `on_late` is given all that are late at a moment. A `timeout_ms` of
-    0 or less is none: then nothing is ever late, but all the same this knows what is not done.
+    `timers` fires on the mailbox thread, and `on_late` gets all records that are late by then. A `timeout_ms` of 0 or
+    less disables timeouts; unfinished records are tracked even so.
     """
 
     __slots__ = ("_now", "_on_late", "_sweep_at", "_timeout_ms", "_timer", "_timers", "_waiting")
@@ -35,26 +34,26 @@ class CallDeadlines(Generic[T]):
         self._timeout_ms = timeout_ms
         self._on_late = on_late
         self._now = timers.current_processing_time
-        self._waiting: deque[T] = deque()  # by deadline; with some that are done
-        self._timer: TimerFuture | None = None  # for the first of _waiting, or an earlier one that is gone
+        self._waiting: deque[T] = deque()  # by deadline; may include finished records
+        self._timer: TimerFuture | None = None  # for the first of _waiting, or for an earlier one that is gone
         self._sweep_at = 256
 
     def add(self, record: T) -> None:
         waiting = self._waiting
         while waiting and waiting[0].is_done:
-            waiting.popleft()  # kept until there is a sweep, it would be work for the garbage collector
+            waiting.popleft()  # left until the next sweep, it would burden the garbage collector
         waiting.append(record)
         if self._timeout_ms > 0:
             record.deadline_ms = self._now() + self._timeout_ms
             if self._timer is None:
                 self._arm(record.deadline_ms)
         if len(waiting) >= self._sweep_at:
-            # Those that are done are taken out when they are the greater part, so this costs O(1) per record.
+            # A sweep waits until the queue has doubled, so it costs O(1) per record.
             self._waiting = deque(self)
             self._sweep_at = max(256, 2 * len(self._waiting))
 
     def __iter__(self) -> Iterator[T]:
-        """Those that are not done, the first to be late first."""
+        """The unfinished records, the earliest deadline first."""
         return (record for record in self._waiting if not record.is_done)
 
     def clear(self) -> None:

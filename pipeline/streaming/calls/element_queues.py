@@ -1,13 +1,13 @@
 """Element queues of an asynchronous operator, after Flink's StreamElementQueue.
 
-A queue keeps the elements that an operator took in and has not emitted yet. A record is put, its future is
-completed some time later, then its results are emitted. The ordered queue emits in the order of the puts. The
-unordered queue emits in the order of the completions, but no record ever passes a watermark.
+A queue holds the elements that an operator has taken in and not yet emitted. A record's results are emitted after its
+future is completed. The ordered queue emits in put order. The unordered queue emits in completion order, but no record
+passes a watermark.
 
-Threads: a queue belongs to the mailbox thread, and so does completing the futures it handed out, because
-that changes the queue. An answer that arrives on another thread travels as mail, and the mail completes the
-future. Who needs the first answer to win at the moment it is given, before its mail has run (an answer
-against a timeout), gives away a ResultFuture of its own, whose `_on_complete` sends that mail.
+Threads: a queue belongs to the mailbox thread, which alone completes the futures that the queue hands out, because
+completion changes the queue. An answer from another thread travels as mail, and the mail completes the future. Where
+the first of several answers must win before its mail runs (an answer against a timeout), use a separate ResultFuture
+whose `_on_complete` sends the mail.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ Out = TypeVar("Out")
 
 
 class ResultFuture(Generic[Out]):
-    """Where the results of one input go: many, one or none, or an error. The first completion wins.
+    """The results of one input, any number of them, or its error. The first completion wins.
 
-    Any thread may complete it and read it, and exactly one completion wins. A future that a queue handed out
-    is to be completed on the mailbox thread all the same, for the sake of the queue.
+    Any thread may complete it and read it. A future that a queue handed out is the exception: only the mailbox thread
+    may complete it.
     """
 
     __slots__ = ("_claim", "_done", "_error", "_results")
 
     def __init__(self) -> None:
-        # The first completion deletes the claim, which is one atomic step: of any number of threads exactly one
-        # succeeds, and the others get an AttributeError. A lock would be one more object for each record.
+        # The first completion deletes the claim, which is atomic: exactly one thread succeeds, the others get an
+        # AttributeError. A lock would be one more object for each record.
         self._claim = None
         self._results: tuple[Out, ...] = ()  # written once, by the thread that took the claim
         self._error: BaseException | None = None  # written once, by the thread that took the claim
-        # Written after the two above: who reads True from any thread reads the outcome that belongs to it.
+        # Written after the two above: a thread that reads True also reads the outcome.
         self._done = False
 
     @property
     def results(self) -> tuple[Out, ...]:
-        """The results; empty until done, and empty after an error."""
+        """The results; empty until done and after an error."""
         return self._results
 
     @property
@@ -55,14 +55,14 @@ class ResultFuture(Generic[Out]):
         return self._done
 
     def complete(self, results: Iterable[Out]) -> bool:
-        """Complete with `results`, copied; a single result is a list of one. Does not block.
+        """Complete with a copy of `results`. Does not block.
 
-        Returns whether this call won. After an earlier completion of either kind it changes nothing.
+        Returns whether this call won; after an earlier completion it changes nothing.
 
         Raises:
-            TypeError: `results` is not iterable. The future stays open; so it does when iterating raises.
+            TypeError: `results` is not iterable. The future stays open, as it does when iteration raises.
         """
-        # Copy before the claim: an iterable that raises must not leave a future claimed and never done.
+        # Copy before the claim: an iterable that raises must not leave the future claimed and never done.
         copied = tuple(results)
         if not self._try_claim():
             return False
@@ -72,15 +72,15 @@ class ResultFuture(Generic[Out]):
         return True
 
     def complete_exceptionally(self, error: BaseException) -> bool:
-        """Complete with no results because of `error`. Does not block.
+        """Complete with `error` and no results. Does not block.
 
-        Returns whether this call won. After an earlier completion of either kind it changes nothing.
-        A queue only moves on and never raises the error. To fail the task is up to the operator.
+        Returns as `complete` does. A queue emits nothing for the record and never raises the error: failing the task
+        is up to the operator.
 
         Raises:
             TypeError: `error` is not an exception. The future stays open.
         """
-        # Anything else, None above all, would pass for a record without results: lost, and nobody sees it.
+        # Anything else, above all None, would read as a record without results: a silent loss.
         if not isinstance(error, BaseException):
             raise TypeError(f"complete_exceptionally() needs an exception, got {error!r}. Wrap it in one.")
         if not self._try_claim():
@@ -98,7 +98,7 @@ class ResultFuture(Generic[Out]):
         return True
 
     def _on_complete(self) -> None:
-        """Hook for subclasses: called once, when done, by the completion that won and in its thread."""
+        """Hook for subclasses: called once, when done, in the thread of the winning completion."""
 
     def __repr__(self) -> str:
         if not self._done:
@@ -111,12 +111,12 @@ class ResultFuture(Generic[Out]):
 
 
 class _RecordEntry(ResultFuture[Out], Generic[In, Out]):
-    """A queued record and the future of its results in one object: the hot path makes no second one."""
+    """A queued record and the future of its results in one object, which saves an allocation per record."""
 
     __slots__ = ("element",)
 
     def __init__(self, record: StreamRecord[In]) -> None:
-        # What the future's __init__ does, without its call: there is one for each record.
+        # The future's __init__ inlined: this runs for each record.
         self._claim = None
         self._results = ()
         self._error = None
@@ -130,7 +130,7 @@ class _RecordEntry(ResultFuture[Out], Generic[In, Out]):
 
 
 class _WatermarkEntry(ResultFuture[Out]):
-    """A queued watermark. It is born complete, so every completion comes too late."""
+    """A queued watermark, which is complete from the start."""
 
     __slots__ = ("element",)
 
@@ -145,21 +145,21 @@ class _WatermarkEntry(ResultFuture[Out]):
 
 
 class StreamElementQueue(ABC, Generic[In, Out]):
-    """What the ordered and the unordered queue have in common. Mailbox thread only; nothing here blocks.
+    """Base class of the ordered and the unordered queue. Mailbox thread only; nothing here blocks.
 
-    Every method but `values()` takes constant time (amortized), however much is queued.
+    Every method but `values()` takes constant time (amortized) for each element it handles.
     """
 
     __slots__ = ("_capacity",)
 
     def __init__(self, capacity: int) -> None:
-        """Make an empty queue for at most `capacity` elements, watermarks included.
+        """An empty queue for at most `capacity` elements, watermarks included.
 
         Raises:
             ValueError: `capacity` is not positive.
         """
         if capacity <= 0:
-            raise ValueError(f"capacity is {capacity}; a queue needs room for at least 1 element to take any in.")
+            raise ValueError(f"capacity is {capacity}; it must be at least 1.")
         self._capacity = capacity
 
     @property
@@ -168,38 +168,37 @@ class StreamElementQueue(ABC, Generic[In, Out]):
 
     @abstractmethod
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
-        """Append `element`; None when the queue is full, and then it was not kept.
+        """Append `element`; None if the queue is full, and then it was not kept.
 
-        The future of a record is still to be completed, that of a watermark already is.
+        A watermark's future is already complete.
         """
 
     @abstractmethod
     def has_completed_elements(self) -> bool:
-        """Whether `emit_completed_element` would take an element off the queue now."""
+        """Whether `emit_completed_element` would emit an element now."""
 
     @abstractmethod
     def emit_completed_element(self, output: Callable[[StreamElement[Out]], object]) -> None:
-        """Take the next completed element off the queue and call `output` with what came of it.
+        """Take the next completed element, if any, off the queue and call `output` with each of its results.
 
-        For a record that is each of its results, at the timestamp of the record; for a watermark it is the
-        watermark. Without a completed element nothing happens.
+        A record's results carry the record's timestamp; a watermark's only result is itself.
 
-        The element has left the queue before the first call, so `output` may use the queue, and nothing is
-        emitted twice. An error of `output` propagates and loses the rest of that element's results: the task
-        has to fail and start over from its last snapshot.
+        The element leaves the queue before the first call, so `output` may use the queue, and nothing is emitted
+        twice. If `output` raises, the rest of the element's results are lost: the task must fail and restart from its
+        last snapshot.
         """
 
     @abstractmethod
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
-        """`emit_completed_element` up to `most` times, as long as there is one; returns how often."""
+        """Emit up to `most` completed elements; return how many."""
 
     @abstractmethod
     def values(self) -> list[StreamElement[In]]:
-        """The input elements not yet emitted, completed or not, as a new list: what a snapshot stores."""
+        """The elements not yet emitted, completed or not, as a new list: what a snapshot stores."""
 
     @abstractmethod
     def size(self) -> int:
-        """How many elements count towards the capacity: all that are not yet emitted, watermarks included."""
+        """The elements not yet emitted, watermarks included: those that count towards the capacity."""
 
     def is_empty(self) -> bool:
         return self.size() == 0
@@ -212,7 +211,7 @@ _OrderedEntry: TypeAlias = _RecordEntry[In, Out] | _WatermarkEntry[Out]
 
 
 class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
-    """Emits in the order of the puts: only a completed head leaves. `values()` are in that order too."""
+    """Emits in put order: only a completed head leaves. `values()` has the same order."""
 
     __slots__ = ("_entries",)
 
@@ -252,16 +251,13 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
 
 
 class _Segment(Generic[In, Out]):
-    """The records between two watermarks, or one watermark. Mailbox thread only.
-
-    An entry is in exactly one of the two fields.
-    """
+    """The records between two watermarks, or one watermark; each in exactly one of the two fields."""
 
     __slots__ = ("completed", "incomplete")
 
     def __init__(self) -> None:
-        self.completed: deque[_UnorderedEntry[In, Out]] = deque()  # in the order of the completions
-        # A dict is the set that remembers the order of the puts, which makes `values()` reproducible.
+        self.completed: deque[_UnorderedEntry[In, Out]] = deque()  # in completion order
+        # A dict serves as an ordered set: put order makes `values()` reproducible.
         self.incomplete: dict[_SegmentEntry[In, Out], None] = {}
 
     def is_empty(self) -> bool:
@@ -269,7 +265,7 @@ class _Segment(Generic[In, Out]):
 
 
 class _SegmentEntry(_RecordEntry[In, Out]):
-    """A record entry that moves over inside its segment when it is completed, once as completions are."""
+    """A record entry that its completion transfers from `incomplete` to `completed` of its segment."""
 
     __slots__ = ("_segment",)
 
@@ -291,18 +287,18 @@ _UnorderedEntry: TypeAlias = _SegmentEntry[In, Out] | _WatermarkEntry[Out]
 
 
 class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
-    """Emits in the order of the completions between two watermarks; no record passes a watermark.
+    """Emits in completion order between two watermarks; no record passes a watermark.
 
-    `values()` go segment by segment: first the completed records in the order of their completions, then the
-    others in the order of their puts. (Flink leaves the order of the latter open.)
+    `values()` goes segment by segment: completed records in completion order, then the others in put order. (Flink
+    leaves the order of the latter open.)
     """
 
     __slots__ = ("_segments", "_size")
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        # Mailbox thread only. Never empty; the last segment takes the records, and it alone may be empty.
-        # So the first segment decides alone whether there is something to emit.
+        # Mailbox thread only. Never empty; the last segment takes new records, and only it may be empty. So the first
+        # segment alone decides whether there is something to emit.
         self._segments: deque[_Segment[In, Out]] = deque((_Segment(),))
         self._size = 0  # mailbox thread only; == the entries of all segments
 
@@ -318,7 +314,7 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
         return entry
 
     def _append_watermark(self, watermark: Watermark) -> _WatermarkEntry[Out]:
-        # An empty last segment becomes the watermark's own: left in the chain, it would block what follows.
+        # Reuse an empty last segment for the watermark: left in the chain, it would block what follows.
         if not self._segments[-1].is_empty():
             self._segments.append(_Segment())
         entry: _WatermarkEntry[Out] = _WatermarkEntry(watermark)

@@ -1,4 +1,4 @@
-"""Emitting what is complete: from an operator's queue to its output, while that has room. Mailbox thread only."""
+"""Emits completed elements from an operator's queue while the output has room. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pipeline.streaming.calls.element_queues import StreamElementQueue
 from pipeline.streaming.elements import StreamElement
 
 OutputAvailability: TypeAlias = Callable[[], "Future[None] | None"]
-"""None while the output takes elements; else a future that completes, in any thread, when it does again.
+"""None while the output accepts elements; else a future that any thread completes when it does again.
 
-An error of the future fails the task.
+A failed future fails the task.
 """
 
 _ELEMENTS_PER_STEP: Final = 128
-"""Elements emitted before other mail has its turn."""
+"""Elements emitted before other mail gets its turn."""
 
 
 class Emission:
-    """Gives the queue's completed elements to `output`, in the queue's order."""
+    """Passes the queue's completed elements to `output`, in the queue's order."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class Emission:
         self._output_availability = output_availability
         self._executor = executor
         self._is_stopped = False
-        self._is_running = False  # the output, or mail that it waits for, may complete more: one of us is enough
-        self._is_postponed = False  # until a mail that is on its way, or will be sent when the output has room
-        self._room: Future[None] | None = None  # somebody waits for room in the queue
+        self._is_running = False  # the output, or mail it runs, may complete more: no nested run
+        self._is_postponed = False  # a mail that continues is on its way, or follows when the output has room
+        self._room: Future[None] | None = None  # completed when the queue has room again
 
     def run(self) -> None:
-        """Emit what is complete and has its turn; some of it, if it is much, and the rest by another mail."""
+        """Emit what is complete and due: up to _ELEMENTS_PER_STEP elements, the rest in another mail."""
         if self._is_running or self._is_postponed or self._is_stopped:
             return
         self._is_running = True
@@ -52,15 +52,15 @@ class Emission:
             self._is_running = False
             if self._room is not None and not self._queue.is_full():
                 room, self._room = self._room, None
-                with suppress(InvalidStateError):  # cancelled by who waited
+                with suppress(InvalidStateError):  # the waiter cancelled it
                     room.set_result(None)
 
     def stop(self) -> None:
-        """Emit nothing any more."""
+        """Emit nothing from now on."""
         self._is_stopped = True
 
     def room(self) -> Future[None] | None:
-        """None if the queue has room; else a future, completed on the mailbox thread when an emission makes some."""
+        """None if the queue has room; else a future that an emission completes on the mailbox thread."""
         if not self._queue.is_full():
             return None
         if self._room is None:
@@ -101,6 +101,6 @@ class Emission:
 
 
 def _check(available: Future[None] | None) -> None:
-    """Raise what an output's future, which is done, has ended with."""
+    """Raise the error of a completed availability future, if it has one."""
     if available is not None and not available.cancelled() and (error := available.exception()) is not None:
         raise error

@@ -1,4 +1,4 @@
-"""What becomes of a record whose call has failed for good. Mailbox thread only."""
+"""Handling of a record whose call has failed for good. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.streaming.options import AsyncOptions
 
 
 class ErrorPolicy:
-    """`on_error` and `dead_letter` of an operator."""
+    """Applies `on_error` and `dead_letter` of an operator."""
 
     def __init__(self, operator: str, options: AsyncOptions, metrics: CallMetrics) -> None:
         self._operator = operator
@@ -22,10 +22,10 @@ class ErrorPolicy:
         self._metrics = metrics
 
     def results_of(self, call: RecordCall, error: BaseException) -> Sequence[Any]:
-        """What to emit for the record, which is counted.
+        """Count the failed record, and return the results to emit for it.
 
         Raises:
-            AsyncOperatorError: the task fails, because of `error` or of what the user's handling of it raised.
+            AsyncOperatorError: `error`, or an error of the user's handler, fails the task.
         """
         if self._on_error == "fail":
             raise AsyncOperatorError(self._operator, call.value, error, call.attempts) from error

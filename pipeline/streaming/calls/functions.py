@@ -1,11 +1,11 @@
-"""The functions that an asynchronous operator calls, after Flink's AsyncFunction, and what they may return.
+"""The functions that an asynchronous operator calls, after Flink's AsyncFunction, and their return values.
 
 A function is one of
-- an AsyncFunction: connections are opened and closed with it, and it may take many values at once;
+- an AsyncFunction: it can open and close connections, and may take many values at once;
 - a coroutine function (or a callable with an `async def __call__`), called on an asyncio loop;
-- any other callable, which may block: it is called on a bounded pool of threads.
+- any other callable: it may block, and is called on a bounded thread pool.
 
-A list that a function returns is that many results. Any other value but None is one result.
+A returned list is a list of results. Any other value but None is one result.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ Out = TypeVar("Out")
 
 
 class AsyncFunction(Generic[In, Out]):
-    """A function with hooks. Everything but `timeout` runs on the host's asyncio thread, so it needs no locks.
+    """A function with life-cycle hooks. All but `timeout` runs on the host's asyncio thread, so it needs no locks.
 
     A subclass defines `async_invoke`, or `async_invoke_batch` for a service that takes many values in one call:
 
         async def async_invoke_batch(self, values: list[In]) -> list[list[Out] | Exception]
 
-    The batch form gives one list for each value, in the same order; an Exception in place of a list fails that value
-    alone, and an exception that it raises fails them all. Instances have to pickle to be sent to Spark; connections
-    are made in `open`, not before.
+    The batch form returns one list for each value, in order; an Exception in place of a list fails that value alone,
+    and a raised exception fails them all. To be sent to Spark, an instance must pickle: connect in `open`, not before.
     """
 
     def open(self) -> Awaitable[None] | None:
-        """Called once before the first call; may be a coroutine. What it raises keeps the task from starting.
+        """Called once before the first call; may be a coroutine. If it raises, the task does not start.
 
-        The task waits for it, and cannot be cancelled meanwhile: give what may hang a timeout of its own.
+        The task waits for it and cannot be cancelled meanwhile: put a timeout on anything that may hang.
         """
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Called once after the last call, also after a failure, if `open` succeeded; may be a coroutine."""
+        """Called once after the last call, even after a failure, if `open` succeeded; may be a coroutine."""
         return None
 
     async def async_invoke(self, value: In) -> list[Out]:
@@ -49,10 +48,10 @@ class AsyncFunction(Generic[In, Out]):
         raise NotImplementedError(f"{type(self).__name__} defines neither async_invoke nor async_invoke_batch")
 
     def timeout(self, value: In) -> list[Out]:
-        """Called on the mailbox thread when `value` was not answered in time: what to emit for it instead.
+        """The results to emit for a `value` that was not answered in time. Called on the mailbox thread.
 
         Raises:
-            AsyncTimeoutError: always, unless a subclass says otherwise. What is raised is the record's error.
+            AsyncTimeoutError: by default. Whatever an override raises is the record's error.
         """
         raise AsyncTimeoutError
 
@@ -66,17 +65,15 @@ def is_batch_function(function: AnyFunction[Any, Any]) -> bool:
 
 
 def is_coroutine_function(function: AnyFunction[Any, Any]) -> bool:
-    """Whether the function's calls run on an asyncio loop; those of others run on a pool of threads.
+    """Whether the function's calls run on an asyncio loop, and not on a thread pool.
 
     Raises:
-        TypeError: it is not callable at all.
+        TypeError: it is not callable.
     """
-    if isinstance(function, AsyncFunction) or callable(getattr(function, "async_invoke", None)):
-        return True
-    if is_batch_function(function):
+    if callable(getattr(function, "async_invoke", None)) or is_batch_function(function):
         return True
     if not callable(function):
-        raise TypeError(f"{function!r} is no function; give an AsyncFunction, an async def or a plain function")
+        raise TypeError(f"{function!r} is not callable; give an AsyncFunction, an async def or a plain function")
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -84,17 +81,17 @@ def is_coroutine_function(function: AnyFunction[Any, Any]) -> bool:
 
 
 def name_of(function: AnyFunction[Any, Any]) -> str:
-    """How messages call the function."""
+    """The function's name in messages."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def as_results(returned: Any) -> Sequence[Any]:
-    """What a function returned, as a sequence of results.
+    """A function's return value as a sequence of results.
 
     Raises:
-        TypeError: it returned None, or a coroutine that nobody awaits.
+        TypeError: it returned None, or an awaitable.
     """
     if isinstance(returned, list):
         return returned
@@ -108,10 +105,10 @@ def as_results(returned: Any) -> Sequence[Any]:
 
 
 def check_batch_results(returned: Any, number: int) -> Sequence[Any]:
-    """What a batch function returned, if it is one entry for each of the `number` values.
+    """A batch function's return value, which must have one entry for each of the `number` values.
 
     Raises:
-        TypeError: it is no list. ValueError: it has another length.
+        TypeError: it is not a list. ValueError: it has another length.
     """
     if not isinstance(returned, list | tuple):
         raise TypeError(f"async_invoke_batch returned {quoted(returned)}. Return a list with one list for each value.")

@@ -1,16 +1,16 @@
-"""Rate limits: how many calls may start in a time, whoever makes them.
+"""Rate limits: how many calls may start in a given time.
 
-A `RateLimit` says what is allowed; it is a value, and travels to where the calls are made. A `RateLimiter` keeps the
-books of one limit there. What it covers is the limit's scope:
+A `RateLimit` is a value that says what is allowed, and travels to where the calls are made. A `RateLimiter` enforces
+one limit there. The scope of the limit says which calls it covers:
 
-- `"task"`: each operator has a limiter of its own. With n tasks at once, n times the rate.
-- `"worker"`: one limiter for all operators that share the host of a function, one after the other or at once. On Spark
-  that is a Python worker, of which there is one for each task that runs at once, kept from task to task: a new task
-  begins with what the one before has left, not with a new burst.
+- `"task"`: each operator has a limiter of its own. With n concurrent tasks, n times the rate.
+- `"worker"`: one limiter for all operators that share a function's host, concurrently or one after another. On Spark
+  that is a Python worker: one for each concurrent task, kept from task to task, so that a new task starts with what
+  the previous one left, not with a new burst.
 
-No limiter sees other processes. A limit over a whole job is divided: `limit.split(n)` for n workers. On Spark n is how
-many tasks run at once: all executor cores over `spark.task.cpus`. Workers that are idle leave their part unused. Where
-that matters let the service decide: raise `RetryAfter` when it refuses (HTTP 429), which pauses the whole scope.
+A limiter does not see other processes. Divide a limit for a whole job: `limit.split(n)` for n workers. On Spark, n is
+the number of concurrent tasks: all executor cores over `spark.task.cpus`. Idle workers leave their share unused. Where
+that matters, let the service decide: raise `RetryAfter` when it refuses (HTTP 429), which pauses the whole scope.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _DEFAULT_BURST_S = 0.02
 class RateLimit:
     """At most `burst + calls_per_s * t` calls start in any t seconds.
 
-    `burst`: how many may start at once after a rest. By default what `calls_per_s` allows in 20 ms, and at least 1: up
-    to 50 calls/s are spaced evenly, and above that a timer that is late by some milliseconds costs no calls.
+    `burst`: how many may start at once after a rest. Default: what `calls_per_s` allows in 20 ms, and at least 1. So up
+    to 50 calls/s are spaced evenly, and above that a timer that is some milliseconds late costs no calls.
 
-    `cost`: what a call for a value counts for, 1 where none is given; the rate and the burst are then in its unit, such
-    as bytes or tokens. It is called on the mailbox thread. A call that costs more than the burst starts when the burst
-    is full, and those after it wait until it is paid off: in place of the burst, the bound then has that cost.
-    Limits are equal whatever their costs are: unpickled for the next task, a function is another object.
+    `cost`: value -> the cost of its call; None: 1. The rate and the burst then have its unit, such as bytes or tokens.
+    Called on the mailbox thread. A call that costs more than the burst starts when the burst is full, and later calls
+    wait until it is paid off: the bound then has that cost in place of the burst. Limits are equal whatever their costs
+    are: unpickled for the next task, a function is another object.
 
     Raises:
         ValueError: a number is out of its range, or the scope unknown; the message names it.
@@ -50,87 +50,88 @@ class RateLimit:
 
     def __post_init__(self) -> None:
         if not _is_positive(self.calls_per_s):
-            raise ValueError(f"calls_per_s is {self.calls_per_s!r}; it has to be a number above 0, such as 100.")
+            raise ValueError(f"calls_per_s is {self.calls_per_s!r}; it must be a number above 0, such as 100.")
         if self.burst is not None and not _is_positive(self.burst):
-            raise ValueError(f"burst is {self.burst!r}; it has to be a number above 0, such as 1, or None to choose.")
+            raise ValueError(
+                f"burst is {self.burst!r}; it must be a number above 0, such as 1, or None for the default."
+            )
         if self.cost is not None and not callable(self.cost):
-            raise ValueError(f"cost is {self.cost!r}; it has to be a function of the value that returns a number.")
+            raise ValueError(f"cost is {self.cost!r}; it must be a function of the value that returns a number.")
         if self.scope not in ("task", "worker"):
-            raise ValueError(f"scope is {self.scope!r}; it has to be 'task' or 'worker'.")
+            raise ValueError(f"scope is {self.scope!r}; it must be 'task' or 'worker'.")
 
     @property
     def burst_calls(self) -> float:
-        """The burst, chosen if none was given."""
+        """The burst, or its default."""
         return max(1.0, self.calls_per_s * _DEFAULT_BURST_S) if self.burst is None else self.burst
 
     def cost_of(self, value: object) -> float:
-        """What a call for `value` counts for.
+        """The cost of a call for `value`.
 
         Raises:
-            ValueError: `cost` gave something else than a number of at least 0. What it raises itself is passed on.
+            ValueError: `cost` did not return a number of at least 0. What `cost` raises propagates.
         """
         if self.cost is None:
             return 1.0
         cost = self.cost(value)
         if not isinstance(cost, numbers.Real) or not 0 <= cost < math.inf:
-            raise ValueError(f"cost of {value!r} is {cost!r}; it has to be a number of at least 0.")
+            raise ValueError(f"cost of {value!r} is {cost!r}; it must be a number of at least 0.")
         return float(cost)
 
     def split(self, workers: int) -> RateLimit:
-        """The part of each of `workers` workers in a limit that is meant for all of them together.
+        """The share of each of `workers` workers in a limit for all of them together.
 
-        A burst is divided, too. The least that can start at once is one call in each worker, whatever the burst.
+        The burst is divided as well. Each worker can start one call at once, however small its burst.
 
         Raises:
             ValueError: `workers` is not a whole number of at least 1.
         """
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise ValueError(f"workers is {workers!r}; it has to be a whole number of at least 1.")
+            raise ValueError(f"workers is {workers!r}; it must be a whole number of at least 1.")
         burst = None if self.burst is None else self.burst / workers
         return replace(self, calls_per_s=self.calls_per_s / workers, burst=burst)
 
 
 class RateLimiter:
-    """Hands out the times at which calls may start, in the order in which they are asked for. Any thread; no waiting.
+    """Hands out start times for calls, in the order of the requests. Any thread; never waits.
 
     Each user keeps its calls in a line and reserves for the first of them only. So users take turns; a call that
-    leaves the line leaves its reservation to the next that costs no more; and a pause voids no more than one. A start
-    goes so:
+    leaves the line leaves its reservation to the next that costs no more; and a pause voids at most one reservation
+    of each user. To start a call:
 
         start_ms = limiter.reserve(now_ms, cost)        # then wait until start_ms
         if limiter.ready_at(start_ms) > start_ms:       # a pause has begun meanwhile: the reservation is void
             start_ms = limiter.reserve(now_ms, cost)    # and wait again
 
-    Times are milliseconds of a clock that all users share and that does not go back.
+    Times are milliseconds of a monotonic clock that all users share.
     """
 
     __slots__ = ("_burst_ms", "_full_ms", "_last_ms", "_lock", "_ms_per_unit", "_paused_until_ms", "limit")
 
     def __init__(self, limit: RateLimit) -> None:
-        self.limit = limit
-        """What this keeps to."""
+        self.limit = limit  # never changes
         self._lock = threading.Lock()  # leaf lock
         self._ms_per_unit = 1000.0 / limit.calls_per_s  # never changes
-        self._burst_ms = limit.burst_calls * self._ms_per_unit  # how long an empty burst takes to fill
-        # Guarded by _lock. What has been used is kept as the time at which the burst would be full again; that is
-        # exact whatever time passes between two calls, and needs no timer.
+        self._burst_ms = limit.burst_calls * self._ms_per_unit  # time to refill an empty burst
+        # Guarded by _lock. Usage is kept as the time at which the burst would be full again: exact whatever time passes
+        # between two calls, and without a timer.
         self._full_ms = -math.inf
-        self._last_ms = -math.inf  # guarded by _lock; the latest start given out, which no later one precedes
-        self._paused_until_ms = -math.inf  # written under _lock, read without: one reference, and it only grows
+        self._last_ms = -math.inf  # guarded by _lock; the latest start handed out, which no later one precedes
+        self._paused_until_ms = -math.inf  # written under _lock, read without it: one reference, which only grows
 
     def reserve(self, now_ms: float, cost: float = 1.0) -> float:
-        """Reserve a start for a call of this `cost`; returns when it may start, which is `now_ms` at the earliest.
+        """Reserve a start for a call of this `cost`; return its time, `now_ms` or later.
 
-        Starts never go back: who reserves later starts no earlier, however little the call costs.
+        Start times never decrease: a later reservation starts no earlier, however little its call costs.
 
         Raises:
             ValueError: `cost` is not a number of at least 0. Nothing was reserved.
         """
         if not 0 <= cost < math.inf:
-            raise ValueError(f"cost is {cost!r}; it has to be a number of at least 0.")
+            raise ValueError(f"cost is {cost!r}; it must be a number of at least 0.")
         cost_ms = cost * self._ms_per_unit
         with self._lock:
-            # The start is when as much of the burst is there as the call takes: all of it, if it takes more.
+            # The call starts when the burst holds its cost, or is full if it costs more.
             enough_ms = self._full_ms - max(self._burst_ms - cost_ms, 0.0)
             start_ms = max(now_ms, enough_ms, self._last_ms, self._paused_until_ms)
             self._full_ms = max(self._full_ms, start_ms) + cost_ms
@@ -138,13 +139,13 @@ class RateLimiter:
             return start_ms
 
     def pause(self, until_ms: float) -> None:
-        """Let no call start before `until_ms`. The pause that lasts longest holds; a shorter one changes nothing.
+        """Start no call before `until_ms`. Of several pauses, the one that ends last counts.
 
         Raises:
             ValueError: the pause would never end.
         """
         if not until_ms < math.inf:
-            raise ValueError(f"until_ms is {until_ms!r}; a pause has to end at some time.")
+            raise ValueError(f"until_ms is {until_ms!r}; it must be a finite time.")
         with self._lock:
             self._paused_until_ms = max(self._paused_until_ms, until_ms)
 
@@ -153,9 +154,5 @@ class RateLimiter:
         return max(time_ms, self._paused_until_ms)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _is_positive(value: object) -> bool:
-    return _is_number(value) and 0 < value < math.inf  # type: ignore[operator]
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

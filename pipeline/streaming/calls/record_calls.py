@@ -1,7 +1,7 @@
-"""The calls that an operator's records are waiting for: answers, retries, timeouts, and what is shared by a key.
+"""The calls of an operator's records: answers, retries, timeouts, and calls shared by key.
 
-Everything here belongs to the mailbox thread. A record's call ends once, as answered, late or failed, and what comes
-afterwards is ignored; then its outcome is given to the record's entry in the operator's queue.
+Mailbox thread only. A record's call ends once: answered, late or failed. Its outcome then goes to the record's entry in
+the operator's queue, and later events for it are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeline.streaming.options import AsyncOptions
 
 
 class RecordCalls:
-    """Makes a call for each record, and completes the record's entry with the outcome; then it lets `emission` run.
+    """Makes a call for each record, completes the record's entry with the outcome, and runs `emission`.
 
     `nothing_follows`: see CallPath.
     """
@@ -55,12 +55,12 @@ class RecordCalls:
         self._deadlines: CallDeadlines[RecordCall] = CallDeadlines(timers, options.timeout_ms, self._late)
         self._path = CallPath(host, self._box, executor, timers, options, nothing_follows)
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
-        self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in the order of their failures
-        self._under_way = 0  # attempts begun that have neither been answered nor given up
+        self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
+        self._under_way = 0  # attempts begun and neither answered nor given up
         self._is_ending = False  # no more retries
-        self._is_closed = False  # answers are for nobody
+        self._is_closed = False  # answers are ignored
         self.flush = self._path.flush
-        """Send the batch as it is: nothing will come for a while that could fill it."""
+        """Send the batch as it is: no more calls are coming to fill it."""
 
     def make(self, value: Any, entry: ResultFuture[Any]) -> None:
         """Start the call for a record whose outcome goes to `entry`."""
@@ -70,11 +70,10 @@ class RecordCalls:
             self._begin(call)
 
     def is_retrying(self) -> bool:
-        """Whether a call waits for a retry."""
         return bool(self._retrying)
 
     def end_retries(self) -> None:
-        """Make the retries that wait at once, and none after that."""
+        """Make the waiting retries at once, and none after them."""
         self._is_ending = True
         retrying, self._retrying = self._retrying, {}
         for call in retrying:
@@ -83,20 +82,20 @@ class RecordCalls:
             self._make_again(call)
 
     def close(self) -> None:
-        """Give up all calls; their answers are for nobody."""
+        """Give up all calls and ignore their answers."""
         self._is_closed = True
         self._path.close()
         for call in self._deadlines:
             call.is_done = True
             if call.retry_timer is not None:
-                call.retry_timer.cancel()  # or the time service would keep it, and all of this, until then
+                call.retry_timer.cancel()  # a pending timer would keep this object alive
             self._path.give_up(call)
         self._metrics.ended += self._under_way
         self._under_way = 0
         self._deadlines.clear()
 
     def _leads(self, call: RecordCall) -> bool:
-        """Whether the call is to be made; if not, another one's outcome is or will be its own."""
+        """Whether to make the call; if not, the record shares the outcome of another call."""
         assert self._dedupe_by is not None
         call.key = self._dedupe_by(call.value)
         role, results = self._shared.join(call.key, call, self._timers.current_processing_time())
@@ -115,7 +114,7 @@ class RecordCalls:
     # --------------------------------------------------------------------------------------------------- answers
 
     def _fetch_answers(self) -> None:
-        """The mail of the hosts."""
+        """Process the answers; the mail that the hosts send."""
         box = self._box
         box.is_notified = False
         answers = box.answers
@@ -131,7 +130,7 @@ class RecordCalls:
                 if type(call) is not RecordCall:
                     self._answered_batch(call)
                 elif is_plain and type(call.results) is list and not call.is_done:
-                    # What _answered comes to for most calls, without its calls of methods.
+                    # _answered, inlined for the common case.
                     if call.is_counted:
                         self._path.ended(call)
                     self._under_way -= 1
@@ -145,7 +144,7 @@ class RecordCalls:
                 else:
                     self._answered(call)
         finally:
-            # One that failed the task must not take the others along: they are still answers.
+            # An answer that fails the task must not discard those behind it.
             if answers and not box.is_notified:
                 box.notify()
             self._emission.run()
@@ -154,7 +153,7 @@ class RecordCalls:
         if call.is_done:
             return
         if isinstance(call.error, RetryAfter):
-            self._pause(call.error)  # before its end makes room for another
+            self._pause(call.error)  # before its slot is released to another call
         if call.is_counted:
             self._path.ended(call)
         if call.is_returned:
@@ -201,13 +200,13 @@ class RecordCalls:
             self._count_wait(member)
             try:
                 self._settle(member)
-            except BaseException as error:  # fails the task; the others are answered all the same
+            except BaseException as error:  # fails the task once the other members are settled
                 failure = failure or error
         if failure is not None:
             raise failure
 
     def _settle(self, call: RecordCall) -> None:
-        """An attempt has been answered: make another one, or let this be the record's outcome."""
+        """After the answer to an attempt: make another one, or complete the record."""
         error = call.error
         results: Sequence[Any] = ()
         if error is None:
@@ -220,7 +219,7 @@ class RecordCalls:
         if self._wants_another(call, results, error):
             due_ms = call.deadline_ms + call.prolonged_ms
             if self._timeout_ms > 0 and due_ms <= self._timers.current_processing_time():
-                self._end_late([call])  # its time is over, though the timer has not fired yet
+                self._end_late([call])  # timed out, though the timer has not fired yet
             elif isinstance(error, RetryAfter):
                 self._start_again(call)
             else:
@@ -244,14 +243,14 @@ class RecordCalls:
         call.entry.complete(results if self._combine is None else self._combine(call.value, results))
 
     def _fail(self, call: RecordCall, error: BaseException) -> None:
-        """The record's outcome is `error`, and that of those that share its call. Raises what fails the task."""
+        """Fail the record, and those that share its call, with `error`. Raises what fails the task."""
         failure: BaseException | None = None
         for failed in (call, *(self._shared.fail(call.key) if call.leads else ())):
             self._metrics.failed += 1
             try:
                 self._complete(failed, self._errors.results_of(failed, error))
             except BaseException as raised:
-                # Whatever waits for the queue goes on, and sees the failure.
+                # Complete it even so: a wait for the queue must end and see the failure.
                 self._complete(failed, ())
                 failure = failure or raised
         if failure is not None:
@@ -260,7 +259,7 @@ class RecordCalls:
     # ---------------------------------------------------------------------------------------- retries and timeouts
 
     def _wants_another(self, call: RecordCall, results: Sequence[Any], error: BaseException | None) -> bool:
-        """Whether the record's call is to be made again after this outcome of an attempt."""
+        """Whether to make the record's call again after this outcome of an attempt."""
         retry = self._retry
         if isinstance(error, RetryAfter):
             return True
@@ -295,12 +294,12 @@ class RecordCalls:
         self._begin(call)
 
     def _late(self, calls: list[RecordCall]) -> None:
-        """Their time is over. Nothing happens to those whose outcome has arrived, though nobody has fetched it."""
+        """End the calls whose time is over, except those prolonged, or answered and not fetched yet."""
         self._end_late([call for call in calls if not self._has_outcome(call) and not self._prolong(call)])
 
     def _end_late(self, late: list[RecordCall]) -> None:
         for call in late:
-            call.is_done = True  # all of them, before one makes room for another: whatever comes now is too late
+            call.is_done = True  # all of them, before one releases its slot: later answers are ignored
         failure: BaseException | None = None
         for call in late:
             try:
@@ -331,12 +330,12 @@ class RecordCalls:
         return results
 
     def _prolong(self, call: RecordCall) -> bool:
-        """One that was read ahead has its whole time from when its call was started, and not less for having waited."""
+        """Whether a record read ahead has time left: its timeout runs from the start of its call."""
         if not self._read_ahead:
             return False
         now_ms = self._timers.current_processing_time()
         if call.is_first and self._path.is_direct:
-            # Those before it end within a timeout, so one that has waited longer waits for something that hangs.
+            # The calls before it end within a timeout, so a longer wait is for a call that hangs.
             waited_ms = call.waited_ms() if call.started_ns else self._timeout_ms
             call.prolonged_ms = min(waited_ms, self._timeout_ms)
         if call.deadline_ms + call.prolonged_ms <= now_ms:
@@ -347,28 +346,23 @@ class RecordCalls:
         return True
 
     def _has_outcome(self, call: RecordCall) -> bool:
-        """Whether an answer has arrived that ends the record. One that leads to another attempt does not."""
+        """Whether an answer that ends the record has arrived; one that leads to another attempt does not."""
         if call.batch is not None:
             return call.batch.ended_ns != 0
-        if not call.ended_ns or isinstance(call.error, RetryAfter):
+        if not call.ended_ns:
             return False
-        retry = self._retry
-        if retry is None or self._is_ending:
-            return True
-        if call.error is not None:
-            return not (retry.can_retry(call.attempts) and retry.retries_error(call.error))
         results = call.results if isinstance(call.results, list) else (call.results,)
-        return not (retry.can_retry(call.attempts) and retry.retries_result(results))
+        return not self._wants_another(call, results, call.error)
 
     def _hand_over(self, call: RecordCall) -> None:
-        """A late call shares nothing any more; one that others wait for is followed by another."""
+        """Stop sharing a late call; if other records wait for it, one of them makes a new call."""
         if self._dedupe_by is None:
             return
         if not call.leads:
             self._shared.unjoin(call.key, call)
             return
         following = self._shared.abandon(call.key)
-        while following is not None and following.is_done:  # late with this one: it needs no call of its own
+        while following is not None and following.is_done:  # late as well: it needs no call
             following = self._shared.abandon(call.key)
         if following is not None:
             following.leads = True

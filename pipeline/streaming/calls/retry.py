@@ -1,7 +1,7 @@
-"""Retry strategies of asynchronous calls: whether a call is made again after an attempt, and how much later.
+"""Retry strategies of asynchronous calls: whether to make a call again after an attempt, and after which delay.
 
-A strategy knows no clock and keeps no state: the operator counts the attempts of each record and asks. So one strategy
-serves any number of records, operators and threads, and it pickles where its predicates do.
+A strategy reads no clock and keeps no state: the operator counts the attempts of each record and asks. So one strategy
+serves any number of records, operators and threads. It pickles if its predicates do.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ RetryOnException: TypeAlias = Callable[[BaseException], bool] | type[BaseExcepti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryStrategy:
-    """When a call is made again; made by `no_retry`, `fixed_delay` or `exponential_backoff`.
+    """When a call is made again; created by `no_retry`, `fixed_delay` or `exponential_backoff`.
 
-    Attempts count from 1, and `max_attempts` are those that may be followed by another, as in Flink: 2 means up to
-    3 calls. Which outcomes are worth another call is up to the predicates; one that is missing says never.
+    Attempts count from 1. As in Flink, `max_attempts` counts those that may be followed by another: 2 means up to 3
+    calls. The predicates decide which outcomes are retried; a missing predicate retries none.
 
-    - `retry_on_result` is given the list of results (`operator.not_` retries on no result).
-    - `retry_on_exception` is given the error, or is the class to retry on, or a tuple of classes.
+    - `retry_on_result` gets the list of results (`operator.not_` retries an empty one).
+    - `retry_on_exception` gets the error, or is the class to retry on, or a tuple of classes.
 
-    They are called on the mailbox thread, so they must not block, and what they raise is raised to the caller.
+    Predicates run on the mailbox thread, so they must not block. What they raise propagates to the caller.
     """
 
     max_attempts: int
@@ -38,7 +38,7 @@ class RetryStrategy:
 
     @classmethod
     def no_retry(cls) -> RetryStrategy:
-        """One attempt and no more."""
+        """One attempt only."""
         return _NO_RETRY
 
     @classmethod
@@ -49,21 +49,15 @@ class RetryStrategy:
         retry_on_result: RetryOnResult | None = None,
         retry_on_exception: RetryOnException | None = None,
     ) -> RetryStrategy:
-        """Retry `delay_ms` after each outcome that a predicate wants retried.
+        """Retry `delay_ms` after each outcome that a predicate accepts.
 
         Raises:
             ValueError: a number is out of its range; the message names it.
-            TypeError: a predicate is nothing that can be asked.
+            TypeError: a predicate is neither callable nor an exception class.
         """
         _check_count("max_attempts", max_attempts)
         _check_count("delay_ms", delay_ms)
-        return cls(
-            max_attempts=max_attempts,
-            initial_delay_ms=delay_ms,
-            max_delay_ms=delay_ms,
-            retry_on_result=retry_on_result,
-            retry_on_exception=retry_on_exception,
-        )
+        return cls.exponential_backoff(max_attempts, delay_ms, delay_ms, 1.0, 0.0, retry_on_result, retry_on_exception)
 
     @classmethod
     def exponential_backoff(
@@ -78,12 +72,11 @@ class RetryStrategy:
     ) -> RetryStrategy:
         """Retry after a delay that grows by `multiplier` from one attempt to the next, up to `max_delay_ms`.
 
-        `jitter` is the fraction by which a delay may be shorter or longer, so that calls that failed together do not
-        come back together. Not even a delay with jitter passes `max_delay_ms`.
+        `jitter`: the fraction by which a delay may be shorter or longer, so that calls that failed together do not
+        retry together. A delay never exceeds `max_delay_ms`, even with jitter.
 
         Raises:
-            ValueError: a number is out of its range; the message names it.
-            TypeError: a predicate is nothing that can be asked.
+            ValueError, TypeError: as `fixed_delay`.
         """
         _check_count("max_attempts", max_attempts)
         return cls(
@@ -98,7 +91,7 @@ class RetryStrategy:
 
     def __post_init__(self) -> None:
         if not _is_int(self.max_attempts) or self.max_attempts < 0:
-            raise ValueError(f"max_attempts is {self.max_attempts!r}; it has to be a whole number, 0 for no retry.")
+            raise ValueError(f"max_attempts is {self.max_attempts!r}; it must be a whole number, 0 for no retry.")
         _check_count("initial_delay_ms", self.initial_delay_ms)
         _check_count("max_delay_ms", self.max_delay_ms)
         if self.max_delay_ms < self.initial_delay_ms:
@@ -107,23 +100,23 @@ class RetryStrategy:
                 "the longest delay cannot be below the first."
             )
         if not _is_number(self.multiplier) or not 1 <= self.multiplier < float("inf"):
-            raise ValueError(f"multiplier is {self.multiplier!r}; it has to be a number of at least 1, such as 2.")
+            raise ValueError(f"multiplier is {self.multiplier!r}; it must be a number of at least 1, such as 2.")
         if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter is {self.jitter!r}; it has to be a fraction from 0 (none) to 1, such as 0.2.")
+            raise ValueError(f"jitter is {self.jitter!r}; it must be a fraction from 0 (none) to 1, such as 0.2.")
         _check_predicates(self.retry_on_result, self.retry_on_exception)
 
     def is_enabled(self) -> bool:
-        """Whether there is an outcome after which a call would be made again at all."""
+        """Whether any outcome can lead to another call."""
         return self.max_attempts > 0 and (self.retry_on_result is not None or self.retry_on_exception is not None)
 
     def can_retry(self, attempt: int) -> bool:
-        """Whether another attempt may follow number `attempt`, the first being 1."""
+        """Whether another attempt may follow number `attempt`, counted from 1."""
         return attempt <= self.max_attempts
 
     def backoff_ms(self, attempt: int, draw: Callable[[], float] = random.random) -> int:
         """The delay from the end of attempt number `attempt` to the start of the next; -1 if this is `no_retry`.
 
-        `draw`: where jitter comes from, numbers evenly spread from 0 to 1; not called when there is no jitter.
+        `draw`: the source of jitter, uniform from 0 to 1; not called without jitter.
         """
         if self.max_attempts == 0:
             return -1
@@ -133,18 +126,18 @@ class RetryStrategy:
             delay_ms = float(self.max_delay_ms)
         if self.jitter == 0:
             return int(delay_ms)
-        # Cut the range at the cap, not the delay drawn: half of those at the cap would meet again exactly there.
+        # Cap the range, not the drawn delay: half of the delays at the cap would otherwise be equal.
         shortest_ms = delay_ms * (1 - self.jitter)
         longest_ms = min(delay_ms * (1 + self.jitter), float(self.max_delay_ms))
         return int(shortest_ms + (longest_ms - shortest_ms) * draw())
 
     def retries_result(self, results: Sequence[Any]) -> bool:
-        """Whether `retry_on_result` wants the call that came back with `results` made again."""
+        """Whether to retry a call that returned `results`."""
         predicate = self.retry_on_result
         return predicate is not None and bool(predicate(results))
 
     def retries_error(self, error: BaseException) -> bool:
-        """Whether `retry_on_exception` wants the call that ended with `error` made again."""
+        """Whether to retry a call that failed with `error`."""
         predicate = self.retry_on_exception
         if predicate is None:
             return False
@@ -163,24 +156,22 @@ def _is_number(value: object) -> bool:
 
 def _check_count(name: str, value: int) -> None:
     if not _is_int(value) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it has to be a whole number of at least 1.")
+        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
 
 
 def _check_predicates(on_result: object, on_exception: object) -> None:
     if on_result is not None and (isinstance(on_result, type) or not callable(on_result)):
-        raise TypeError(f"retry_on_result is {on_result!r}; it has to be a function of the list of results.")
-    if on_exception is None:
-        return
-    classes = on_exception if isinstance(on_exception, tuple) else (on_exception,)
+        raise TypeError(f"retry_on_result is {on_result!r}; it must be a function of the list of results.")
     if isinstance(on_exception, (type, tuple)):
-        if classes and all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-            return
-    elif callable(on_exception):
-        return
-    raise TypeError(
-        f"retry_on_exception is {on_exception!r}; it has to be an exception class, a tuple of them, "
-        "or a function of the error."
-    )
+        classes = on_exception if isinstance(on_exception, tuple) else (on_exception,)
+        is_valid = classes != () and all(isinstance(each, type) and issubclass(each, BaseException) for each in classes)
+    else:
+        is_valid = on_exception is None or callable(on_exception)
+    if not is_valid:
+        raise TypeError(
+            f"retry_on_exception is {on_exception!r}; it must be an exception class, a tuple of them, "
+            "or a function of the error."
+        )
 
 
 _NO_RETRY = RetryStrategy(max_attempts=0, initial_delay_ms=1, max_delay_ms=1)

@@ -1,9 +1,9 @@
-"""Calls shared by the records that ask for the same key, and a memory of the last answers.
+"""Calls shared by the records of one key, and a cache of recent results.
 
-The first record of a key leads: its call is the one that is made. Who asks for the key meanwhile waits behind it and
-gets its outcome. The object keeps books only: calls are made, and outcomes given out, by the operator, on the mailbox
-thread, to which everything here belongs. Nothing here blocks or reads a clock, and each method but `finish` and `fail`
-takes constant time; those take as long as the list they return.
+The first record of a key leads: its call is the one that is made. Later records of the key wait for its outcome. This
+module only keeps track: the operator makes the calls and distributes the outcomes. Mailbox thread only. Nothing here
+blocks or reads a clock. `finish` and `fail` take time in proportion to the list they return; other methods take
+constant time.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ _WAIT: _Wait = ("wait", None)
 
 
 class SharedCalls(Generic[Waiter, Out]):
-    """Who waits for which key. Mailbox thread only.
+    """The records that wait for each key. Mailbox thread only.
 
-    Keys are the same when they are equal, so 1, 1.0 and True are one key. A waiter is any hashable object that stands
-    for one record; it joins once. It ends in exactly one way: as leader by `finish`, `fail` or `abandon` of its key, as
-    one who waits by being in the list of `finish` or `fail` or by `unjoin`, or by becoming the leader.
+    Equal keys are one key, such as 1, 1.0 and True. A waiter is any hashable object that stands for one record; it
+    joins once. A leader ends by `finish`, `fail` or `abandon` of its key, which raise KeyError if no call for the key
+    is under way. Another waiter ends in the list of `finish` or `fail`, by `unjoin`, or by becoming the leader.
     """
 
     __slots__ = ("_known", "_remember", "_remember_ms", "_under_way")
 
     def __init__(self, remember: int = 0, remember_ms: int | None = None) -> None:
-        """Remember the answers to at most `remember` keys, the least recently used going first.
+        """Remember the results of at most `remember` keys; the least recently used is evicted first.
 
-        An answer is forgotten `remember_ms` milliseconds after it came, however often it was used; None: never.
+        Results expire `remember_ms` milliseconds after they arrived, however often they were used; None: never.
         """
         self._remember = remember
         self._remember_ms = remember_ms
-        self._under_way: dict[Hashable, dict[Waiter, None]] = {}  # who waits behind the leader, in the order they came
-        # The answers and when they came, least recently used first; never longer than `remember`.
+        self._under_way: dict[Hashable, dict[Waiter, None]] = {}  # waiters behind the leader, in order of arrival
+        # The results and their times of arrival, least recently used first; never longer than `remember`.
         self._known: OrderedDict[Hashable, tuple[tuple[Out, ...], float]] = OrderedDict()
 
     def join(self, key: Hashable, waiter: Waiter, now_ms: float) -> Joined[Out]:
-        """Take `waiter` in for `key`, and say what it has to do.
+        """Add `waiter` for `key`, and return its role.
 
         - `("lead", None)`: make the call, and end it by `finish`, `fail` or `abandon`.
-        - `("wait", None)`: nothing; the call is under way. `unjoin` it when it gives up.
-        - `("known", results)`: these are its results; it was not taken in. They are shared with others: not a copy.
+        - `("wait", None)`: the call is under way; `unjoin` to give up.
+        - `("known", results)`: the remembered results, shared and not copied; `waiter` was not added.
 
         Raises:
             TypeError: `key` is not hashable.
@@ -58,8 +58,8 @@ class SharedCalls(Generic[Waiter, Out]):
             waiters = self._under_way.get(key)
         except TypeError as error:
             raise TypeError(
-                f"the key to share calls by is {key!r}, which is not hashable ({error}). "
-                "Return a string, a number or a tuple of them from dedupe_by."
+                f"dedupe_by returned the key {key!r}, which is not hashable ({error}). "
+                "Return a string, a number or a tuple of them."
             ) from error
         if waiters is not None:
             waiters[waiter] = None
@@ -72,11 +72,7 @@ class SharedCalls(Generic[Waiter, Out]):
         return _LEAD
 
     def finish(self, key: Hashable, results: Iterable[Out], now_ms: float) -> list[Waiter]:
-        """End the call of `key`, whose leader has got `results`; returns who else gets them, first come first.
-
-        Raises:
-            KeyError: no call for `key` is under way.
-        """
+        """End the call of `key` with the leader's `results`; return the other waiters in order of arrival."""
         waiters = self._under_way.pop(key)
         if self._remember > 0:
             self._known[key] = (tuple(results), now_ms)
@@ -85,31 +81,24 @@ class SharedCalls(Generic[Waiter, Out]):
         return list(waiters)
 
     def fail(self, key: Hashable) -> list[Waiter]:
-        """End the call of `key`, which failed; returns who fails with the leader. A failure is not remembered.
-
-        Raises:
-            KeyError: no call for `key` is under way.
-        """
+        """End the failed call of `key`; return the waiters that fail with the leader. Failures are not remembered."""
         return list(self._under_way.pop(key))
 
     def abandon(self, key: Hashable) -> Waiter | None:
-        """The leader of `key` gives up: returns who leads from now on and has to make the call anew, None if nobody.
+        """Give up the leader of `key`; return the waiter that now leads and must make a new call, or None.
 
-        An answer to the call of the former leader is no longer for `finish`: it would end the new leader's call.
-
-        Raises:
-            KeyError: no call for `key` is under way.
+        Never `finish` with an answer to the former leader's call: that would end the new leader's call.
         """
         waiters = self._under_way[key]
         if not waiters:
             del self._under_way[key]
             return None
-        heir = next(iter(waiters))
-        del waiters[heir]
-        return heir
+        leader = next(iter(waiters))
+        del waiters[leader]
+        return leader
 
     def unjoin(self, key: Hashable, waiter: Waiter) -> bool:
-        """`waiter` no longer waits for `key`. Returns whether it did; False for a leader too, who has to `abandon`."""
+        """Stop waiting for `key`; return whether `waiter` was waiting. False for a leader, which must `abandon`."""
         waiters = self._under_way.get(key)
         if waiters is None or waiter not in waiters:
             return False

@@ -1,11 +1,11 @@
 """The operator that calls a service for each record without waiting for it, after Flink's AsyncWaitOperator.
 
 Threads: everything here belongs to the mailbox thread. Calls run on a CallHost, whose threads only append answers and
-send a mail. Timers are mail, too. The operator waits in two places, and runs mail of its own priority there: when its
-queue is full, and at the end of the input.
+send a mail. Timers are mail as well. The operator waits in two places, where it runs mail of its own priority: while
+its queue is full, and at the end of the input.
 
-A record is in the queue from when it is taken in until its results have been given to `output`. Its call ends once:
-answered, late, or failed; whatever comes afterwards is ignored.
+A record is in the queue from its intake until its results were passed to `output`. Its call ends once: answered, late
+or failed; later events for it are ignored.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from pipeline.streaming.options import AsyncOptions, OperatorOptions, takes_opti
 
 
 class AsyncWaitOperator:
-    """Calls `function` for each record, and emits its results in order or as they come; watermarks keep their place.
+    """Calls `function` for each record and emits the results, ordered or unordered; watermarks keep their place.
 
     `function`: an AsyncFunction, a coroutine function or a blocking one, for which the operator makes a host of its
-        own; or a CallHost that runs already, and goes on when the operator is closed.
+        own; or a running CallHost, which keeps running when the operator is closed.
     `timeout_ms`, `options`: see AsyncOptions.
-    `output_availability`: see OutputAvailability; records are emitted only while it gives None.
+    `output_availability`: see OutputAvailability; records are emitted only while it returns None.
     """
 
     @takes_options(OperatorOptions)
@@ -59,7 +59,7 @@ class AsyncWaitOperator:
         """Check the options; nothing is started.
 
         Raises:
-            ValueError, TypeError: an option is not possible, or not for this function; the message names it.
+            ValueError, TypeError: an option is invalid, or not for this function; the message names it.
         """
         given = AsyncOptions(timeout_ms=timeout_ms, **options)
         self.name = name
@@ -90,23 +90,22 @@ class AsyncWaitOperator:
     # ------------------------------------------------------------------------------------------------ life cycle
 
     def initialize_state(self, state: Iterable[StreamElement[Any]]) -> None:
-        """Take up what `snapshot_state` gave, to be called for again by `open`. Call it before that."""
+        """Restore the elements of a `snapshot_state`; `open` makes their calls again. Call it before `open`."""
         if self._is_open or self._is_closed:
-            raise RuntimeError(f"{self.name}: initialize_state comes before open, which has been called")
+            raise RuntimeError(f"{self.name}: call initialize_state before open")
         self._restored = deque(state)
 
     def open(self) -> None:
-        """Open the function, then take in what was restored; waits while the queue is full.
+        """Open the function, then process the restored elements; waits while the queue is full.
 
-        Raises:
-            Exception: what the function's `open` raised.
+        Raises what the function's `open` raises.
         """
         self._is_open = True
         if self._owns_host:
             self._host.start()
         restored = self._restored
         while restored:
-            element = restored[0]  # it stays until it is in the queue: this may wait, and a snapshot be taken meanwhile
+            element = restored[0]  # removed once it is queued: a snapshot may be taken while this waits
             if isinstance(element, Watermark):
                 self.process_watermark(element)
             else:
@@ -114,8 +113,9 @@ class AsyncWaitOperator:
             restored.popleft()
 
     def end_input(self) -> None:
-        """Wait until all that was taken in is emitted. Waiting retries are made at once, and none after that, if the
-        operator was not told to make `retries_at_end` as ever.
+        """Wait until all that was taken in is emitted.
+
+        Unless `retries_at_end` is set, the waiting retries are made at once, and none after them.
         """
         self._check_open()
         self._has_ended = True
@@ -126,7 +126,7 @@ class AsyncWaitOperator:
             self._executor.yield_()
 
     def close(self) -> None:
-        """Give up the calls under way and close the function, if the host is this operator's. After a failure, too."""
+        """Give up the calls under way, and close the function if the operator owns its host. Also after a failure."""
         self._is_open, self._is_closed = False, True
         self._emission.stop()
         self._timers.quiesce()
@@ -135,16 +135,16 @@ class AsyncWaitOperator:
             self._host.stop()
 
     def snapshot_state(self) -> list[StreamElement[Any]]:
-        """The elements that were taken in and are not emitted, in the queue's order: completed ones included."""
+        """The elements taken in and not emitted, in queue order, including completed ones."""
         return [*self._queue.values(), *self._restored]
 
     # ---------------------------------------------------------------------------------------------------- input
 
     def process_element(self, record: StreamRecord[Any]) -> None:
-        """Start the call for a record. Waits while the queue is full, and runs mail meanwhile.
+        """Start the call for a record. While the queue is full, waits and runs mail.
 
         Raises:
-            RuntimeError: the operator is not open. AsyncOperatorError: a mail has failed.
+            RuntimeError: the operator is not open. AsyncOperatorError: a mail failed the task.
         """
         if not self._is_open:
             self._check_open()
@@ -154,25 +154,25 @@ class AsyncWaitOperator:
         self._calls.make(record.value, entry)
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Queue a watermark behind what was taken in before. Waits as `process_element` does."""
+        """Queue a watermark behind the elements taken in before it. Waits as `process_element` does."""
         self._check_open()
         if self._queue.try_put(watermark) is None:
             self._put_when_there_is_room(watermark)
         self._emission.run()
 
     def is_available(self) -> bool:
-        """Whether the queue has room, so that the next element will not wait."""
+        """Whether the queue has room: the next element will not wait."""
         return not self._queue.is_full()
 
     def available_future(self) -> Future[None] | None:
-        """None if there is room; else a future, completed on the mailbox thread, when an emission has made some."""
+        """None if there is room; else a future that an emission completes on the mailbox thread."""
         room = self._emission.room()
         if room is not None:
-            self._calls.flush()  # nothing will come that could fill the batch
+            self._calls.flush()  # no more calls are coming to fill the batch
         return room
 
     def _nothing_follows(self) -> bool:
-        """No call will begin before another has ended."""
+        """Whether no call will begin before another has ended."""
         return self._queue.is_full() or (self._has_ended and not self._calls.is_retrying())
 
     def _check_open(self) -> None:
@@ -182,6 +182,6 @@ class AsyncWaitOperator:
 
     def _put_when_there_is_room(self, element: StreamElement[Any]) -> ResultFuture[Any]:
         while (entry := self._queue.try_put(element)) is None:
-            self._calls.flush()  # nothing will come that could fill the batch
+            self._calls.flush()  # no more calls are coming to fill the batch
             self._executor.yield_()
         return entry

@@ -1,7 +1,7 @@
-"""How a checkpoint is written down: one line that says what follows and its checksum, then JSON.
+"""The format of a checkpoint's file: a header line with length and checksum, then JSON.
 
-The values of elements, and the positions of inputs, go through a serializer. The default one writes JSON and refuses
-what JSON would change, so reading a checkpoint runs nobody's code; PickleSerializer takes nearly everything, and
+The values of elements and the positions of inputs go through a serializer. The default one writes JSON and rejects
+what JSON would alter, so reading a checkpoint runs no foreign code. PickleSerializer accepts nearly everything and
 trusts the folder.
 """
 
@@ -24,36 +24,32 @@ _ATOMS: Final = frozenset((type(None), bool, int, float, str))
 
 
 class Serializer(Protocol):
-    """Turns values into JSON and back. `name` is stored, and a checkpoint is read by a serializer of its name only."""
+    """Converts values to JSON and back. `name` is stored: only a serializer of that name reads the checkpoint."""
 
     @property
     def name(self) -> str: ...
 
     def dump(self, value: Any) -> Any:
-        """A value of None, bool, int, float, str, lists and dicts with str keys. Called on the mailbox thread."""
+        """`value` as None, bool, int, float, str, lists and dicts with str keys. Called on the mailbox thread."""
 
     def load(self, stored: Any) -> Any:
         """The value that was dumped."""
 
 
 class JsonSerializer:
-    """None, bool, int, float, str, lists and dicts with str keys, as they are; anything else is refused.
+    """Stores None, bool, int, float, str, lists and dicts with str keys as they are; rejects anything else.
 
-    That includes what JSON would take and give back as something else: tuples, subclasses, keys that are no str.
+    That includes values that JSON would alter: tuples, subclasses, and dicts with other keys.
     """
 
     name = "json"
 
     def dump(self, value: Any) -> Any:
-        """Check the value.
-
-        Raises:
-            CheckpointError: some part of the value would come back changed, or not at all; says which.
-        """
+        """Raises CheckpointError, naming the part, if a part of the value would be altered or lost."""
         try:
             _check_json(value, "value")
         except RecursionError:
-            raise CheckpointError("a value is nested too deeply, or in itself; JSON cannot hold it") from None
+            raise CheckpointError("a value is nested too deeply, or contains itself; JSON cannot hold it") from None
         return value
 
     def load(self, stored: Any) -> Any:
@@ -61,7 +57,7 @@ class JsonSerializer:
 
 
 class PickleSerializer:
-    """Whatever pickle takes. Who can write to the folder can run code in the task: use it where you trust both."""
+    """Stores whatever pickle accepts. Anyone who can write to the folder can run code in the task."""
 
     name = "pickle"
 
@@ -80,23 +76,23 @@ class Checkpoint:
     task: str
     """The task's name; another task does not restore it."""
     taken_at_ms: int
-    """In the time of the task's processing-time service."""
+    """By the task's processing-time service."""
     input_state: Any
     operator_states: list[list[StreamElement[Any]]] = field(default_factory=list)
-    """For each operator, the head first, the elements it had taken in and not finished."""
+    """For each operator, the head first: the elements taken in and not finished."""
     outputs: int = 0
-    """Records that had gone to the output, in this run and in those it continues."""
+    """Records emitted to the output, in this run and in those it continues."""
     output_state: Any = None
     is_savepoint: bool = False
     is_finished: bool = False
-    """The input had ended, and everything was processed."""
+    """The input had ended and everything was processed."""
 
 
 def encode(checkpoint: Checkpoint, serializer: Serializer) -> bytes:
     """The content of a checkpoint's file.
 
     Raises:
-        CheckpointError: the serializer does not take a value.
+        CheckpointError: the serializer rejects a value.
     """
     body = {
         "id": checkpoint.checkpoint_id,
@@ -116,16 +112,16 @@ def encode(checkpoint: Checkpoint, serializer: Serializer) -> bytes:
     try:
         data = json.dumps(body, separators=(",", ":")).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"checkpoint {checkpoint.checkpoint_id} does not fit into JSON: {error}") from error
+        raise CheckpointError(f"checkpoint {checkpoint.checkpoint_id} cannot be written as JSON: {error}") from error
     return f"{FORMAT} {VERSION} {len(data)} {hashlib.sha256(data).hexdigest()}\n".encode("ascii") + data
 
 
 def decode(data: bytes, serializer: Serializer, where: str) -> Checkpoint:
-    """The checkpoint of a file's content; `where` names the file in errors.
+    """The checkpoint in a file's content; `where` names the file in errors.
 
     Raises:
-        DamagedCheckpointError: it is not what was written.
-        CheckpointError: it is whole, but of another format, version or serializer.
+        DamagedCheckpointError: the content was cut off or changed.
+        CheckpointError: the content is intact, but of another format, version or serializer.
     """
     head, _, body = data.partition(b"\n")
     words = head.split(b" ")
@@ -144,7 +140,7 @@ def decode(data: bytes, serializer: Serializer, where: str) -> Checkpoint:
 
 
 def elements_to_lists(elements: Iterable[StreamElement[Any]]) -> list[list[Any]]:
-    """Elements as plain lists around their values: of 2 for a record with its time, of 1 for a watermark."""
+    """Elements as lists: [value, timestamp_ms] for a record, [timestamp_ms] for a watermark."""
     return [
         [element.timestamp_ms] if isinstance(element, Watermark) else [element.value, element.timestamp_ms]
         for element in elements
@@ -177,7 +173,7 @@ def _checkpoint_of(body: dict[str, Any], serializer: Serializer, where: str) -> 
             is_savepoint=body["savepoint"],
             is_finished=body["finished"],
         )
-    except Exception as error:  # the bytes are right, so it is the serializer: a class that is no longer there
+    except Exception as error:  # the checksum matched, so the serializer failed: a class was removed, for example
         raise CheckpointError(f"{where}: serializer {serializer.name!r} cannot read a value: {error!r}") from error
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints in a folder: each in a file of its own, whole or not there, the last few kept.
+"""Checkpoints in a folder: each in a file of its own, complete or absent; the last few are kept.
 
-A file is written under another name, brought to the disk, and renamed; so a process killed at any moment, or a machine
-that loses power, leaves at worst a file that nobody reads, which the next store removes.
+A file is written under another name, synced to the disk and renamed. So a process killed at any moment, or a machine
+that loses power, leaves at worst an incomplete file that is never read and that the next store removes.
 
 Threads: one at a time. A task reads on its own thread before it starts, and writes on one thread after that.
 """
@@ -19,25 +19,7 @@ from typing import Any, Final
 from dispatcher.util.files import FileLock, replace_file
 from pipeline.streaming.elements import StreamElement
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
-from pipeline.streaming.task.checkpoint_format import (
-    Checkpoint,
-    JsonSerializer,
-    PickleSerializer,
-    Serializer,
-    decode,
-    encode,
-)
-
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointStorage",
-    "DamagedCheckpointError",
-    "JsonSerializer",
-    "PickleSerializer",
-    "Recovery",
-    "Serializer",
-]
+from pipeline.streaming.task.checkpoint_format import Checkpoint, JsonSerializer, Serializer, decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -46,21 +28,21 @@ _NAME: Final = re.compile(r"(checkpoint|savepoint)-(\d+)(\.part)?")
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a restored task does again. Everything else it neither loses nor repeats."""
+    """What a restored task repeats. It neither loses nor repeats anything else."""
 
     checkpoint_id: int
     redone: tuple[StreamElement[Any], ...]
-    """The elements that operators had in hand, and take in again before any new input."""
+    """The elements that operators had not finished; they are processed again before new input."""
     outputs_before: int
-    """Records the task had emitted until the checkpoint, numbered from its very first run: these do not come again.
+    """Records the task had emitted by the checkpoint, counted from its first run: these are not repeated.
 
-    Those after that number, which only the run that ended may have emitted, may come again. An output that is cut back
-    by each recovery, to this number or to its own `output_state`, has every record exactly once.
+    Later ones, which only the ended run may have emitted, may be repeated. An output that each recovery truncates to
+    this number, or to its own `output_state`, has every record exactly once.
     """
     output_state: Any = None
-    """What the output's `snapshot_state` said when the checkpoint was taken."""
+    """What the output's `snapshot_state` returned for the checkpoint."""
     is_finished: bool = False
-    """All input had been processed: there is nothing left to do."""
+    """All input had been processed: nothing is left to do."""
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Recovery:
@@ -82,28 +64,28 @@ class Recovery:
 
 
 class CheckpointStorage:
-    """The checkpoints of one task, in a folder that nobody else writes to; it is made when needed.
+    """The checkpoints of one task, in a folder of its own, which is created when needed.
 
-    The last `keep` checkpoints stay, and all savepoints. Files with other names are left alone.
+    The last `keep` checkpoints and all savepoints are kept. Files with other names are ignored.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 3, *, serializer: Serializer | None = None) -> None:
         if keep < 1:
-            raise ValueError(f"keep is {keep}; at least 1 checkpoint has to stay to restore from")
+            raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay to restore from")
         self._folder = Path(folder)
         self._keep = keep
         self._serializer = serializer or JsonSerializer()
-        self._lock: FileLock | None = None  # held while a task runs; by that task's mailbox thread only
+        self._lock: FileLock | None = None  # held while a task runs; that task's mailbox thread only
 
     @property
     def folder(self) -> Path:
         return self._folder
 
     def acquire(self) -> None:
-        """Take the folder for a task that starts. The system gives it back when the process ends, however it does.
+        """Lock the folder for a task that starts. The system releases the lock when the process ends, however it ends.
 
         Raises:
-            CheckpointError: another task, of this or another process, has it.
+            CheckpointError: another task, of this or another process, holds the folder.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -115,32 +97,32 @@ class CheckpointStorage:
             ) from error
 
     def release(self) -> None:
-        """Give the folder back. Any number of times."""
+        """Unlock the folder. Idempotent."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def next_id(self) -> int:
-        """An id above all those in the folder, whole or not."""
+        """An id above all ids in the folder, including incomplete files."""
         return max((checkpoint_id for checkpoint_id, _ in self._files()), default=0) + 1
 
     def paths(self) -> list[Path]:
-        """The files of checkpoints and savepoints, the oldest first."""
+        """The files of checkpoints and savepoints, oldest first."""
         return [path for _, path in sorted(self._files()) if path.suffix != ".part"]
 
     def encode(self, checkpoint: Checkpoint) -> bytes:
-        """What `write` is to write: nothing of the checkpoint is referred to after this.
+        """The bytes for `write`, which share nothing with the checkpoint.
 
         Raises:
-            CheckpointError: the serializer does not take a value; says which, and what to do.
+            CheckpointError: the serializer rejects a value; the message says which and what to do.
         """
         return encode(checkpoint, self._serializer)
 
     def write(self, checkpoint_id: int, data: bytes, *, is_savepoint: bool = False) -> Path:
-        """Store an encoded checkpoint; once this returns, it is on the disk. Then remove those that are too old.
+        """Store an encoded checkpoint and remove those that are too old. Once this returns, it is on the disk.
 
         Raises:
-            OSError: it could not be written. The checkpoints from before are still there.
+            OSError: it could not be written. The earlier checkpoints are intact.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{'savepoint' if is_savepoint else 'checkpoint'}-{checkpoint_id:08d}"
@@ -153,18 +135,14 @@ class CheckpointStorage:
         return self.write(checkpoint.checkpoint_id, self.encode(checkpoint), is_savepoint=checkpoint.is_savepoint)
 
     def load(self, path: Path) -> Checkpoint:
-        """Read one file.
-
-        Raises:
-            DamagedCheckpointError: it is not what was written. CheckpointError: it is not for this storage.
-        """
+        """Read one file; errors as `decode`."""
         return decode(path.read_bytes(), self._serializer, str(path))
 
     def latest(self, task: str | None = None) -> Checkpoint | None:
-        """The newest whole checkpoint; None if there never was one. Damaged ones are skipped, which the log says.
+        """The newest intact checkpoint; None if there never was one. Damaged ones are skipped with a warning.
 
         Raises:
-            CheckpointError: all are damaged, or the newest whole one is of another format, version, serializer or task.
+            CheckpointError: all are damaged, or the newest intact one has another format, version, serializer or task.
         """
         damaged: list[str] = []
         for path in reversed(self.paths()):
@@ -181,7 +159,7 @@ class CheckpointStorage:
             return checkpoint
         if damaged:
             raise CheckpointError(
-                f"none of the checkpoints in {self._folder} can be read: {', '.join(damaged)}. "
+                f"no checkpoint in {self._folder} can be read: {', '.join(damaged)}. "
                 "Restore the folder from a backup, or empty it to start from the beginning of the input."
             )
         return None
@@ -202,4 +180,4 @@ class CheckpointStorage:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                log.warning("%s is not needed any more and cannot be removed: %s", path, error)
+                log.warning("%s is no longer needed and cannot be removed: %s", path, error)

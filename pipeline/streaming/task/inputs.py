@@ -1,7 +1,7 @@
 """Inputs of a stream task, after Flink's PushingAsyncDataInput and DataInputStatus.
 
-Threads: a task's mailbox thread calls an input; the only exception is what an input offers to its producers. An input
-never blocks: without anything to give it says so, and completes a future when that changes.
+Threads: only the task's mailbox thread calls an input, except for what the input offers to its producers. An input
+never blocks: it returns that nothing is available, and completes a future when that changes.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 ElementOutput = Callable[[StreamElement[Any]], object]
-"""Where elements go: called with each, on the mailbox thread."""
+"""Called with each element, on the mailbox thread."""
 
 
 class InputStatus(Enum):
-    """What an input has left after a call of `emit_next`."""
+    """What an input has left after `emit_next`."""
 
     MORE_AVAILABLE = "MORE_AVAILABLE"
     NOTHING_AVAILABLE = "NOTHING_AVAILABLE"
     END_OF_INPUT = "END_OF_INPUT"
 
 
-_MORE: Final = InputStatus.MORE_AVAILABLE  # an Enum's member is slow to look up, and this is done for each record
+_MORE: Final = InputStatus.MORE_AVAILABLE  # looking up an Enum's member for each record is slow
 _NOTHING: Final = InputStatus.NOTHING_AVAILABLE
 _END: Final = InputStatus.END_OF_INPUT
 
 AVAILABLE: Final[Future[None]] = Future()
-"""Completed: for those that are available now."""
+"""A completed future: available now."""
 AVAILABLE.set_result(None)
 
 
@@ -47,37 +47,37 @@ class StreamTaskInput(Protocol):
     """What a StreamTask reads. All of it is called on the task's mailbox thread."""
 
     def emit_next(self, output: ElementOutput, /) -> InputStatus:
-        """Give the next element, if there is one, to `output`, and say what is left. Never blocks.
+        """Pass the next element, if there is one, to `output`, and return what is left. Never blocks.
 
         Not called again after END_OF_INPUT.
         """
 
     def available(self) -> Future[None]:
-        """Completes when `emit_next` may have something again, from any thread; an error of it fails the task.
+        """A future that any thread completes when `emit_next` may have an element again. Its error fails the task.
 
-        Asked for after NOTHING_AVAILABLE; completed already if that has changed meanwhile.
+        Called after NOTHING_AVAILABLE; already completed if that has changed meanwhile.
         """
 
     def snapshot_state(self) -> Any:
-        """The position: a value the storage's serializer takes. All given out until now is behind it."""
+        """The position, as a value that the storage's serializer accepts: behind all elements emitted so far."""
 
     def initialize_state(self, state: Any, /) -> None:
-        """Go on from a position, before the first `emit_next`. Not called without a checkpoint."""
+        """Resume from a position, before the first `emit_next`. Not called without a checkpoint."""
 
     def close(self) -> None:
-        """Let go of connections. Called once, at the end of the task, however it ends."""
+        """Release connections. Called once, at the end of the task, however it ends."""
 
 
 class IterableInput(Generic[T]):
-    """Values, records and watermarks of an iterable, one after the other; a value becomes a record without a time.
+    """The values, records and watermarks of an iterable; a value becomes a record without a timestamp.
 
-    Its position is the number of elements read, and a restored task skips as many: the iterable has to give the same
-    ones again. Reading it must not block for long, since the mailbox waits meanwhile; a source that does block belongs
-    in a SourceStreamTask.
+    Its position is the number of elements read. A restored task skips that many, so the iterable must yield the same
+    ones again. Reading it must not block for long, because the mailbox waits meanwhile; for a source that blocks, use
+    a SourceStreamTask.
     """
 
     def __init__(self, elements: Iterable[T | StreamElement[T]]) -> None:
-        self._elements = iter(elements)  # mailbox thread only, as all below
+        self._elements = iter(elements)  # mailbox thread only, like _read
         self._read = 0
 
     def emit_next(self, output: ElementOutput, /) -> InputStatus:
@@ -94,11 +94,7 @@ class IterableInput(Generic[T]):
         return self._read
 
     def initialize_state(self, state: Any, /) -> None:
-        """Skip what was read before.
-
-        Raises:
-            CheckpointError: the iterable has fewer elements than the checkpoint has read.
-        """
+        """Skip what was read before. Raises CheckpointError if the iterable has fewer elements."""
         if type(state) is not int:
             raise CheckpointError(
                 f"the input counts elements, and its state is {state!r}: another kind of input took it"
@@ -111,33 +107,36 @@ class IterableInput(Generic[T]):
             )
 
     def close(self) -> None:
-        close = getattr(self._elements, "close", None)  # of a generator: its finally blocks hold the connections
+        close = getattr(self._elements, "close", None)  # a generator releases connections in its finally blocks
         if close is not None:
             close()
 
 
 class QueueInput(Generic[T]):
-    """A bounded queue that other threads fill: `put` waits for room, `end` says that nothing more comes.
+    """A bounded queue that other threads fill: `put` waits for room, `end` says that no more elements follow.
 
-    A checkpoint holds what is queued, so what was put before it need not be put again after a restart; what was put
-    after it, and had not been processed, is lost with the process and is up to the producers.
+    A checkpoint holds the queued elements, so they need not be put again after a restart. Elements
+    put after it and not processed are lost with the process; putting them again is up to the producers.
     """
 
     def __init__(self, capacity: int = 1000) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity is {capacity}; a queue needs room for at least 1 element")
+            raise ValueError(f"capacity is {capacity}; it must be at least 1")
         self._capacity = capacity  # never changes
-        # Held by producers in a put or a block; by the mailbox thread to snapshot, and when it finds nothing. Under it,
-        # what a producer does in a block is called, and what tells its position; _waiting is completed, which is mail.
+        # Held by producers in a put or an atomic block, and by an idle or snapshotting mailbox thread.
+        # Called under it: a producer's code in an atomic block, the function that returns its position, and the
+        # callbacks of _waiting, which send mail.
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)  # never changes
         # Producers append under _lock; the mailbox thread pops without it, which is atomic.
         self._queue: deque[StreamElement[Any]] = deque()
-        self._depth = 0  # of nested atomic blocks; guarded by _lock
-        self._blocked = 0  # producers that wait for room; written under _lock, raised before they look for room
-        self._waiting: Future[None] | None = None  # of a mailbox thread that found nothing; guarded by _lock
-        self._ended = False  # nothing more will be put; guarded by _lock
-        self._closed: Callable[[], BaseException] | None = None  # makes what every put raises now; guarded by _lock
+        self._depth = 0  # nesting of atomic blocks; guarded by _lock
+        self._blocked = 0  # producers that wait for room; written under _lock, before they check for room
+        self._waiting: Future[None] | None = None  # set by an idle mailbox thread; guarded by _lock
+        self._ended = False  # no more puts; guarded by _lock
+        self._closed: Callable[[], BaseException] | None = (
+            None  # makes the error that every put raises; guarded by _lock
+        )
 
     def put(self, element: T | StreamElement[T]) -> None:
         """Append a value, record or watermark; waits while the queue is full. Any thread but the task's own.
@@ -145,7 +144,7 @@ class QueueInput(Generic[T]):
         Raises:
             InputClosedError: the input was ended, or its task is over. The element was not kept.
         """
-        with self._lock:  # as atomically(), in half the time
+        with self._lock:  # atomically() inlined, in half the time
             self._check_put()
             self._queue.append(_as_element(element))
             if self._depth == 0 and self._waiting is not None:
@@ -153,10 +152,10 @@ class QueueInput(Generic[T]):
 
     @contextmanager
     def atomically(self) -> Iterator[None]:
-        """No checkpoint is taken while this is entered: what a producer puts and what it notes belong together.
+        """No checkpoint is taken inside this block: the elements put and the position noted in it belong together.
 
-        Waits for room when it is entered, and not inside, where a `put` may therefore exceed the capacity; if it waited
-        there, a checkpoint would wait for the producer, which waits for the task. Blocks may be nested.
+        Waits for room on entry only, so a `put` inside may exceed the capacity. If it waited there, a checkpoint would
+        wait for the producer, which waits for the task. Blocks may be nested.
 
         Raises:
             InputClosedError: as `put`.
@@ -172,7 +171,7 @@ class QueueInput(Generic[T]):
                     self._wake()
 
     def end(self) -> None:
-        """Nothing more comes. What is queued will be processed. Any thread; does not block."""
+        """End the input. Queued ones are still processed. Any thread; does not block."""
         with self._lock:
             if self._closed is None:
                 self._closed = lambda: InputClosedError("the input was ended: put everything before end()")
@@ -181,7 +180,7 @@ class QueueInput(Generic[T]):
             self._wake()
 
     def interrupt(self, error: Callable[[], BaseException]) -> None:
-        """Make each `put` raise `error()` from now on, those that wait included. Any thread; does not block."""
+        """Make each `put` raise `error()` from now on, including waiting ones. Any thread; does not block."""
         with self._lock:
             self._closed = error
             self._room.notify_all()
@@ -191,7 +190,7 @@ class QueueInput(Generic[T]):
             element = self._queue.popleft()
         except IndexError:
             return self._nothing()
-        if self._blocked and 2 * len(self._queue) <= self._capacity:  # not for each: a thread switch costs more
+        if self._blocked and 2 * len(self._queue) <= self._capacity:  # not after each pop: thread switches are costly
             with self._lock:
                 self._room.notify_all()
         output(element)
@@ -209,7 +208,7 @@ class QueueInput(Generic[T]):
         return self.snapshot_with(lambda: None)[0]
 
     def snapshot_with(self, take: Callable[[], S]) -> tuple[list[Any], S]:
-        """The state, and what `take()` says of a producer, both outside of all atomic blocks."""
+        """The state and the result of `take()`, both from outside all atomic blocks."""
         with self._lock:
             return elements_to_lists(self._queue), take()
 
@@ -229,14 +228,14 @@ class QueueInput(Generic[T]):
             return _END if self._ended else _NOTHING
 
     def _check_put(self) -> None:
-        """Wait for room, unless inside of an atomic block."""
+        """Wait for room, unless inside an atomic block; raise if the queue is closed."""
         if self._depth == 0 and len(self._queue) >= self._capacity:
             self._wait_for_room()
         if self._closed is not None:
             raise self._closed()
 
     def _wait_for_room(self) -> None:
-        # Raised before the look at the queue: either the mailbox thread sees it after a pop, or that pop is seen here.
+        # Incremented before the queue is checked: the mailbox thread sees it after a pop, or that pop is seen here.
         self._blocked += 1
         try:
             while self._closed is None and len(self._queue) >= self._capacity:

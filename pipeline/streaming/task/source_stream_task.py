@@ -1,13 +1,13 @@
-"""A task whose input is a source that blocks, on a thread of its own, after Flink's SourceStreamTask.
+"""A task whose input is a blocking source on a thread of its own, after Flink's SourceStreamTask.
 
-Threads: the source's `run` is called on the source thread. What it collects goes into a bounded queue, from which the
-mailbox thread reads; so operators stay on the mailbox thread, and a source that is too fast waits in `collect`.
+Threads: the source's `run` is called on the source thread. The elements it collects go into a bounded queue, which the
+mailbox thread reads. So operators stay on the mailbox thread, and a source that is too fast waits in `collect`.
 
-A checkpoint holds the source's position and what is in the queue, both taken outside of the source's atomic blocks.
+A checkpoint holds the source's position and the queued elements, both taken outside the source's atomic blocks.
 
-Life of the source: it runs from when the operators are open until it returns, raises, or is told to `cancel`, which
-happens once: when the task is cancelled, has failed, or is to stop with a savepoint. In the first two cases it is
-interrupted as well, as far as Python has that: its context raises SourceInterruptedError wherever it is called.
+Life cycle: the source runs from when the operators are open until it returns, raises or is cancelled. `cancel` is
+called once: when the task is cancelled, has failed, or stops with a savepoint. In the first two cases the source is
+interrupted as well, as far as Python can: every call of its context raises SourceInterruptedError.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, SourceInterruptedError, TaskCancelledError
 from pipeline.streaming.task.checkpoints import CheckpointStorage
 from pipeline.streaming.task.inputs import ElementOutput, QueueInput
-from pipeline.streaming.task.stream_task import FinishingReason, StreamTask
+from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorFactory, StreamTaskOutput
+from pipeline.streaming.task.task_control import FinishingReason
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 MAX_WATERMARK: Final = Watermark(2**63 - 1)
-"""Emitted at the end of a source: whatever waits for an event time need not wait any more."""
+"""Emitted at the end of a source: ends every wait for an event time."""
 
 
 class SourceContext(Generic[T]):
-    """What a source's `run` may do. Source thread only."""
+    """What a source's `run` may call. Source thread only."""
 
     def __init__(self, queue: QueueInput[T]) -> None:
         self._queue = queue  # never changes
-        self._stop = threading.Event()  # set by who stops the source
+        self._stop = threading.Event()  # set by the thread that stops the source
         self._interrupt: Callable[[], BaseException] | None = None  # written before _stop is set
 
     def collect(self, value: T, timestamp_ms: int | None = None) -> None:
@@ -57,7 +58,7 @@ class SourceContext(Generic[T]):
 
     @property
     def checkpoint_lock(self) -> AbstractContextManager[None]:
-        """While it is held no checkpoint is taken: collect a record and note its position in one `with` block.
+        """No checkpoint is taken while it is held: collect a record and note its position in one `with` block.
 
             with ctx.checkpoint_lock:
                 ctx.collect(line)
@@ -69,11 +70,11 @@ class SourceContext(Generic[T]):
 
     @property
     def is_stopping(self) -> bool:
-        """The source's `cancel` has been called, or is being called."""
+        """Whether the source's `cancel` was called or is being called."""
         return self._stop.is_set()
 
     def wait(self, timeout: float) -> bool:
-        """Instead of a sleep: wait `timeout` seconds, or until the source is to stop, and say whether it is.
+        """Use it in place of sleep: wait `timeout` seconds or until the source must stop; return whether it must.
 
         Raises:
             SourceInterruptedError: as `collect`.
@@ -92,19 +93,19 @@ class SourceContext(Generic[T]):
 
 
 class Source(Protocol):
-    """Where a SourceStreamTask's records come from.
+    """Produces the records of a SourceStreamTask.
 
-    A source that can go on from a position has two methods more: `snapshot_state()` gives it, called on the mailbox
-    thread under the checkpoint lock, so it must not wait for another lock under which `run` collects;
-    `initialize_state(state)` gets it before `run`, if there is a checkpoint. If it has `close()`, that is called on the
-    mailbox thread at the end of the task.
+    A source that can resume from a position has two more methods. `snapshot_state()` returns the position; it is called
+    on the mailbox thread under the checkpoint lock, so it must not wait for another lock under which `run` collects.
+    `initialize_state(state)` gets the position before `run`, if there is a checkpoint. A source may also have
+    `close()`, which is called on the mailbox thread at the end of the task.
     """
 
     def run(self, ctx: SourceContext[Any], /) -> None:
-        """Collect records until there are no more, or `cancel` is called. May block. On the source thread."""
+        """Collect records until there are no more or `cancel` is called. May block. Source thread."""
 
     def cancel(self) -> None:
-        """Make `run` return soon. Called at most once, from any thread, and perhaps before `run`."""
+        """Make `run` return soon. Called at most once, from any thread, possibly before `run`."""
 
 
 class _SourceInput(QueueInput[Any]):
@@ -137,10 +138,10 @@ class SourceStreamTask(StreamTask):
     """A StreamTask that runs `source` on a thread of its own.
 
     `queue_capacity`: how many elements the source may be ahead of the operators.
-    `stop_timeout`: seconds that a task which ends waits for its source; one that does not return by then is left behind
-        on its daemon thread, which the log says.
+    `stop_timeout`: seconds that an ending task waits for its source; a source that does not return by then is left on
+        its daemon thread, with an error in the log.
 
-    For the rest see StreamTask. At the end of the source, a MAX_WATERMARK goes through the operators before they end.
+    For the rest see StreamTask. At the end of the source, a MAX_WATERMARK passes through the operators before they end.
     """
 
     def __init__(
@@ -172,12 +173,12 @@ class SourceStreamTask(StreamTask):
         self._queue = queue  # never changes
         self._context: SourceContext[Any] = SourceContext(queue)  # never changes
         self._stop_timeout = stop_timeout  # never changes
-        self._cancel_claim = threading.Lock()  # taken by who calls the source's cancel, and never released
+        self._cancel_once = threading.Lock()  # acquired by the thread that calls the source's cancel, never released
         self._thread: threading.Thread | None = None  # mailbox thread only
-        self._completion: Future[None] = Future()  # of the source's run; done by the source thread, or if it never runs
+        self._completion: Future[None] = Future()  # of the source's run; the source thread completes it
 
     def cancel(self) -> None:
-        """As StreamTask.cancel; and call the source's `cancel`, unless that was done, and interrupt the source."""
+        """As StreamTask.cancel; also cancel the source, once, and interrupt it."""
         super().cancel()
         if self.is_cancelled:
             self._cancel_source(lambda: SourceInterruptedError(f"{self.name} was cancelled"))
@@ -203,9 +204,8 @@ class SourceStreamTask(StreamTask):
         error = completion.exception()
         if error is None:
             self._queue.end()  # the mailbox thread reads what is left, and then sees the end
-            if (
-                self._reason is FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN
-            ):  # written before the source was told to stop
+            # The reason was written before the source was cancelled.
+            if self._reason is FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN:
                 self._control.stop_loop()
         elif self.is_cancelled and _was_interrupted(error):
             cancelled = TaskCancelledError(f"{self.name} was cancelled")
@@ -215,7 +215,7 @@ class SourceStreamTask(StreamTask):
             self.report_error(error)
 
     def _stop_reading(self, reason: FinishingReason) -> None:
-        """Let the source come to its end; only then, what is left is processed, or becomes part of the savepoint."""
+        """Cancel the source; once it has ended, queued elements are processed or become part of the savepoint."""
         self._cancel_source(None)
 
     def _end_of_data(self, feed: ElementOutput) -> None:
@@ -228,7 +228,7 @@ class SourceStreamTask(StreamTask):
             super()._clean_up(processor, failure)
 
     def _stop_source(self) -> None:
-        """The task ends: see to it that the source does, too, before what it uses is closed."""
+        """End the source before the objects that it uses are closed."""
         thread = self._thread
         if thread is None:
             with suppress(InvalidStateError):
@@ -242,17 +242,17 @@ class SourceStreamTask(StreamTask):
         thread.join(self._stop_timeout)
         if thread.is_alive():
             log.error(
-                "%s: the source has not returned within %s s and is left behind on thread %s. "
-                "Its cancel() has to end whatever its run() waits for.",
+                "%s: the source did not return within %s s and is left behind on thread %s. "
+                "Its cancel() must end whatever its run() waits for.",
                 self.name,
                 self._stop_timeout,
                 thread.name,
             )
 
     def _cancel_source(self, interrupt: Callable[[], BaseException] | None) -> None:
-        """Call the source's `cancel` if nobody has; interrupt it in any case, if there is something to do it with."""
+        """Call the source's `cancel` unless it was called before; then interrupt it, if `interrupt` is given."""
         try:
-            if self._cancel_claim.acquire(blocking=False):
+            if self._cancel_once.acquire(blocking=False):
                 self._context._stop_now(None)
                 self._source.cancel()
         finally:
@@ -261,7 +261,7 @@ class SourceStreamTask(StreamTask):
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether an interruption is in the chain of causes."""
+    """Whether a SourceInterruptedError is in the chain of causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, SourceInterruptedError):

@@ -1,11 +1,11 @@
-"""A task: one input, a chain of operators, one output, on one mailbox, after Flink's StreamTask.
+"""A task: one input, a chain of operators and one output on one mailbox, after Flink's StreamTask.
 
-Threads: `run` makes its caller the mailbox thread, to which input, operators and output belong. Other threads send it
-mail: timers, answers of calls, requests for checkpoints, cancellation, errors.
+Threads: the caller of `run` becomes the mailbox thread, to which input, operators and output belong. Other threads send
+it mail: timers, answers of calls, requests for checkpoints, cancellation, errors.
 
-Life: restore the newest checkpoint, open, read until the input ends, `end_input` of each operator and its timers in
-order, drain the mailbox, take a last checkpoint, close. After a failure or a cancellation only the closing is left; the
-next run of the task starts from the last checkpoint that is whole, so nothing is lost, and some outputs may repeat.
+Life cycle: restore the newest checkpoint, open, read until the input ends, end each operator and its timers in order,
+drain the mailbox, take a last checkpoint, close. After a failure or a cancellation the task only closes; its next run
+starts from the last intact checkpoint, so nothing is lost, and some outputs may repeat.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from dispatcher.mailbox import (
     TimerService,
 )
 from pipeline.streaming.elements import StreamElement, StreamRecord
-from pipeline.streaming.errors import TaskCancelledError
-from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
+from pipeline.streaming.task.checkpoint_format import Checkpoint
+from pipeline.streaming.task.checkpoints import CheckpointStorage, Recovery
 from pipeline.streaming.task.inputs import ElementOutput, InputStatus, StreamTaskInput
 from pipeline.streaming.task.task_chain import (
     AvailabilityProvider,
@@ -40,8 +40,6 @@ from pipeline.streaming.task.task_chain import (
 from pipeline.streaming.task.task_checkpoints import CheckpointRequest, TaskCheckpoints
 from pipeline.streaming.task.task_control import FinishingReason, TaskControl, TaskState
 
-__all__ = ["FinishingReason", "StreamTask", "TaskCancelledError", "TaskState"]
-
 log = logging.getLogger(__name__)
 
 _MORE: Final = InputStatus.MORE_AVAILABLE
@@ -49,17 +47,17 @@ _NOTHING: Final = InputStatus.NOTHING_AVAILABLE
 
 
 class StreamTask:
-    """Reads `input`, feeds the head of the `operators`, and gives what the last of them emits to `output`.
+    """Reads `input`, feeds the head of the `operators`, and passes what the last of them emits to `output`.
 
     `operators`: a factory, or several, the head first. Each is called with an OperatorContext when the task starts:
         `StreamTask(input, [lambda ctx: AsyncWaitOperator(f, mailbox_executor=ctx.mailbox_executor, ...)], output)`
     `output`: a callable, or a StreamTaskOutput.
     `checkpoint_storage`: where the state goes, and where it is restored from; None: no checkpoints.
     `checkpoint_interval_ms`: of processing time, between periodic checkpoints; None: on request and at the end only.
-    `tolerable_checkpoint_failures`: so many may fail in a row before the task does.
+    `tolerable_checkpoint_failures`: consecutive checkpoint failures tolerated.
     `processing_time_service`: shared with others, and left running; None: the task has its own.
 
-    Any thread may call what the class has, but for `run` and `restore`.
+    Any thread may call any method but `run` and `restore`.
     """
 
     def __init__(
@@ -77,16 +75,16 @@ class StreamTask:
         if checkpoint_interval_ms is not None and (checkpoint_interval_ms < 1 or checkpoint_storage is None):
             raise ValueError(
                 f"checkpoint_interval_ms is {checkpoint_interval_ms} with checkpoint_storage={checkpoint_storage}; "
-                "it has to be 1 or more, and needs a storage"
+                "it must be 1 or more, and needs a storage"
             )
         self.name = name
         self.recovery: Recovery | None = None
-        """What is done again; None if there was no checkpoint. Known after `restore`, or once `run` opens operators."""
-        self.records_out = 0  # given to the output, in this run and those it continues; mailbox thread writes, all read
+        """What is repeated; None without a checkpoint. Known after `restore`, or once `run` opens operators."""
+        self.records_out = 0  # emitted, in this run and those it continues; mailbox thread writes, all read
         self.idle_timer = IdleTimer()
-        """How long there was nothing to read, or no room for it. Any thread may read its `total_ns`."""
+        """Time without input or without room for it. Any thread may read its `total_ns`."""
         self._control = TaskControl(name)  # any thread
-        self._input = input  # mailbox thread only, as all that has no comment of its own
+        self._input = input  # mailbox thread only, like all fields without a comment
         self._factories = [operators] if callable(operators) else list(operators)
         self._output = output if isinstance(output, StreamTaskOutput) else CallableOutput(output)
         self._storage = checkpoint_storage
@@ -96,15 +94,15 @@ class StreamTask:
         self._time: TimerService = processing_time_service or SystemProcessingTimeService(
             f"{name} timers", on_error=self.report_error
         )
-        self._has_storage = False  # the folder is this task's
+        self._has_storage = False  # the folder is locked for this task
         self._restored: Checkpoint | None = None
         self._chain: OperatorChain | None = None
         self._checkpoints: TaskCheckpoints | None = None
-        self._notified = 0  # the newest checkpoint that operators were told of
-        self._availabilities: tuple[AvailabilityProvider, ...] = ()  # asked before each record
+        self._notified = 0  # the newest checkpoint announced to the operators
+        self._availabilities: tuple[AvailabilityProvider, ...] = ()  # checked before each record
         self._reason = FinishingReason.END_OF_DATA
         self._is_stopping = False
-        self._stop_requests: list[CheckpointRequest] = []  # done with the last checkpoint
+        self._stop_requests: list[CheckpointRequest] = []  # completed with the last checkpoint
 
     # ------------------------------------------------------------------------------------------- for every thread
 
@@ -121,25 +119,25 @@ class StreamTask:
         return self._control.is_cancelled
 
     def cancel(self) -> None:
-        """End the task soon, without a last checkpoint: `run` raises TaskCancelledError. Once only; does not block.
+        """End the task soon, without a last checkpoint: `run` raises TaskCancelledError. Idempotent; does not block.
 
-        A task that has ended does not care. What the mailbox thread does now is finished first: Python has no
-        interrupt. Where it waits for mail, in the loop or in an operator's yield, it stops at once.
+        Without effect once the task has ended. The mailbox thread finishes what it is doing, because Python cannot
+        interrupt it; but a wait for mail, in the loop or in an operator's yield, ends at once.
         """
         self._control.cancel()
 
     def report_error(self, error: BaseException) -> None:
         """Fail the task with an error of another thread: `run` raises it. Does not block.
 
-        Of a task that has ended, the error goes to the log.
+        Once the task has ended, the error goes to the log.
         """
         self._control.report_error(error)
 
     def trigger_checkpoint(self, *, unaligned: bool = False) -> Future[int]:
-        """Take a checkpoint between two mails; gives its id once it is stored. Does not block.
+        """Take a checkpoint between two mails; the future has its id once it is stored. Does not block.
 
         `unaligned`: before all other mail. Neither kind interrupts an operator that yields. A task that has not started
-        takes it when it runs.
+        takes the checkpoint when it runs.
 
         The future fails with CheckpointError if the checkpoint fails, or the task ends before it is taken.
         """
@@ -147,20 +145,20 @@ class StreamTask:
         return self._control.request(lambda request: self._of_run()[2].perform(request.future), options)
 
     def stop_with_savepoint(self, *, drain: bool = False) -> Future[int]:
-        """Stop reading, take a savepoint, and end; gives the savepoint's id. Does not block.
+        """Stop reading, take a savepoint, and end; the future has the savepoint's id. Does not block.
 
-        Without `drain`, what operators have in hand becomes part of the savepoint, and the task goes on from there when
-        it is run again. With `drain` it is as if the input had ended: there is nothing left to go on with.
+        Without `drain`, unfinished elements become part of the savepoint, and the next run of the task resumes from
+        there. With `drain`, the task ends as if the input had ended, and nothing is left to resume.
 
-        The future fails with CheckpointError if there is no savepoint.
+        The future fails with CheckpointError if the savepoint cannot be taken.
         """
         reason = FinishingReason.STOP_WITH_SAVEPOINT_DRAIN if drain else FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN
         return self._control.request(lambda request: self._stop_with(reason, request))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the operators that have `notify_checkpoint_complete`, by a mail of MAX_PRIORITY. Does not block.
+        """Notify the operators that have `notify_checkpoint_complete`, by a mail of MAX_PRIORITY. Does not block.
 
-        The task does this for the checkpoints it has stored; here others may, that copy them elsewhere.
+        The task itself does this for each checkpoint it has stored; call it after copying one elsewhere.
         """
 
         def send(processor: MailboxProcessor) -> None:
@@ -173,12 +171,12 @@ class StreamTask:
     # ------------------------------------------------------------------------------------------------- the run
 
     def restore(self) -> Recovery | None:
-        """Read the newest checkpoint, so that `recovery` is known before anything is done. `run` does it otherwise.
+        """Read the newest checkpoint, so that `recovery` is known before `run`, which otherwise does this.
 
-        The folder is the task's from then on, until `run` has ended.
+        Locks the folder for the task until `run` has ended.
 
         Raises:
-            CheckpointError: there are checkpoints, and none that can be restored; or another task has the folder.
+            CheckpointError: no existing checkpoint can be restored, or another task holds the folder.
         """
         storage = self._storage
         if storage is not None and not self._has_storage:
@@ -195,11 +193,12 @@ class StreamTask:
         return self.recovery
 
     def run(self) -> None:
-        """Be the mailbox thread until the task ends. Once only.
+        """Run as the mailbox thread until the task ends. Once only.
 
         Raises:
-            TaskCancelledError: the task was cancelled. CheckpointError: it cannot be restored, or too many failed.
-            Exception: what input, operators and output raised, or another thread reported.
+            TaskCancelledError: the task was cancelled.
+            CheckpointError: the task cannot be restored, or too many checkpoints failed.
+            Exception: raised by the input, an operator or the output, or reported by another thread.
         """
         processor = MailboxProcessor(self._process_input)
         self._control.start_with(processor)
@@ -219,7 +218,7 @@ class StreamTask:
             self._clean_up(processor, failure)
 
     def _prepare(self, processor: MailboxProcessor) -> None:
-        """Make and open everything, in its restored state."""
+        """Create and open everything, in its restored state."""
         self._checkpoints = TaskCheckpoints(
             self._storage,
             self._take_checkpoint,
@@ -247,7 +246,7 @@ class StreamTask:
             chain.initialize_state(self._restored.operator_states)
             self.records_out = self._restored.outputs
             self._restored = None
-        # The head's room, and the output's: an operator that has room of its own does not speak for what is behind it.
+        # Both the head and the output: an operator with room of its own does not vouch for the output's.
         rooms = (chain.availability, output_room)
         self._availabilities = tuple(dict.fromkeys(room for room in rooms if room is not None))
         chain.open()
@@ -266,7 +265,7 @@ class StreamTask:
         return emit, None if isinstance(output, CallableOutput) else output
 
     def _process_input(self, controller: MailboxController) -> None:
-        """The default action: feed the head while it has room, there is something to read, and no mail waits."""
+        """The default action: feed the head while it has room, there is input, and no mail waits."""
         processor, chain, _ = self._of_run()
         rooms, feed, emit_next = self._availabilities, chain.feed, self._input.emit_next
         mailbox = processor.mailbox
@@ -278,16 +277,16 @@ class StreamTask:
             status = emit_next(feed)
             if status is not _MORE:
                 break
-            if mailbox.new_mail or mailbox.batch:  # has_mail, without its calls
+            if mailbox.new_mail or mailbox.batch:  # has_mail() inlined
                 return
         if status is _NOTHING:
             self._suspend_until(controller, self._input.available())
         else:
-            self._is_stopping = True  # a savepoint that is asked for from now on is one of the end
+            self._is_stopping = True  # a savepoint requested from now on is the last checkpoint
             self._control.stop_loop()
 
     def _suspend_until(self, controller: MailboxController, available: Future[None] | None) -> None:
-        """Run mail only until `available` completes. An error of it fails the task."""
+        """Run only mail until `available` completes. Its error fails the task."""
         if available is None:
             return
 
@@ -300,18 +299,18 @@ class StreamTask:
         self.idle_timer.mark_start()
         suspension = controller.suspend_default_action(self.idle_timer)
         available.add_done_callback(resume)
-        if self._control.processor.is_default_action_available():  # resumed here and now
+        if self._control.processor.is_default_action_available():  # already resumed
             self.idle_timer.mark_end()
 
     def _stop_reading(self, reason: FinishingReason) -> None:
-        """Hook: a savepoint is to be taken. Read no more, and let the loop end."""
+        """Hook: stop reading for a savepoint, and let the loop end."""
         self._control.stop_loop()
 
     def _end_of_data(self, feed: ElementOutput) -> None:
-        """Hook: all has been read, the operators have not ended yet."""
+        """Hook: the input has ended, the operators have not."""
 
     def _end(self, processor: MailboxProcessor) -> None:
-        """Everything has been read: bring the operators to their end, and take the last checkpoint."""
+        """After the input has ended: end the operators, and take the last checkpoint."""
         _, chain, checkpoints = self._of_run()
         checkpoints.quiesce()
         is_finished = self._reason is not FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN
@@ -321,7 +320,7 @@ class StreamTask:
         processor.prepare_close()
         processor.drain()
         self._control.check_cancelled()
-        # Whoever asked for a savepoint while the input came to its end by itself gets one of the end.
+        # A savepoint requested while the input ended by itself is this last checkpoint.
         checkpoint_id = checkpoints.perform_last(is_savepoint=bool(self._stop_requests), is_finished=is_finished)
         for request in self._stop_requests:
             if checkpoint_id is not None:
@@ -329,7 +328,7 @@ class StreamTask:
         self._stop_requests.clear()
 
     def _clean_up(self, processor: MailboxProcessor, failure: BaseException | None) -> None:
-        """Close everything, whatever raises; the first error is raised, unless there is a failure to add it to."""
+        """Close everything, whatever raises. Errors are added to `failure`; without one, the first error is raised."""
         chain, checkpoints = self._chain, self._checkpoints
         steps: list[Callable[[], Any]] = [processor.prepare_close]
         if checkpoints is not None:
@@ -387,7 +386,7 @@ class StreamTask:
             self._storage.release()
 
     def _notify(self, checkpoint_id: int) -> None:
-        if checkpoint_id > self._notified:  # one that comes again, or late, is of no use to an operator
+        if checkpoint_id > self._notified:  # operators need no repeated or outdated notifications
             self._notified = checkpoint_id
             self._of_run()[1].notify_checkpoint_complete(checkpoint_id)
 

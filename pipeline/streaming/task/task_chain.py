@@ -1,7 +1,7 @@
 """The operators of one task, one feeding the next, after Flink's OperatorChain. Mailbox thread only.
 
-The operators are opened from the last to the first, so that what the first emits from its restored state finds the
-others open. They end and are closed from the first to the last: each gets all that came before it.
+The operators are opened from the last to the first, so that elements emitted from restored state find the next operator
+open. They end and are closed from the first to the last, so that each receives everything emitted before it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from pipeline.streaming.task.inputs import ElementOutput
 
 @runtime_checkable
 class AvailabilityProvider(Protocol):
-    """What has room or has not; asked before something is given to it. Mailbox thread only."""
+    """A receiver that may lack room; checked before each element. Mailbox thread only."""
 
     def is_available(self) -> bool: ...
 
     def available_future(self) -> Future[None] | None:
-        """Completes, in any thread, when there is room again; None: there is room now."""
+        """A future that any thread completes when there is room again; None: there is room now."""
 
 
 class StreamOperator(Protocol):
-    """What a task does with each element. All of it is called on the mailbox thread; it may wait by yielding only.
+    """Processes the elements of a task. Called on the mailbox thread only; it may wait only by yielding.
 
-    An operator that has the methods of AvailabilityProvider is given elements only while it is available. One that has
-    `notify_checkpoint_complete(checkpoint_id)` gets these notices, also while it yields.
+    An operator that has the methods of AvailabilityProvider gets elements only while it is available. One that has
+    `notify_checkpoint_complete(checkpoint_id)` gets these notifications, even while it yields.
     """
 
     def initialize_state(self, state: list[StreamElement[Any]], /) -> None:
-        """Before `open`, if there is a checkpoint: what `snapshot_state` gave."""
+        """Restore what `snapshot_state` returned; called before `open` if there is a checkpoint."""
 
     def open(self) -> None: ...
 
@@ -44,20 +44,20 @@ class StreamOperator(Protocol):
     def process_watermark(self, watermark: Watermark, /) -> None: ...
 
     def end_input(self) -> None:
-        """No element follows. Emits what is left, and yields until that is done; timers still fire meanwhile."""
+        """No element follows: emit what is left, and yield until that is done. Timers still fire meanwhile."""
 
     def snapshot_state(self) -> list[StreamElement[Any]]:
-        """The elements taken in and not finished; a list that does not change any more."""
+        """The elements taken in and not finished, as a list that no longer changes."""
 
     def close(self) -> None:
-        """Let go of everything; called once, however the task ends, and even if it was not opened."""
+        """Release everything; called once, however the task ends, even if it was not opened."""
 
 
 class StreamTaskOutput:
-    """A task's output that does more than take elements; for one that does not, a callable is enough.
+    """A task's output that has limited room, state, or something to close; otherwise a callable is enough.
 
-    Mailbox thread only. `is_available` and `available_future` are those of AvailabilityProvider: without room, the task
-    does not read. The output is called all the same with what operators emit meanwhile.
+    Mailbox thread only. It is an AvailabilityProvider: without room, the task does not read. Operators may still emit
+    to the output meanwhile.
     """
 
     def __call__(self, element: StreamElement[Any]) -> object:
@@ -70,18 +70,18 @@ class StreamTaskOutput:
         return None
 
     def initialize_state(self, state: Any) -> None:
-        """Before anything is opened, if there is a checkpoint: what `snapshot_state` gave when it was taken."""
+        """Restore what `snapshot_state` returned; called before anything is opened if there is a checkpoint."""
 
     def snapshot_state(self) -> Any:
-        """Part of each checkpoint: bring to where it survives the process all that was emitted until now.
+        """Called for each checkpoint: make everything emitted so far survive the process.
 
-        The value, which the storage's serializer has to take, comes back in Recovery and `initialize_state`; such as
-        the length of a file, to which it can be cut back so that nothing is in it twice.
+        The returned value, which the storage's serializer must accept, is passed to Recovery and `initialize_state`.
+        An example is the length of a file, to which a recovery truncates it so that nothing is in it twice.
         """
         return None
 
     def close(self) -> None:
-        """Once, at the end of the task, however it ends."""
+        """Called once, at the end of the task, however it ends."""
 
 
 class CallableOutput(StreamTaskOutput):
@@ -96,17 +96,17 @@ class CallableOutput(StreamTaskOutput):
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """What a task gives to the factory of an operator."""
+    """What a task passes to the factory of an operator."""
 
     mailbox_executor: MailboxExecutor
-    """Its priority is the position in the chain: while one operator yields, only it and those behind it go on."""
+    """Its priority is the position in the chain: while an operator yields, only it and those after it run."""
     processing_time_service: ProcessingTimeService
-    """Callbacks run as mail of the operator's priority, and no more once the operator has ended."""
+    """Callbacks run as mail of the operator's priority, and no longer once the operator has ended."""
     output: ElementOutput
     output_availability: Callable[[], Future[None] | None] | None
-    """Of what is behind `output`: None, or a future that completes when there is room again. None: always room."""
+    """Returns None while `output` has room, else a future that completes when it does. None: always room."""
     report_error: Callable[[BaseException], None]
-    """Fails the task; for errors that no mail raises. Any thread; does not block."""
+    """Fails the task, for errors outside any mail. Any thread; does not block."""
     task_name: str
     position: int
     """In the chain; the head is 0."""
@@ -130,17 +130,17 @@ class OperatorChain:
         report_error: Callable[[BaseException], None],
         task_name: str,
     ) -> None:
-        self._operators: list[StreamOperator] = []  # the head first; what a failed build has made is closed, too
-        self._executors: list[MailboxExecutor] = []  # of the operators, as _timers
+        self._operators: list[StreamOperator] = []  # the head first; includes those that a failed build has made
+        self._executors: list[MailboxExecutor] = []  # one for each operator, like _timers
         self._timers: list[MailboxTimeService] = []
         self.feed = output
-        """Give an element to the head; to the output if there is no operator."""
+        """Pass an element to the head, or to the output if there is no operator."""
         self.availability = output_availability
-        """Of the head: the task feeds only while it is available. None: always."""
+        """The head's: the task feeds only while it is available. None: always."""
         self._build = (factories, processor, time_service, report_error, task_name)
 
     def build(self) -> None:
-        """Make the operators. What a factory raises is raised; then `close` closes those that were made."""
+        """Make the operators. If a factory raises, `closers` still closes those that were made."""
         factories, processor, time_service, report_error, task_name = self._build
         for position in reversed(range(len(factories))):
             executor = processor.mailbox_executor(position)
@@ -152,7 +152,7 @@ class OperatorChain:
             self._executors.insert(0, executor)
             self._timers.insert(0, timers)
             self.feed = _feed_into(operator)
-            # One that does not say passes everything on: it has the room of what is behind it.
+            # An operator without availability passes everything on: the next one's applies.
             if isinstance(operator, AvailabilityProvider):
                 self.availability = operator
 
@@ -181,12 +181,12 @@ class OperatorChain:
         """End one operator after the other, each with its timers, and with the mail of its priority or higher."""
         for operator, executor, timers in zip(self._operators, self._executors, self._timers, strict=True):
             operator.end_input()
-            timers.quiesce().result()  # waits for a callback that sends its mail, which never blocks
+            timers.quiesce().result()  # waits for a callback that is sending its mail, which never blocks
             while executor.try_yield():
                 pass
 
     def quiesce_timers(self) -> None:
-        """Let no timer of an operator fire any more."""
+        """Stop all timers of the operators."""
         for timers in self._timers:
             timers.quiesce()
 
@@ -197,7 +197,7 @@ class OperatorChain:
                 notify(checkpoint_id)
 
     def closers(self) -> list[Callable[[], None]]:
-        """What closes the operators, in order; each is to be called, whatever the others raise."""
+        """The operators' `close` methods, in order. Call each of them, whatever the others raise."""
         return [operator.close for operator in self._operators]
 
 
@@ -208,6 +208,6 @@ def _feed_into(operator: StreamOperator) -> ElementOutput:
         if type(element) is Watermark:
             process_watermark(element)
         else:
-            process_element(element)  # type: ignore[arg-type]  # the only other kind; a check costs at each record
+            process_element(element)  # type: ignore[arg-type]  # the only other kind; a check would cost at each record
 
     return feed

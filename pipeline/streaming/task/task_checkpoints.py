@@ -1,7 +1,7 @@
 """When a running task takes checkpoints, after Flink's SubtaskCheckpointCoordinator.
 
-Threads: the state is collected and serialized on the mailbox thread, between two mails, so it is consistent; a thread
-of its own writes it to the disk, while the task goes on; a mail of the highest priority brings the outcome back.
+Threads: the mailbox thread collects and serializes the state between two mails, so it is consistent. A thread of its
+own writes it to the disk while the task continues, and reports the outcome by a mail of the highest priority.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MAX_PRIORITY, MailboxExecutor, MailboxProcessor, MailboxTimeService, TimerService
 from pipeline.streaming.errors import CheckpointError
-from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
+from pipeline.streaming.task.checkpoint_format import Checkpoint
+from pipeline.streaming.task.checkpoints import CheckpointStorage
 
 log = logging.getLogger(__name__)
 
 TakeCheckpoint = Callable[[int, bool, bool], Checkpoint]
-"""Collects a task's state: called with the checkpoint's id, whether it is a savepoint, whether the task has ended."""
+"""Collects a task's state, given the checkpoint's id, whether it is a savepoint, and whether the task has ended."""
 
 
 class CheckpointRequest:
-    """A mail's runnable that takes a checkpoint; its future has the id, or why there is none.
-
-    If its task ends first, the mailbox cancels it.
-    """
+    """A mail's runnable that takes a checkpoint; its future has the id or the error. A closing mailbox cancels it."""
 
     def __init__(self, task: str, perform: Callable[[CheckpointRequest], None]) -> None:
         self._task = task
         self._perform = perform
         self.future: Future[int] = Future()
-        self.future.set_running_or_notify_cancel()  # the work is not to be taken back: it may have begun
+        self.future.set_running_or_notify_cancel()  # not cancellable by the requester: the work may have begun
 
     def __call__(self) -> None:
         self._perform(self)
@@ -40,7 +38,7 @@ class CheckpointRequest:
         return self.refuse("the task ended before it was taken")
 
     def refuse(self, why: str) -> bool:
-        """Fail the future; False if it was done already."""
+        """Fail the future; False if it was already done."""
         try:
             self.future.set_exception(CheckpointError(f"{self._task}: no checkpoint: {why}"))
         except InvalidStateError:
@@ -49,10 +47,7 @@ class CheckpointRequest:
 
 
 class _Notice:
-    """A mail's runnable: a checkpoint has been written, or could not be.
-
-    If the task ends first, only the one who asked for the checkpoint is told.
-    """
+    """A mail's runnable with the outcome of a write. If the task ends first, it only completes the future."""
 
     def __init__(
         self,
@@ -79,9 +74,9 @@ class _Notice:
 
 
 class TaskCheckpoints:
-    """The checkpoints of one run of a task. Mailbox thread only, but for what says otherwise.
+    """The checkpoints of one run of a task. Mailbox thread only, except where marked.
 
-    More than `tolerable_failures` checkpoints that fail in a row fail the task.
+    More than `tolerable_failures` consecutive failures fail the task.
     """
 
     def __init__(
@@ -106,19 +101,20 @@ class TaskCheckpoints:
         self._timers = MailboxTimeService(time_service, processor.main_mailbox_executor)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{task_name}-checkpoints")  # any thread
         self._next_id = storage.next_id() if storage is not None else 1
-        self._under_way = 0  # taken, and their outcome has not come back
-        self._failures = 0  # in a row
+        self._under_way = 0  # taken, with the outcome of the write outstanding
+        self._failures = 0  # consecutive
 
     def start_periodic(self) -> None:
-        """Take a checkpoint each `interval_ms` of processing time, unless the one before is still being written."""
+        """Take a checkpoint every `interval_ms` of processing time, unless the last one is still being written."""
         if self._interval_ms is not None:
             self._register_timer(self._interval_ms)
 
     def perform(self, future: Future[int], *, is_savepoint: bool = False) -> None:
-        """Take a checkpoint now and have it written; `future` completes on the mailbox thread if it still runs then."""
+        """Take a checkpoint now; the writer stores it and completes `future`, on the mailbox thread while that runs."""
         storage = self._storage
         if storage is None:
-            future.set_exception(_no_storage(self._task_name))
+            why = "the task has no checkpoint_storage. Pass one to its constructor."
+            future.set_exception(CheckpointError(f"{self._task_name}: no checkpoint: {why}"))
             return
         checkpoint_id = self._claim_id()
         try:
@@ -126,17 +122,17 @@ class TaskCheckpoints:
         except Exception as error:
             self._fail(checkpoint_id, error, future)
             return
-        except BaseException as error:  # KeyboardInterrupt ends the task; nobody is to wait for this checkpoint
+        except BaseException as error:  # KeyboardInterrupt ends the task; its caller must not wait forever
             future.set_exception(error)
             raise
         self._under_way += 1
         self._writer.submit(self._write, storage, checkpoint_id, data, is_savepoint, future)
 
     def perform_last(self, *, is_savepoint: bool, is_finished: bool) -> int | None:
-        """Take and write a checkpoint after all others, and notify of it; None without a storage.
+        """Take and write a checkpoint after all others, and notify the operators; None without a storage.
 
         Raises:
-            CheckpointError: it failed. The future of a request may have it as well.
+            CheckpointError: it failed.
         """
         self._writer.shutdown(wait=True)
         if self._storage is None:
@@ -155,7 +151,7 @@ class TaskCheckpoints:
         self._timers.quiesce()
 
     def close(self) -> None:
-        """Wait for what is being written, so that whoever restores the task next is alone in the folder."""
+        """Wait for pending writes, so that the next run of the task has the folder to itself."""
         self._writer.shutdown(wait=True)
 
     def _claim_id(self) -> int:
@@ -164,7 +160,7 @@ class TaskCheckpoints:
         return checkpoint_id
 
     def _register_timer(self, interval_ms: int) -> None:
-        # One timer at a time: a task that was held up does not make up for checkpoints it has missed.
+        # One timer at a time: a task that was held up does not make up for missed checkpoints.
         due_ms = self._timers.current_processing_time() + interval_ms
         self._timers.register_timer(due_ms, lambda _: self._on_timer(interval_ms))
 
@@ -199,7 +195,7 @@ class TaskCheckpoints:
         self._notify(checkpoint_id)
 
     def _fail(self, checkpoint_id: int, cause: Exception, future: Future[int]) -> None:
-        """The future gets the error; the task too, if it is one too many."""
+        """Fail the future, and also the task if there are too many consecutive failures."""
         self._failures += 1
         error = self._error(checkpoint_id, cause)
         future.set_exception(error)
@@ -211,7 +207,3 @@ class TaskCheckpoints:
         error = CheckpointError(f"{self._task_name}: checkpoint {checkpoint_id} failed: {cause}")
         error.__cause__ = cause
         return error
-
-
-def _no_storage(task: str) -> CheckpointError:
-    return CheckpointError(f"{task}: no checkpoint: the task has no checkpoint_storage. Give it one when it is made.")

@@ -1,6 +1,6 @@
-"""How other threads reach a task: before, while and after it runs, and always by mail.
+"""How other threads reach a task before, during and after its run: always by mail.
 
-What comes before there is a mailbox is sent when there is one.
+Requests made before there is a mailbox are sent once there is one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class TaskState(Enum):
-    """Where a task is in its life."""
+    """The state of a task in its life cycle."""
 
     CREATED = "CREATED"
     RUNNING = "RUNNING"
@@ -38,11 +38,11 @@ class FinishingReason(Enum):
 
 
 class TaskControl:
-    """The state of a task, and the way of other threads to its mailbox. Any thread; nothing here blocks."""
+    """The state of a task, and the access of other threads to its mailbox. Any thread; nothing here blocks."""
 
     def __init__(self, name: str) -> None:
         self._name = name  # never changes
-        self._lock = threading.Lock()  # under it, nothing else is called
+        self._lock = threading.Lock()  # leaf lock
         self._state = TaskState.CREATED  # written under _lock; CREATED -> RUNNING -> one of the others
         self._cancelled = False  # written under _lock, once; read by all
         self._processor: MailboxProcessor | None = None  # written under _lock, once
@@ -58,12 +58,12 @@ class TaskControl:
 
     @property
     def processor(self) -> MailboxProcessor:
-        """Of a task that has started."""
+        """The processor of a task that has started."""
         assert self._processor is not None
         return self._processor
 
     def stop_loop(self) -> None:
-        """Let the loop end when the mail that runs now has ended."""
+        """End the loop after the mail that runs now."""
         self.processor.all_actions_completed()
 
     def cancel(self) -> None:
@@ -73,7 +73,7 @@ class TaskControl:
             self._cancelled = True
         self.report_error(TaskCancelledError(f"{self._name} was cancelled"))
         if self._processor is not None:
-            self._processor.all_actions_completed()  # even if somebody's `except Exception` has swallowed the error
+            self._processor.all_actions_completed()  # even if a user's `except Exception` swallows the error
 
     def check_cancelled(self) -> None:
         if self._cancelled:
@@ -92,7 +92,7 @@ class TaskControl:
     def request(
         self, perform: Callable[[CheckpointRequest], None], options: MailOptions = MailOptions.DEFAULT
     ) -> Future[int]:
-        """Have `perform` called by a mail; the request is refused if the task ends before that."""
+        """Call `perform` in a mail; the request is refused if the task ends before that."""
         request = CheckpointRequest(self._name, perform)
 
         def send(processor: MailboxProcessor) -> None:
@@ -106,7 +106,7 @@ class TaskControl:
         return request.future
 
     def send(self, action: Callable[[MailboxProcessor], None]) -> None:
-        """Call `action`, which sends something to the mailbox: now, or when the task starts."""
+        """Call `action`, which sends a mail: now, or when the task starts."""
         with self._lock:
             processor = self._processor
             if processor is None:
@@ -115,11 +115,7 @@ class TaskControl:
         action(processor)
 
     def start_with(self, processor: MailboxProcessor) -> None:
-        """The task runs from now on. Mailbox thread.
-
-        Raises:
-            DispatcherError: it has run before.
-        """
+        """Start the task. Mailbox thread. Raises DispatcherError if it has run before."""
         with self._lock:
             if self._state is not TaskState.CREATED:
                 raise DispatcherError(f"{self._name} is {self._state.name}; a task runs once, make another one")

@@ -23,7 +23,7 @@ def async_wait_operator(
 ) -> OperatorFactory:
     """An AsyncWaitOperator for a StreamTask: `StreamTask(input, [async_wait_operator(f, timeout_ms=1000)], output)`.
 
-    The task gives it the mailbox, the timers and the output, and unless there is one a `name`.
+    The task provides the mailbox, the timers and the output, and a `name` if none is given.
     """
 
     def make(context: OperatorContext) -> AsyncWaitOperator:

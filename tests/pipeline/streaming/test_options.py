@@ -128,7 +128,7 @@ def test_a_time_to_live_of_nothing_is_refused() -> None:
 def test_options_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match=r"timeout_ms is 0; .* retries"):
         options(timeout_ms=0, retry=RetryStrategy.fixed_delay(1, 10, retry_on_exception=OSError))
-    with pytest.raises(ValueError, match="dead_letter is for captured errors"):
+    with pytest.raises(ValueError, match='dead_letter needs "capture"'):
         options(on_error="drop", dead_letter=print)
     with pytest.raises(ValueError, match="give dedupe_by"):
         options(remember=1, dedupe_by=None)

@@ -20,7 +20,7 @@ from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord
 from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError
-from pipeline.streaming.exchange import Bell, ChunkInput, ResultOutput
+from pipeline.streaming.exchange import ChunkInput, ResultOutput, Wakeup
 from pipeline.streaming.task.inputs import InputStatus
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
 
@@ -304,7 +304,7 @@ def test_options_that_are_not_possible_are_refused_at_once(wait: Any, options: d
 
 @BOTH
 def test_what_is_no_function_is_refused_at_once(wait: Any) -> None:
-    with pytest.raises(TypeError, match="no function"):
+    with pytest.raises(TypeError, match="is not callable"):
         wait([1], 3, timeout=1)
 
 
@@ -573,7 +573,7 @@ def test_a_chunk_that_comes_with_the_end_is_not_lost() -> None:
         task_input.put([7])
         task_input.end()
 
-    task_input: ChunkInput[int] = ChunkInput(1, Bell())
+    task_input: ChunkInput[int] = ChunkInput(1, Wakeup())
     task_input.chunks = Meanwhile(bring_the_last)
     emitted: list[Any] = []
 
@@ -587,7 +587,7 @@ def test_a_chunk_that_comes_with_the_end_is_not_lost() -> None:
 
 @pytest.mark.parametrize("what", ["chunk", "end"])
 def test_what_comes_before_the_wait_for_it_ends_it_at_once(what: str) -> None:
-    task_input: ChunkInput[int] = ChunkInput(1, Bell())
+    task_input: ChunkInput[int] = ChunkInput(1, Wakeup())
     assert task_input.emit_next(lambda _: None) is InputStatus.NOTHING_AVAILABLE
 
     if what == "chunk":
@@ -600,7 +600,7 @@ def test_what_comes_before_the_wait_for_it_ends_it_at_once(what: str) -> None:
 
 @pytest.mark.parametrize("what", ["chunk", "end"])
 def test_what_comes_during_the_wait_for_it_ends_it(what: str) -> None:
-    task_input: ChunkInput[int] = ChunkInput(1, Bell())
+    task_input: ChunkInput[int] = ChunkInput(1, Wakeup())
     waiting = task_input.available()
     assert not waiting.done()
 
@@ -613,7 +613,7 @@ def test_what_comes_during_the_wait_for_it_ends_it(what: str) -> None:
 
 
 def test_results_that_are_taken_make_room() -> None:
-    output: ResultOutput[int] = ResultOutput(1, 2, Bell())
+    output: ResultOutput[int] = ResultOutput(1, 2, Wakeup())
     assert output.available_future() is None
     for value in range(3):
         output(StreamRecord(value))
@@ -637,7 +637,7 @@ def test_results_that_are_taken_before_the_wait_for_room_end_it_at_once() -> Non
             return found
 
     takes: list[Callable[[], Any]] = []
-    output: ResultOutput[int] = ResultOutput(1, 2, Bell())
+    output: ResultOutput[int] = ResultOutput(1, 2, Wakeup())
     output.ready = TakenMeanwhile([1, 2])
     takes.append(lambda: output.take(2))
 

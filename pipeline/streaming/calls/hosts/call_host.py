@@ -1,8 +1,8 @@
-"""What a call is to the host that makes it, and how its answer gets back.
+"""Calls as the hosts that make them see them, and the path of their answers back to the operator.
 
-Threads: a host has threads of its own. An operator submits and cancels calls from its mailbox thread; several operators
-may share a host. A call is touched by the host from when it is submitted until it is answered. Then the host appends it
-to the operator's AnswerBox, and one mail tells the operator of all answers that it has not fetched yet.
+Threads: a host has threads of its own. An operator submits and cancels calls on its mailbox thread; several operators
+may share a host. The host owns a call from submission to answer. It then appends the call to the operator's AnswerBox,
+and one mail announces all answers not fetched yet.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class AnswerBox:
 
     def __init__(self, execute: Callable[..., None], fetch: Callable[[], None]) -> None:
         self.answers: deque[Call] = deque()  # hosts append, the mailbox thread pops; both are atomic
-        # A mail is on its way. The mailbox thread clears it before it fetches, a host reads it after it has appended:
-        # no answer stays behind. Two threads of a host may both send a mail, and one of them finds nothing.
+        # A mail is on its way. The mailbox thread clears this before it fetches, a host reads it after it appends: no
+        # answer is left behind. Two threads of a host may both send a mail; one of the mails finds nothing.
         self.is_notified = False
         self._execute = execute  # never changes
         self._fetch = fetch  # never changes
 
     def put(self, call: Call) -> None:
-        """Add an answered call, and tell the mailbox thread of it. Any thread; does not block."""
+        """Append an answered call and notify the mailbox thread. Any thread; does not block."""
         self.answers.append(call)
         if not self.is_notified:
             self.notify()
 
     def notify(self) -> None:
-        """Tell the mailbox thread. Any thread; does not block."""
+        """Send the mail that fetches answers. Any thread; does not block."""
         self.is_notified = True
         try:
             self._execute(self._fetch, "fetch answers")
@@ -54,18 +54,18 @@ class AnswerBox:
 class Call:
     """One call of the function, as its host sees it.
 
-    Until `ended_ns` is set, the host alone writes; from then on, it is the mailbox thread's. The mailbox thread may set
-    `is_cancelled` at any time: nobody waits for the answer any more.
+    Only the host writes until `ended_ns` is set; from then on the call belongs to the mailbox thread. The mailbox
+    thread may set `is_cancelled` at any time: the answer is no longer needed.
     """
 
-    # Most calls never change these, so they are the class's: it halves the time to make a call.
+    # Class attributes, because most calls never change them: that halves the time to create a call.
     results: Any = None
     error: BaseException | None = None
     started_ns = 0
     ended_ns = 0  # not 0: answered
     is_cancelled = False
-    is_returned = False  # in place of an answer: not made, and to be submitted again
-    is_counted = False  # the mailbox thread only: it takes room under a limit of concurrency
+    is_returned = False  # instead of an answer: not made, to be submitted again
+    is_counted = False  # the mailbox thread only: it holds a slot of a concurrency limit
     worker: asyncio.Task[None] | None = None  # the loop's thread only
 
     def __init__(self, value: Any, box: AnswerBox) -> None:
@@ -80,32 +80,31 @@ class CallHost(ABC):
         self.function = function  # never changes
         self.name = name  # never changes
         self.is_batch = is_batch_function(function)  # never changes
-        self.max_calls: int | None = None  # it makes at once; others wait for one to end; None: any number
+        self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
         self._limiters: dict[RateLimit, RateLimiter] = {}  # of the scope "worker"; setdefault is atomic
 
     @abstractmethod
     def start(self) -> None:
-        """Open the function; blocks until that is done. What `open` raises is raised."""
+        """Open the function; blocks until that is done. Raises what `open` raises."""
 
     @abstractmethod
     def submit(self, call: Call) -> None:
-        """Make the call as soon as possible, in the order of submission. Any thread; does not block."""
+        """Make the call as soon as possible, in submission order. Any thread; does not block."""
 
     @abstractmethod
     def cancel(self, call: Call) -> None:
-        """Give the call up if that is possible; it may be answered all the same. Any thread; does not block."""
+        """Give the call up if possible; it may still be answered. Any thread; does not block."""
 
     @abstractmethod
     def stop(self, timeout: float = 10.0) -> bool:
-        """Give up the calls under way and close the function; says whether all has ended within `timeout` seconds.
+        """Give up the calls under way and close the function; return whether all ended within `timeout` seconds.
 
-        Calls that operators still wait for, and those they submit from now on, end with a RejectedExecutionError.
-
-        What does not end is left behind on a daemon thread. Errors of `close` are logged. Stopping again does nothing.
+        Calls that operators still wait for, and those submitted later, end with a RejectedExecutionError. What does
+        not end is left on a daemon thread. Errors of `close` are logged. Stopping again does nothing.
         """
 
     def timeout(self, value: Any, timeout_ms: float, attempts: int) -> Any:
-        """What the function gives instead of an answer that is late. Raises what its `timeout` raises."""
+        """The function's results in place of a late answer. Raises what its `timeout` raises."""
         hook = getattr(self.function, "timeout", None)
         if not callable(hook):
             raise AsyncTimeoutError(timeout_ms, attempts)
@@ -117,19 +116,19 @@ class CallHost(ABC):
             raise
 
     def _refuse(self, call: Call) -> None:
-        """Answer a call that will not be made, or not be waited for: the host has ended. Any thread."""
+        """Answer a call that the host, which has ended, will not make or finish. Any thread."""
         if call.is_cancelled:
             return
-        call.error = RejectedExecutionError(f"{self.name}: the host of its calls has ended; make a new one")
+        call.error = RejectedExecutionError(f"{self.name}: the call host has stopped; make a new one")
         call.ended_ns = perf_counter_ns()
         call.started_ns = call.started_ns or call.ended_ns
         call.box.put(call)
 
     def limiter_for(self, limit: RateLimit) -> RateLimiter:
-        """A limiter of its own for each that asks, or with scope "worker" one for all that share the host."""
+        """A new limiter for each caller or, with scope "worker", one for all operators that share the host."""
         return RateLimiter(limit) if limit.scope == "task" else self._limiters.setdefault(limit, RateLimiter(limit))
 
     def _hook(self, name: str) -> Callable[[], Any] | None:
-        """The function's `open` or `close`, if it has one; only what has both has hooks."""
+        """The function's `open` or `close`; None unless it has both."""
         hooks = [getattr(self.function, name, None) for name in ("open", "close")]
         return getattr(self.function, name) if all(callable(hook) for hook in hooks) else None

@@ -20,9 +20,9 @@ def make_host(
     max_calls: int | None = None,
     name: str | None = None,
 ) -> CallHost:
-    """The host that suits the function, not started: a loop for coroutines, else a pool of `pool_size` threads.
+    """A host for the function, not started: a loop for coroutines, else a pool of `pool_size` threads.
 
-    `max_calls`: under way on a loop at once; those submitted beyond it wait, and start the moment another has ended.
+    `max_calls`: concurrent calls on a loop; further calls wait, and start the moment another has ended.
 
     Raises:
         TypeError: `function` is not callable. ValueError: `pool_size` is not positive.
@@ -36,10 +36,10 @@ def make_host(
 
 
 def host_for(function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions) -> CallHost:
-    """The host of an operator's calls: the one that is given, or a new one, not started.
+    """The host of an operator's calls: the given one, or a new one that is not started.
 
     Raises:
-        TypeError: `function` is not callable. ValueError: it takes no batches, and there are options for them.
+        TypeError: `function` is not callable. ValueError: it takes no batches, but there are options for them.
     """
     host = function
     if not isinstance(host, CallHost):

@@ -1,8 +1,8 @@
 """Calls of coroutine functions, on an asyncio loop in a thread of its own.
 
-The calls run in long-lived tasks (workers), one for each call under way, and not in a task of their own: to start a
-task costs more than all the rest here. A call that never waits ends in the turn in which it was started, and its worker
-takes the next one. A function that sets context variables and does not reset them leaves them to the next call.
+Calls run in long-lived tasks (workers), one for each concurrent call, because starting a task for each call would cost
+more than everything else here. A call that never waits ends in the turn that started it, and its worker takes the next
+one. Context variables that a function sets and does not reset are seen by the next call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.streaming.errors import RetryAfter, describe
 log = logging.getLogger(__name__)
 
 _CALLS_PER_TURN: Final = 64
-"""Calls that a worker may make without waiting before others have their turn: I/O, timers, other workers."""
+"""Calls that a worker may make without waiting before I/O, timers and other workers get their turn."""
 
 
 class LoopHost(CallHost):
@@ -37,26 +37,26 @@ class LoopHost(CallHost):
         self.max_calls = max_calls  # never changes
         self._max_calls = max_calls or sys.maxsize  # never changes
         self._inbox: deque[Call] = deque()  # operators append, the loop's thread pops; both are atomic
-        # The loop will look into the inbox. The loop clears it before it looks, operators read it after appending.
+        # The loop will check the inbox. It clears this before it checks; operators read it after appending.
         self._is_awake = False
-        # The loop takes no more calls. Its thread sets it before it looks into the inbox a last time, operators read it
+        # The loop takes no more calls. Its thread sets this before its last check of the inbox, and operators read it
         # after appending: so each call is answered.
         self._is_over = False
-        self._loop: asyncio.AbstractEventLoop | None = None  # set by start, never changes then
-        self._thread: threading.Thread | None = None  # set by start, never changes then
-        self._stopping: asyncio.Event | None = None  # the loop's thread, but for its creation in start
-        self._failure: BaseException | None = None  # of open; written by the loop's thread before _started is set
+        self._loop: asyncio.AbstractEventLoop | None = None  # set once, by start
+        self._thread: threading.Thread | None = None  # set once, by start
+        self._stopping: asyncio.Event | None = None  # the loop's thread only, once start has made it
+        self._failure: BaseException | None = None  # of open; the loop's thread writes it before it sets _started
         self._started = threading.Event()
         self._idle: list[asyncio.Future[None]] = []  # the loop's thread only: workers without a call
         self._workers: set[asyncio.Task[None]] = set()  # the loop's thread only
-        self._is_starting_worker = False  # the loop's thread only: one is on its way to the inbox
-        self._is_resting = False  # the loop's thread only: all workers are busy, and the first that is not says so
+        self._is_starting_worker = False  # the loop's thread only: one is about to read the inbox
+        self._is_resting = False  # the loop's thread only: all workers are busy; the first idle one resumes _wake
         method = "async_invoke_batch" if self.is_batch else "async_invoke"
         self._invoke: Callable[[Any], Any] = getattr(function, method, function)  # type: ignore[arg-type]  # never changes
 
     def start(self) -> None:
         if self._thread is not None:
-            raise RuntimeError(f"{self.name}: the host has been started before; make a new one")
+            raise RuntimeError(f"{self.name}: the host was already started; make a new one")
         self._loop = new_event_loop()
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
@@ -85,9 +85,7 @@ class LoopHost(CallHost):
         self._call_soon(stopping.set)
         thread.join(timeout)
         if thread.is_alive():
-            log.warning(
-                "%s: its loop has not ended within %s s; a call blocks it, or close() hangs", self.name, timeout
-            )
+            log.warning("%s: the loop did not end within %s s; a call blocks it, or close() hangs", self.name, timeout)
         return not thread.is_alive()
 
     def _call_soon(self, callback: Callable[..., None], *args: Any) -> None:
@@ -95,7 +93,7 @@ class LoopHost(CallHost):
         assert loop is not None, "submitted to a host that has not been started"
         try:
             loop.call_soon_threadsafe(callback, *args)
-        except RuntimeError:  # the loop is closed: the host was stopped, and with it all its calls
+        except RuntimeError:  # the loop is closed: the host has stopped and ended its calls
             log.debug("%s: the host is stopped", self.name)
 
     def _run(self) -> None:
@@ -115,7 +113,7 @@ class LoopHost(CallHost):
             loop.close()
 
     async def _live(self) -> None:
-        """Open, serve until stopped, close. Workers run beside this."""
+        """Open, serve until stopped, close. Workers run concurrently."""
         assert self._stopping is not None
         try:
             await _call_hook(self._hook("open"))
@@ -130,23 +128,23 @@ class LoopHost(CallHost):
         except Exception as error:
             log.exception("%s: close() failed: %s", self.name, describe(error))
         this = asyncio.current_task()
-        await _cancel({task for task in asyncio.all_tasks() if task is not this})  # that the function has started
+        await _cancel({task for task in asyncio.all_tasks() if task is not this})  # that the function started
 
     async def _end_calls(self) -> None:
-        """Whatever the loop has ended of: calls that somebody waits for are answered."""
+        """Answer the calls that operators still wait for, whatever ended the loop."""
         assert self._stopping is not None
         self._stopping.set()
         await _cancel(self._workers)
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
-        """Any thread, once the host has ended."""
+        """Refuse the calls in the inbox. Any thread, once the host has ended."""
         with suppress(IndexError):
             while True:
                 self._refuse(self._inbox.popleft())
 
     def _wake(self) -> None:
-        """Have the inbox emptied, and look once more in the loop's next turn: operators that are busy bring more."""
+        """Start a worker for the inbox, and check again in the loop's next turn: busy operators submit more."""
         assert self._loop is not None
         if not self._inbox:
             self._is_awake = False
@@ -156,10 +154,10 @@ class LoopHost(CallHost):
         if self._is_starting_worker or self._start_worker():
             self._loop.call_soon(self._wake)
         else:
-            self._is_resting = True  # and still awake: nobody needs to call before a worker is idle
+            self._is_resting = True  # and still awake: operators need not wake the loop before a worker is idle
 
     def _start_worker(self) -> bool:
-        """False if there are as many as there may be, and none is idle: the first that is done takes the next call."""
+        """Wake or start a worker. False when stopping, or when all are busy: the first idle one takes the next call."""
         assert self._loop is not None
         assert self._stopping is not None
         if self._stopping.is_set():
@@ -181,14 +179,14 @@ class LoopHost(CallHost):
             call.worker.cancel()
 
     def _give_back(self, waiting: list[Call]) -> None:
-        """Let operators keep what has not begun: there is a pause, of which they know how long it is."""
+        """Return calls that have not begun to their operators, which know how long the pause lasts."""
         for call in waiting:
             if not call.is_cancelled:
                 call.is_returned = True
                 call.box.put(call)
 
     async def _work(self) -> None:
-        """Make one call after the other. Ends when the host stops, or when a call kept this worker for too long."""
+        """Make one call after another until the host stops."""
         assert self._loop is not None
         assert self._stopping is not None
         this = asyncio.current_task()
@@ -200,12 +198,12 @@ class LoopHost(CallHost):
         while True:
             if not inbox:
                 if self._stopping.is_set():
-                    return  # its call has kept the cancellation to itself
+                    return  # its call swallowed the cancellation
                 if self._is_resting:
                     self._is_resting = False
                     loop.call_soon(self._wake)
                 turns = 0
-                call = None  # not kept while this waits
+                call = None  # released while this waits
                 waiter = loop.create_future()
                 self._idle.append(waiter)
                 await waiter
@@ -215,7 +213,7 @@ class LoopHost(CallHost):
             if call.is_cancelled:
                 continue
             if inbox and not self._is_starting_worker:
-                self._start_worker()  # it gets its turn if this call waits
+                self._start_worker()  # it takes over if this call waits
             call.worker = this
             call.started_ns = perf_counter_ns()
             try:
@@ -229,9 +227,9 @@ class LoopHost(CallHost):
                 call.error = error
                 if isinstance(error, RetryAfter):
                     waiting = [inbox.popleft() for _ in range(len(inbox))]
-                    loop.call_soon(self._give_back, waiting)  # behind its answer
+                    loop.call_soon(self._give_back, waiting)  # after its answer
             if call.is_cancelled:
-                while this.uncancel():  # of our own cancel, which the call may have kept to itself
+                while this.uncancel():  # undo our own cancel, which the call may have swallowed
                     pass
             call.worker = None
             call.ended_ns = perf_counter_ns()
@@ -239,7 +237,7 @@ class LoopHost(CallHost):
             box.answers.append(call)
             if not box.is_notified:
                 box.is_notified = True
-                loop.call_soon(box.notify)  # when this turn of the loop is over: one mail for all that it has answered
+                loop.call_soon(box.notify)  # at the end of this turn: one mail for all its answers
             turns += 1
             if turns >= _CALLS_PER_TURN:
                 turns = 0

@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class PoolHost(CallHost):
-    """Calls blocking functions on `pool_size` daemon threads, started as they are needed.
+    """Calls blocking functions on up to `pool_size` daemon threads, started as needed.
 
-    A blocking call cannot be interrupted: one that is late keeps its thread until it returns, and its answer is
-    ignored. So a service that hangs needs a timeout of its own, too. `open` runs on the thread that starts the host,
-    `close` on the one that stops it.
+    A blocking call cannot be interrupted: a late one keeps its thread until it returns, and its answer is ignored. So
+    a service that may hang needs its own timeout. `open` runs on the thread that starts the host, `close` on the one
+    that stops it.
     """
 
     def __init__(self, function: AnyFunction[Any, Any], name: str, pool_size: int) -> None:
@@ -31,15 +31,15 @@ class PoolHost(CallHost):
         self._pool_size = self.max_calls = pool_size  # never changes
         self._inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()  # thread-safe; None ends a thread
         self._lock = threading.Lock()  # leaf lock
-        self._threads: list[threading.Thread] = []  # guarded by _lock; full once it has pool_size of them
+        self._threads: list[threading.Thread] = []  # guarded by _lock; at most pool_size
         self._busy_or_queued = 0  # guarded by _lock; calls submitted and not answered
-        self._is_started = False  # and opened; the starting thread writes it, the stopping one reads it
+        self._is_started = False  # opened; the starting thread writes it, the stopping one reads it
         self._is_stopped = False  # guarded by _lock
         self._invoke: Callable[[Any], Any] = function  # type: ignore[assignment]  # never changes
 
     def start(self) -> None:
         if self._is_started:
-            raise RuntimeError(f"{self.name}: the host has been started before; make a new one")
+            raise RuntimeError(f"{self.name}: the host was already started; make a new one")
         hooks = {name: hook for name in ("open", "close") if (hook := self._hook(name)) is not None}
         for name, hook in hooks.items():
             if inspect.iscoroutinefunction(hook):
@@ -51,18 +51,18 @@ class PoolHost(CallHost):
         self._is_started = True
 
     def submit(self, call: Call) -> None:
-        with self._lock:  # over the put, too: behind what ends the threads, nobody would find the call
+        with self._lock:  # includes the put: behind the markers that end the threads, the call would be lost
             if not self._is_stopped:
                 self._submit(call)
                 return
         self._refuse(call)
 
     def _submit(self, call: Call) -> None:
-        """Under _lock."""
+        """The caller holds _lock."""
         if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
             name = f"calls of {self.name} {len(self._threads)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
-            thread.start()  # raises if there are too many threads; then nothing has been submitted
+            thread.start()  # raises if there are too many threads; then nothing was submitted
             self._threads.append(thread)
         self._busy_or_queued += 1
         self._inbox.put(call)
@@ -76,13 +76,9 @@ class PoolHost(CallHost):
                 return True
             self._is_stopped = True
             threads = list(self._threads)
-        try:
-            while True:
-                waiting = self._inbox.get_nowait()
-                if waiting is not None:
-                    self._refuse(waiting)
-        except queue.Empty:
-            pass
+        with suppress(queue.Empty):
+            while (waiting := self._inbox.get_nowait()) is not None:
+                self._refuse(waiting)
         for _ in threads:
             self._inbox.put(None)
         deadline_ns = perf_counter_ns() + int(timeout * 1e9)
@@ -91,7 +87,7 @@ class PoolHost(CallHost):
         alive = sum(thread.is_alive() for thread in threads)
         if alive:
             log.warning(
-                "%s: %d calls have not returned within %s s; their threads are left behind", self.name, alive, timeout
+                "%s: %d calls did not return within %s s; their threads are left behind", self.name, alive, timeout
             )
         closing = self._hook("close")
         if closing is not None and self._is_started:
@@ -115,16 +111,16 @@ class PoolHost(CallHost):
                 self._busy_or_queued -= 1
             if call.ended_ns:
                 call.box.put(call)
-            for other in waiting:  # behind the one that asks for the pause
+            for other in waiting:  # after the call that asks for the pause
                 other.is_returned = True
                 other.box.put(other)
-            del call, waiting  # not kept while this thread waits for the next
+            del call, waiting  # released while this thread waits
 
     def _take_waiting(self) -> list[Call]:
-        """Take back what no thread has begun: there is a pause, of which the operators know how long it is."""
+        """Take back the calls that have not begun; their operators know how long the pause lasts."""
         waiting: list[Call] = []
         with self._lock:
-            if not self._is_stopped:  # then only the ends of threads are left
+            if not self._is_stopped:  # once stopped, the inbox holds only end markers
                 with suppress(queue.Empty):
                     while (call := self._inbox.get_nowait()) is not None:
                         waiting.append(call)

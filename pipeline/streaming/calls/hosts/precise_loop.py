@@ -1,4 +1,4 @@
-"""An asyncio loop whose timers are precise: epoll rounds each wait up to whole milliseconds, select does not."""
+"""An asyncio loop with precise timers: epoll rounds waits up to whole milliseconds, select does not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from typing import Final
 
 _COARSE_FROM_S: Final = 0.1
-"""A wait that is longer than this may well be a millisecond too long."""
+"""Longer waits may end a millisecond late."""
 _FD_SETSIZE: Final = 1024
-"""select takes no file descriptor from here on."""
+"""select accepts only file descriptors below this."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new loop for I/O on any number of files. A call of 10 ms takes 10.1 ms on it and not up to 11."""
+    """A new loop for I/O on any number of files. A wait of 10 ms takes 10.1 ms on it, not up to 11."""
     if hasattr(selectors, "EpollSelector"):
         return asyncio.SelectorEventLoop(_PreciseSelector())
     return asyncio.new_event_loop()
@@ -24,7 +24,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 if hasattr(selectors, "EpollSelector"):
 
     class _PreciseSelector(selectors.EpollSelector):
-        """Waits for the epoll itself, which is a file, too, with select."""
+        """Waits with select for the epoll's own file descriptor."""
 
         def select(self, timeout: float | None = None) -> Iterable[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
             fd = self.fileno()

@@ -606,5 +606,5 @@ def test_time_zone_that_python_does_not_know_is_refused_on_the_driver(spark: Spa
 
 
 def test_what_is_no_function_is_refused_on_the_driver(spark: SparkSession) -> None:
-    with pytest.raises(TypeError, match="'square' is no function"):
+    with pytest.raises(TypeError, match="'square' is not callable"):
         ordered_wait(numbers(spark, 1), "square", SQUARES, timeout=1.0)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import SourceInterruptedError, TaskCancelledError
 from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, SourceContext, SourceStreamTask
-from pipeline.streaming.task.stream_task import TaskState
+from pipeline.streaming.task.task_control import TaskState
 from pipeline.streaming.task.task_operators import async_wait_operator
 
 from .task_fakes import (
@@ -217,7 +217,7 @@ def test_a_source_that_does_not_return_is_left_behind_and_the_log_says_so(caplog
         with pytest.raises(TaskCancelledError):
             run.result()
 
-    assert "has not returned within 0.01 s" in caplog.text
+    assert "did not return within 0.01 s" in caplog.text
     go_on.set()
     assert source.thread is not None
     source.thread.join(TIMEOUT_S)

@@ -12,8 +12,9 @@ from dispatcher.errors import DispatcherError
 from dispatcher.mailbox import ManualClock
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput
-from pipeline.streaming.task.stream_task import StreamTask, TaskState
+from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext
+from pipeline.streaming.task.task_control import TaskState
 
 from .task_fakes import (
     GatedOutput,

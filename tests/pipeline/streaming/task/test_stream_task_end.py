@@ -11,8 +11,9 @@ import pytest
 from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.errors import TaskCancelledError
 from pipeline.streaming.task.inputs import IterableInput, QueueInput
-from pipeline.streaming.task.stream_task import StreamTask, TaskState
+from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext
+from pipeline.streaming.task.task_control import TaskState
 from pipeline.streaming.task.task_operators import async_wait_operator
 
 from .task_fakes import (

@@ -14,8 +14,9 @@ from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, TaskCancelledError
 from pipeline.streaming.task.checkpoints import CheckpointStorage
 from pipeline.streaming.task.inputs import InputStatus, IterableInput
-from pipeline.streaming.task.stream_task import StreamTask, TaskState
+from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext, StreamTaskOutput
+from pipeline.streaming.task.task_control import TaskState
 
 from .task_fakes import (
     TIMEOUT_S,
