@@ -94,7 +94,7 @@ class StreamTask:
         self._time: TimerService = processing_time_service or SystemProcessingTimeService(
             f"{name} timers", on_error=self.report_error
         )
-        self._has_storage = False  # the folder is locked for this task
+        self._has_storage = False  # this task holds the folder
         self._restored: Checkpoint | None = None
         self._chain: OperatorChain | None = None
         self._checkpoints: TaskCheckpoints | None = None
