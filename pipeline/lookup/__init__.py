@@ -1,4 +1,4 @@
-"""Lookup tables, and the join of rows with them, independent of any engine."""
+"""Lookup tables and the join of rows with them, independent of any engine."""
 
 from pipeline.lookup.cache import FullCache, LookupCache, NoCache, PartialCache
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError

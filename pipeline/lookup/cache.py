@@ -10,9 +10,8 @@
 | `lookup.full-cache.periodic-reload.interval`      | FullCache(reload_interval=)                             |
 | `lookup.full-cache.periodic-reload.schedule-mode` | FullCache(schedule_mode=)                               |
 
-Scope: each worker process has a cache of its own, so n workers hold up to n times `max_rows` rows and load a full cache
-n times. It lives as long as the function's host, which on Spark outlives a task: the next task of the same worker
-finds it filled.
+Each worker process has its own cache, so n workers hold up to n times `max_rows` rows and load a full cache n times. A
+cache lives as long as the function's host. On Spark the host outlives a task, so the worker's next task reuses it.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ _DEFAULT_MAX_ROWS = 10_000
 
 @dataclass(frozen=True)
 class NoCache:
-    """Each key is asked for, once for each batch that has it."""
+    """Every key is looked up in the table, once per batch."""
 
 
 @dataclass(frozen=True)
 class PartialCache:
-    """Keeps what was looked up; the least recently used goes first. One bound at least is needed.
+    """Keeps the rows of recent lookups and evicts the least recently used key. At least one bound is required.
 
-    `max_rows`: most rows; a key that is known to be missing counts as one. `expire_after_access`, `expire_after_write`:
-    how long after its last use, or after it was loaded, a key is forgotten; seconds or a timedelta.
-    `cache_missing_key`: remember that a key has no rows, too.
+    `max_rows`: the most rows to keep; a key cached as missing counts as one. `expire_after_access`,
+    `expire_after_write`: when a key expires after its last use, or after its load; seconds or a timedelta.
+    `cache_missing_key`: also cache that a key has no rows.
     """
 
     max_rows: int | None = None
@@ -65,11 +64,11 @@ class PartialCache:
 
 @dataclass(frozen=True)
 class FullCache:
-    """Keeps the whole table, and asks nothing else of it; keys are compared in Python, so exactly.
+    """Loads the whole table and answers every lookup from memory. Keys are compared in Python, by exact equality.
 
-    Lookups before the first load wait for it. `reload_interval` (seconds or a timedelta; None: never again): how long
-    after a load has ended (`schedule_mode="fixed_delay"`) or begun ("fixed_rate") the next begins. Meanwhile the old
-    content answers, also if that load fails, which is logged. During a load both contents are in memory.
+    Lookups before the first load wait for it. `reload_interval` (seconds or a timedelta; None: never reload) is the
+    time from the end of a load (`schedule_mode="fixed_delay"`) or from its start ("fixed_rate") to the next load. The
+    old content answers during a reload, and stays if the reload fails, which is logged. A reload holds both in memory.
     """
 
     reload_interval: Duration | None = None
@@ -96,11 +95,7 @@ def _positive(name: str, duration: Duration | None) -> None:
 
 
 def cache_of(cache: LookupCache | str | None) -> LookupCache:
-    """The cache that is meant: None and "none" are NoCache(), "partial" keeps 10,000 rows, "full" is never reloaded.
-
-    Raises:
-        LookupTableError: it is none of these.
-    """
+    """Resolve the option: None and "none" are NoCache(), "partial" keeps 10,000 rows, "full" is never reloaded."""
     if cache is None:
         return NoCache()
     if isinstance(cache, NoCache | PartialCache | FullCache):
@@ -129,9 +124,9 @@ class _Entry:
 
 
 class LruRows:
-    """The rows of the keys that a PartialCache keeps. Its owner's thread only; pure of clocks: times are passed in.
+    """The rows that a PartialCache keeps. Owner's thread only. Each call takes constant time, amortized.
 
-    Times (seconds of any clock) must not go back. Every call takes constant time, amortized.
+    The caller passes the time, in seconds of any clock that never goes back.
     """
 
     def __init__(self, options: PartialCache, metrics: LookupMetrics) -> None:
@@ -139,14 +134,13 @@ class LruRows:
         self._metrics = metrics
         self._after_access_s = None if options.expire_after_access is None else seconds(options.expire_after_access)
         self._after_write_s = None if options.expire_after_write is None else seconds(options.expire_after_write)
-        # Owner's thread only. The first is in the order of the last use, the second has the same keys in the order of
-        # the loads: what expires next is at the head of one of them.
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
-        self._loads: OrderedDict[Key, None] = OrderedDict()
-        self._rows = 0  # owner's thread only; == the weights of all entries
+        # The next key to expire is at the head of one of the two, which hold the same keys.
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # owner's thread only; by last use
+        self._loads: OrderedDict[Key, None] = OrderedDict()  # owner's thread only; by load
+        self._rows = 0  # owner's thread only; == the sum of the entries' weights
 
     def get(self, key: Key, now_s: float) -> Sequence[Row] | None:
-        """The rows of `key`, none of them if it is known to be missing; None if the cache does not know."""
+        """The rows of `key`: empty if it is cached as missing, None if it is not cached."""
         self._expire(now_s)
         entry = self._entries.get(key)
         if entry is None:
@@ -156,7 +150,7 @@ class LruRows:
         return entry.rows
 
     def put(self, key: Key, rows: Sequence[Row], now_s: float) -> None:
-        """Keep what was loaded, unless it is not to be kept: an empty one, or one with more rows than there is room."""
+        """Cache the rows of `key`, unless they exceed `max_rows`, or are empty and missing keys are not cached."""
         self._expire(now_s)
         self._remove(key)
         max_rows = self._options.max_rows

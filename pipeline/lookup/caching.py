@@ -1,16 +1,16 @@
-"""Lookups through a cache. Everything here runs on the asyncio loop of the function's host, so nothing needs a lock."""
+"""Lookups through a cache. All of it runs on the asyncio loop of the function's host, so nothing needs a lock."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pipeline.lookup.cache import FullCache, LookupCache, LruRows, PartialCache, seconds
 from pipeline.lookup.errors import TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
-from pipeline.lookup.questions import Found, LookupClock, Questions, Retries, Tasks
+from pipeline.lookup.queries import Found, LookupClock, Queries, Retries, Tasks
 from pipeline.lookup.schema import Key, Row
 from pipeline.lookup.tables import LookupReader
 
@@ -18,26 +18,26 @@ log = logging.getLogger(__name__)
 
 
 class Lookups(ABC):
-    """Lookups in a table by a reader, which it owns."""
+    """Lookups in a table through a reader, which it owns."""
 
     def __init__(self, reader: LookupReader, retries: Retries, metrics: LookupMetrics, clock: LookupClock) -> None:
         self._reader = reader
         self._metrics = metrics
         self._clock = clock
         self._tasks = Tasks()
-        self._questions = Questions(reader, retries, metrics, clock, self._tasks)
+        self._queries = Queries(reader, retries, metrics, clock, self._tasks)
 
     async def open(self) -> None:
         await self._reader.open()
 
     @abstractmethod
     async def lookup(self, keys: Sequence[Key]) -> Found:
-        """What is there for `keys`, among which there may be equal ones."""
+        """The rows, or the error, of each of `keys`, which may repeat."""
 
     async def close(self) -> None:
-        """Cancel what is under way, wait for it a while, and close the reader in any case."""
+        """Cancel the calls under way, wait for them up to a timeout, then close the reader."""
         await self._tasks.end()
-        self._questions.close()
+        self._queries.close()
         await self._reader.close()
 
 
@@ -46,14 +46,14 @@ class DirectLookups(Lookups):
 
     async def lookup(self, keys: Sequence[Key]) -> Found:
         self._metrics.misses += len(keys)
-        return await self._questions.ask(list(dict.fromkeys(keys)))
+        return await self._queries.ask(list(dict.fromkeys(keys)))
 
 
 class PartialLookups(Lookups):
-    """Keeps what was looked up. Lookups of a key that is being asked for wait for that answer.
+    """Caches the rows of each lookup. Lookups of a key whose query is under way wait for that query.
 
-    A question to the table is a task of its own: it goes on, and fills the cache, when the batch that began it is
-    cancelled, because others may wait for it.
+    Each query runs in its own task. Cancelling the batch that started it does not cancel it, because other batches may
+    wait for the same keys; it still fills the cache.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PartialLookups(Lookups):
     ) -> None:
         super().__init__(reader, retries, metrics, clock)
         self._cache = LruRows(options, metrics)  # loop thread only
-        self._under_way: dict[Key, asyncio.Task[Found]] = {}  # loop thread only; keys that somebody asks the table for
+        self._under_way: dict[Key, asyncio.Task[Found]] = {}  # loop thread only; queries by key
 
     async def lookup(self, keys: Sequence[Key]) -> Found:
         now_s = self._clock.now_s()
@@ -86,23 +86,18 @@ class PartialLookups(Lookups):
             else:
                 waits[key] = task
         if missing:
-            task = self._start(list(missing))
-            waits.update(dict.fromkeys(missing, task))
+            started = dict.fromkeys(missing, self._tasks.start(self._load(list(missing))))
+            self._under_way.update(started)
+            waits.update(started)
         if waits:
             await asyncio.wait(set(waits.values()))
             for key, task in waits.items():
                 result[key] = _outcome(task, key)
         return result
 
-    def _start(self, keys: list[Key]) -> asyncio.Task[Found]:
-        task = self._tasks.start(self._load(keys))
-        for key in keys:
-            self._under_way[key] = task
-        return task
-
     async def _load(self, keys: list[Key]) -> Found:
         try:
-            found = await self._questions.ask(keys)
+            found = await self._queries.ask(keys)
             now_s = self._clock.now_s()
             for key, rows in found.items():
                 if not isinstance(rows, Exception):
@@ -114,7 +109,7 @@ class PartialLookups(Lookups):
 
 
 def _outcome(task: asyncio.Task[Found], key: Key) -> Sequence[Row] | Exception:
-    if task.cancelled():  # by close(): nobody else has the task
+    if task.cancelled():  # only close() cancels it
         return TableUnavailableError("the lookup was closed while it waited for an answer")
     error = task.exception()
     if isinstance(error, Exception):
@@ -123,7 +118,7 @@ def _outcome(task: asyncio.Task[Found], key: Key) -> Sequence[Row] | Exception:
 
 
 class FullLookups(Lookups):
-    """Keeps the whole table."""
+    """Keeps the whole table in memory."""
 
     def __init__(
         self, reader: LookupReader, options: FullCache, retries: Retries, metrics: LookupMetrics, clock: LookupClock
@@ -135,7 +130,7 @@ class FullLookups(Lookups):
 
     async def open(self) -> None:
         await super().open()
-        self._tasks.start(self._load_for_ever())
+        self._tasks.start(self._load_periodically())
 
     async def lookup(self, keys: Sequence[Key]) -> Found:
         known = self._content is not None
@@ -149,14 +144,14 @@ class FullLookups(Lookups):
         return {key: content.get(key, ()) for key in keys}
 
     async def _load(self) -> None:
-        """Join the load that is under way, or begin one. Who joins may be cancelled, the load goes on."""
+        """Wait for the load under way, or start one. Cancelling a waiter does not cancel the load."""
         if self._loading is None:
             self._loading = self._tasks.start(self._load_content())
         await asyncio.shield(self._loading)
 
     async def _load_content(self) -> None:
         try:
-            content = await self._questions.load_by(self._read_all)
+            content = await self._queries.load_by(self._read_all)
         finally:
             self._loading = None
         self._content = content
@@ -165,10 +160,15 @@ class FullLookups(Lookups):
     async def _read_all(self) -> dict[Key, list[Row]]:
         content: dict[Key, list[Row]] = {}
         async for piece in self._reader.scan():
-            _add(content, piece)
+            for key, row in piece:
+                rows = content.get(key)
+                if rows is None:
+                    content[key] = [row]
+                else:
+                    rows.append(row)
         return content
 
-    async def _load_for_ever(self) -> None:
+    async def _load_periodically(self) -> None:
         interval = self._options.reload_interval
         while True:
             started_s = self._clock.now_s()
@@ -180,23 +180,14 @@ class FullLookups(Lookups):
             if interval is None:
                 return
             taken_s = self._clock.now_s() - started_s if self._options.schedule_mode == "fixed_rate" else 0.0
-            # A load that takes longer than the interval is followed by the next at once, not by all that were due.
+            # A load that outlasts the interval is followed by one load at once; missed loads are not made up for.
             await self._clock.sleep(max(0.0, seconds(interval) - taken_s))
-
-
-def _add(content: dict[Key, list[Row]], piece: Iterable[tuple[Key, Row]]) -> None:
-    for key, row in piece:
-        rows = content.get(key)
-        if rows is None:
-            content[key] = [row]
-        else:
-            rows.append(row)
 
 
 def lookups_of(
     reader: LookupReader, cache: LookupCache, retries: Retries, metrics: LookupMetrics, clock: LookupClock
 ) -> Lookups:
-    """Lookups with that cache; nothing is opened yet."""
+    """Lookups through `cache`, not yet opened."""
     if isinstance(cache, PartialCache):
         return PartialLookups(reader, cache, retries, metrics, clock)
     if isinstance(cache, FullCache):

@@ -1,10 +1,8 @@
-"""What can go wrong with a lookup.
+"""Errors of lookups. None holds a password; errors of a user's own function pass unchanged.
 
-    DispatcherError
-      LookupTableError          user: a table, a column, a type, an option or a key is wrong; one line
-        TableUnavailableError   service: the database cannot be reached, or does not answer; it may do so later
-
-Neither ever holds a password. Errors of a user's own function pass unchanged.
+DispatcherError
+  LookupTableError          user: a table, a column, a type, an option or a key is wrong; one line
+    TableUnavailableError   service: the database cannot be reached or does not answer; worth a retry
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dispatcher.errors import DispatcherError
 
 
 class LookupTableError(DispatcherError):
-    """A table, a column, a type, an option or a key is wrong; to try again does not help."""
+    """A table, a column, a type, an option or a key is wrong; a retry does not help."""
 
 
 class TableUnavailableError(LookupTableError):

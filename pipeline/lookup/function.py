@@ -1,4 +1,4 @@
-"""The lookup join as an AsyncFunction: a row comes in, and goes out with the table's columns, once for each match."""
+"""The lookup join as an AsyncFunction: for each input row, one output row per match, with the table's columns added."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.lookup.caching import Lookups, lookups_of
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.metrics import LookupMetrics
-from pipeline.lookup.questions import LookupClock, MonotonicClock, Retries
+from pipeline.lookup.queries import LookupClock, MonotonicClock, Retries
 from pipeline.lookup.schema import Column, Key, LookupSchema, Row, check_distinct
 from pipeline.lookup.tables import LookupTable
 from pipeline.streaming.calls.functions import AsyncFunction
@@ -24,26 +24,25 @@ How: TypeAlias = Literal["left", "inner"]
 
 
 class LookupFunction(AsyncFunction[Any, Any]):
-    """Joins rows with a table's. To be given to an asynchronous operator; takes batches best.
+    """Joins rows with a table's rows. Use it as the function of an asynchronous operator, preferably with batches.
 
     `on`: the key: a column's name, several, or {name in the input: name in the table} where they differ.
     `how`: "left" keeps a row without a match, with nulls; "inner" drops it. A null in a key matches nothing, not even
-    a null. Several rows of the table with that key give as many results, in the table's order.
-    `input_columns`: the names of the columns of input rows that are tuples; the results are tuples then, with the
-    table's columns at the end. None: input rows are mappings, and the results are dicts.
-    `suffix` is added to the name of a column of the table that the input has, too. Names differ by more than case.
+    a null. Each row of the table with that key gives one result, in the table's order.
+    `input_columns`: the column names of input rows that are tuples; results are then tuples that end with the table's
+    columns. None: input rows are mappings, and results are dicts.
+    `suffix` is appended to a column of the table whose name the input also has. Names are compared without case.
     `cache`: "none", "partial", "full", or a NoCache, PartialCache or FullCache.
+    `max_retries`: how often a query that raises TableUnavailableError is retried, first after `retry_delay_s`, then
+    after twice that, and so on. The retries cover the whole batch and count against the operator's timeout, also at the
+    end of the input. All other errors are left to the operator's retry strategy.
 
-    `max_retries`: how often a question to a table that is not available (a TableUnavailableError) is asked again, first
-    after `retry_delay_s`, then after twice that, and so on; with all the rows of its batch, within the operator's
-    timeout, and at the end of the input, too. Other errors are left to the operator's retry strategy.
-
-    Making one asks the table for its columns, which blocks; so mistakes show here, not in a worker. Afterwards it
-    pickles, with all it needs. The connections, the cache and `metrics` are those of one process: they are made by
-    `open`, and belong to the host's loop thread.
+    The constructor reads the table's columns, which blocks, so that mistakes surface here and not in a worker. The
+    function pickles. `open` makes the connections, the cache and `metrics` of each process; they belong to the host's
+    loop thread.
 
     Raises:
-        LookupTableError: an argument, a column or a type is wrong. TableUnavailableError: the table cannot be asked.
+        LookupTableError: an argument, a column or a type is wrong. TableUnavailableError: the table cannot be reached.
     """
 
     def __init__(
@@ -67,9 +66,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self._table = table
         self._cache = cache_of(cache)
         if isinstance(self._cache, FullCache) and not table.can_scan:
-            raise LookupTableError(
-                f"{table.name} cannot be read as a whole, so it has no full cache. Use PartialCache()."
-            )
+            raise LookupTableError(f"{table.name} cannot be scanned, which a full cache requires. Use PartialCache().")
         self._retries = Retries(max_retries, retry_delay_s)
         self._left = how == "left"
         self._input_keys = input_keys
@@ -89,7 +86,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
 
     @property
     def schema(self) -> LookupSchema:
-        """What is read of the table."""
+        """The columns that are read from the table."""
         return self._schema
 
     @property
@@ -99,7 +96,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
 
     @property
     def output_columns(self) -> tuple[Column, ...]:
-        """What the results have behind the input's columns, under its names there."""
+        """The columns that results have after the input's columns, under their names in the output."""
         return tuple(
             Column(name, column.type, column.native)
             for name, column in zip(self._output_names, self._schema.values, strict=True)
@@ -125,8 +122,8 @@ class LookupFunction(AsyncFunction[Any, Any]):
         return results
 
     async def async_invoke_batch(self, values: Sequence[Any]) -> list[list[Any] | Exception]:
-        """One list of joined rows for each of `values`, or the error of that one's lookup."""
-        assert self._lookups is not None, "a host opens its function before it calls it"
+        """For each of `values`, the list of joined rows or the error of its lookup."""
+        assert self._lookups is not None, "the host opens its function before it calls it"
         keys: list[Key | Exception | None] = [self._key_of(value) for value in values]
         found = await self._lookups.lookup([key for key in keys if isinstance(key, tuple)])
         results: list[list[Any] | Exception] = []
@@ -165,11 +162,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
 
 
 def key_pairs(on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the key columns in the input, and those in the table.
-
-    Raises:
-        LookupTableError: there are none, or one comes twice.
-    """
+    """The names of the key columns in the input, and their names in the table."""
     if isinstance(on, str):
         pairs = [(on, on)]
     elif isinstance(on, Mapping):
@@ -177,7 +170,9 @@ def key_pairs(on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
     else:
         pairs = [(name, name) for name in on]
     if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
-        raise LookupTableError(f"on is {on!r}; it names the key's columns: a name, several, or {{input's: table's}}.")
+        raise LookupTableError(
+            f"on is {on!r}; give the key as a column name, a list of names, or {{input column: table column}}."
+        )
     check_distinct((name for name, _ in pairs), "on")
     return tuple(name for name, _ in pairs), tuple(name for _, name in pairs)
 
@@ -195,7 +190,7 @@ def _values_of(table: str, keys: tuple[str, ...], columns: tuple[str, ...] | Non
 
 
 class _Single:
-    """As itemgetter, but of one column a tuple, too. Pickles."""
+    """Like itemgetter, but returns a tuple for a single column. Pickles."""
 
     __slots__ = ("_column",)
 
@@ -207,11 +202,6 @@ class _Single:
 
 
 def _output_names(table: str, schema: LookupSchema, taken: Sequence[str], suffix: str | None) -> tuple[str, ...]:
-    """The names of the table's columns in the output.
-
-    Raises:
-        LookupTableError: one is taken by another column.
-    """
     used = {name.lower() for name in taken}
     names = []
     for column in schema.values:
@@ -220,7 +210,7 @@ def _output_names(table: str, schema: LookupSchema, taken: Sequence[str], suffix
             name += suffix
         if name.lower() in used:
             raise LookupTableError(
-                f"{table}: its column {column.name!r} would be a second {name!r} in the result. Give a suffix, as in "
+                f"{table}: its column {column.name!r} would duplicate {name!r} in the result. Give a suffix, as in "
                 f"suffix=\"_right\", choose the table's columns with columns=[...], or rename the input's."
             )
         used.add(name.lower())

@@ -1,4 +1,4 @@
-"""A user's function as a lookup table: it is asked for a key, and returns the rows."""
+"""A user's function as a lookup table: called with a key, it returns the rows."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class FunctionTable:
 
     `key`, `columns`: the key's columns and the others with their types, as in `key="node string"`,
     `columns="rack string, memory bigint"`.
-    `function`: an AsyncFunction, a coroutine function, or a plain one that may block, which is called on up to
-    `pool_size` threads. It is called with the key, a tuple if `key` has several columns, and returns a list of rows
-    ([]: no match): dicts by the names of `columns`, where a missing one is null, or tuples in their order. One row
-    need not stand in a list. A batch form, `async_invoke_batch`, gets a list of keys and returns a list of such
-    lists, in which an Exception fails that key alone. Without a batch form the keys of a batch are called at the same
-    time. What the function raises passes unchanged, for retry predicates to see.
+    `function`: an AsyncFunction, a coroutine function, or a blocking function, which runs on up to `pool_size` threads.
+    It is called with the key, a tuple if `key` has several columns, and returns one row or a list of rows ([]: no
+    match). A row is a dict by the names of `columns`, where a missing name is null, or a tuple in their order. A batch
+    form, `async_invoke_batch`, takes a list of keys and returns one such result per key; an Exception in it fails that
+    key alone. Without a batch form, the keys of a batch are called concurrently. Errors that the function raises pass
+    unchanged, so that retry predicates see them.
     """
 
     can_scan = False
@@ -73,9 +73,9 @@ class FunctionTable:
 
 
 class FunctionReader:
-    """Calls the function. Loop thread only; `pool_size` is None where the calls do not block."""
+    """Calls the function. Loop thread only; `pool_size` is None if the calls do not block."""
 
-    parallelism = None  # how many keys go in a call is the user's to say
+    parallelism = None  # the user sets the batch size
 
     def __init__(
         self,
@@ -105,18 +105,18 @@ class FunctionReader:
         return {key: self._rows(answer) for key, answer in zip(keys, answers, strict=True)}
 
     def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
-        raise LookupTableError(f"{self._name} cannot be read as a whole.")
+        raise LookupTableError(f"{self._name} cannot be scanned.")
 
     async def close(self) -> None:
         try:
             await self._hook("close")
         finally:
             if self._pool is not None:
-                # Its calls may hang: they end with the process at the latest, nobody waits for them.
+                # Do not wait: a call may hang, and ends with the process at the latest.
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _hook(self, name: str) -> None:
-        # As of any asynchronous function: only what has both has hooks.
+        # As in every asynchronous operator, the hooks count only if the function has both.
         if all(callable(getattr(self._function, each, None)) for each in ("open", "close")):
             answer = getattr(self._function, name)()
             if inspect.isawaitable(answer):
@@ -134,7 +134,7 @@ class FunctionReader:
     def _rows(self, answer: Any) -> Sequence[Row] | Exception:
         if isinstance(answer, Exception):
             return answer
-        if isinstance(answer, BaseException):  # a call that was cancelled, or worse, ends the batch
+        if isinstance(answer, BaseException):  # such as a cancellation: it ends the whole batch
             raise answer
         try:
             return [self._row(row) for row in as_results(answer)]
@@ -146,7 +146,7 @@ class FunctionReader:
             if not row.keys() <= self._names:
                 raise LookupTableError(
                     f"{self._name} returned {', '.join(map(repr, row.keys() - self._names))}, which `columns` does not "
-                    f"declare. Declared are {', '.join(self._columns)}."
+                    f"declare. It declares {', '.join(self._columns)}."
                 )
             return tuple(row.get(name) for name in self._columns)
         if isinstance(row, tuple) and len(row) == len(self._columns):

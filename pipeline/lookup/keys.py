@@ -1,4 +1,4 @@
-"""Keys in one form: equal ones are equal wherever they come from, and what can match nothing is not asked for."""
+"""Keys in canonical form: equal keys compare equal whatever their source; a key that cannot match is not queried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.schema import Column, Key, base_of
 
 Normalizer: TypeAlias = Callable[[object], object]
-"""From a value that is not None to its one form; None if no row can have it. TypeError: it is of another type."""
+"""Takes a value that is not None to its canonical form; None if no row can match it. TypeError: wrong type."""
 
 _BIGGEST = 2**63 - 1
 
@@ -38,7 +38,7 @@ def _decimal(value: object) -> object:
 def _float(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, float | int):
         raise TypeError
-    # A NaN equals nothing, itself included; this very object is found again in a dict, as databases find a NaN.
+    # A NaN does not equal itself, but a dict finds this one object by identity, as databases match NaN with NaN.
     return math.nan if math.isnan(value) else float(value)
 
 
@@ -86,7 +86,7 @@ def _date(value: object) -> object:
 def _timestamp(value: object) -> object:
     if not isinstance(value, datetime.datetime):
         raise TypeError
-    # Without a zone it is of the process's own, which is how Spark hands timestamps to Python.
+    # A naive datetime is in the process's time zone: Spark hands timestamps to Python that way.
     return value.astimezone(datetime.UTC)
 
 
@@ -117,11 +117,7 @@ _BY_NATIVE: dict[str, Normalizer] = {"uuid": _uuid, "bpchar": _padded}
 
 
 def normalizer_of(column: Column) -> Normalizer:
-    """How the values of a key column come into one form.
-
-    Raises:
-        LookupTableError: its type cannot be a key.
-    """
+    """The normalizer of a key column. Raises LookupTableError if its type cannot be a key."""
     found = _BY_NATIVE.get(column.native) or _BY_TYPE.get(base_of(column.type))
     if found is None:
         raise LookupTableError(f"the column {column.name!r} is {column.type}, which cannot be a key.")
@@ -129,7 +125,7 @@ def normalizer_of(column: Column) -> Normalizer:
 
 
 class KeyForm:
-    """Brings the keys of one table into one form. Immutable, and pickles."""
+    """Normalizes the keys of one table. Immutable; pickles."""
 
     __slots__ = ("_columns", "_normalizers")
 
@@ -138,10 +134,10 @@ class KeyForm:
         self._normalizers = tuple(normalizer_of(column) for column in columns)
 
     def of(self, values: Sequence[object]) -> Key | None:
-        """The key of these values; None if it matches no row: a null never does, nor does a number out of range.
+        """The key of these values; None if no row can match, as with a null or a number out of range.
 
         Raises:
-            LookupTableError: a value is of another type than the table's column.
+            LookupTableError: a value's type is not the table column's.
         """
         key = []
         for at, value in enumerate(values):

@@ -1,6 +1,6 @@
-"""Columns of a lookup table: names, and types by the names that Spark SQL gives them (`bigint`, `decimal(10,2)`).
+"""Columns of a lookup table: their names, and their types by Spark SQL's names (`bigint`, `decimal(10,2)`).
 
-Types are text, so that nothing here needs Spark; Spark's own `simpleString()` gives the same text.
+Types are text, equal to Spark's `simpleString()`, so that nothing here needs Spark.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import TypeAlias
 
 from pipeline.lookup.errors import LookupTableError
@@ -42,7 +43,7 @@ _DECIMAL_ALONE = "decimal(10,0)"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `native` is what the database calls its type; empty where it has no name of its own for it."""
+    """A column. `native` is the database's own name of its type, empty if it has none."""
 
     name: str
     type: str
@@ -50,20 +51,20 @@ class Column:
 
     @property
     def family(self) -> str:
-        """Columns of one family can be compared as keys; a nested type is a family of its own."""
+        """Key columns of one family can be compared; each nested type is its own family."""
         return family_of(self.type)
 
 
 @dataclass(frozen=True, slots=True)
 class LookupSchema:
-    """What a lookup reads of a table: by which columns it looks up, and which others it returns."""
+    """The key columns of a lookup, and the other columns that it returns."""
 
     key: tuple[Column, ...]
     values: tuple[Column, ...]
 
 
 def base_of(type_name: str) -> str:
-    """A type's name without its parameters: `decimal` of `decimal(10,2)`."""
+    """A type's name without its parameters: `decimal` for `decimal(10,2)`."""
     return re.split(r"[(<\s]", type_name, maxsplit=1)[0].lower()
 
 
@@ -72,11 +73,7 @@ def family_of(type_name: str) -> str:
 
 
 def canonical_type(type_name: str) -> str:
-    """A type as Spark SQL writes it.
-
-    Raises:
-        LookupTableError: it is no type that we know.
-    """
+    """A type as Spark SQL writes it. Raises LookupTableError for an unknown one."""
     text = type_name.strip()
     base = base_of(text)
     if base in _NESTED:
@@ -85,30 +82,30 @@ def canonical_type(type_name: str) -> str:
     base_name = _ALIASES.get(base, base)
     if base_name not in _FAMILIES:
         known = ", ".join(sorted(_FAMILIES.keys() | _NESTED))
-        raise LookupTableError(f"{type_name!r} is no type of a column. Known are: {known}.")
+        raise LookupTableError(f"{type_name!r} is not a column type. Known types: {known}.")
     if text == "decimal":
         return _DECIMAL_ALONE
     return base_name + text[len(base) :]
 
 
 def parse_columns(ddl: str) -> tuple[Column, ...]:
-    """The columns of `"node string, memory bigint, tags array<string>"`; a name may stand in backquotes.
+    """Parse columns such as `"node string, memory bigint, tags array<string>"`; a name may be in backquotes.
 
     Raises:
-        LookupTableError: that is not what it looks like, a type is unknown, or a name comes twice.
+        LookupTableError: the text cannot be parsed, a type is unknown, or a name is repeated.
     """
     columns = []
     for part in _split(ddl):
         found = re.fullmatch(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>[^\s`:]+))\s*[\s:]\s*(?P<type>\S.*?)\s*", part, re.S)
         if found is None:
-            raise LookupTableError(f'cannot read {part.strip()!r} in {ddl!r}. Write "name type, name type, ...".')
+            raise LookupTableError(f'cannot parse {part.strip()!r} in {ddl!r}. Write "name type, name type, ...".')
         columns.append(Column(found["quoted"] or found["plain"], canonical_type(found["type"])))
     check_distinct((column.name for column in columns), f"the columns {ddl!r}")
     return tuple(columns)
 
 
 def _split(ddl: str) -> list[str]:
-    """Cut at the commas that are in no bracket."""
+    """Split at the commas outside brackets."""
     parts, depth, start = [], 0, 0
     for at, character in enumerate(ddl):
         depth += (character in "<(") - (character in ">)")
@@ -119,25 +116,21 @@ def _split(ddl: str) -> list[str]:
 
 
 def check_distinct(names: Iterable[str], what: str) -> None:
-    """Refuse names that come twice.
-
-    Raises:
-        LookupTableError: some do.
-    """
+    """Raise LookupTableError for a repeated name."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise LookupTableError(f"{what}: {name!r} comes twice. Name each column once.")
+            raise LookupTableError(f"{what}: {name!r} is repeated. Name each column once.")
         seen.add(name)
 
 
 def choose(
     table: str, present: Mapping[str, Column], key_columns: Sequence[str], wanted: Sequence[str] | None
 ) -> LookupSchema:
-    """The schema of a lookup: the key's columns, and those `wanted` (None: all) of the others.
+    """The schema of a lookup: the key's columns, and the `wanted` (None: all) others.
 
     Raises:
-        LookupTableError: a column is not there; the message names those that are.
+        LookupTableError: a column does not exist; the message lists those that do.
     """
     if not key_columns:
         raise LookupTableError(f"{table}: a lookup needs a key. Name one or more columns in `on`.")
@@ -154,14 +147,35 @@ def choose(
 
 
 def check_key_types(table: str, schema: LookupSchema, names: Sequence[str], types: Sequence[str]) -> None:
-    """Refuse keys of the input that cannot equal the table's. `names`, `types`: the input's, in the order of the key.
-
-    Raises:
-        LookupTableError: a pair of types does not fit.
-    """
+    """Raise LookupTableError for an input key that cannot equal the table's. `names`, `types`: in the key's order."""
     for column, name, type_name in zip(schema.key, names, types, strict=True):
         if family_of(type_name) != column.family:
             raise LookupTableError(
                 f"{table}: the key {name!r} of the input is {type_name}, but the table's column {column.name!r} is "
                 f"{column.type}. Cast one of them, as in col({name!r}).cast({column.type!r})."
             )
+
+
+class ToDecimal:
+    """Rounds half up to the scale of a type such as `decimal(10,2)`; floats by their shortest text."""
+
+    def __init__(self, type_name: str) -> None:
+        precision, scale = map(int, re.findall(r"\d+", type_name))
+        self._unit = Decimal(1).scaleb(-scale)
+        self._context = Context(prec=precision, rounding=ROUND_HALF_UP)
+
+    def __call__(self, value: object) -> Decimal:
+        """The decimal of a value that is not None.
+
+        Raises:
+            ValueError: not a finite number, or too many digits before the point. TypeError: another type.
+        """
+        if not isinstance(value, int | float | str | Decimal):
+            raise TypeError(f"{value!r} is not a number")
+        try:
+            rounded = Decimal(str(value)).quantize(self._unit, context=self._context)
+        except InvalidOperation:
+            raise ValueError(f"{value!r} does not fit") from None
+        if not rounded.is_finite():
+            raise ValueError(f"{value!r} does not fit")
+        return rounded

@@ -1,6 +1,6 @@
-"""How a PostgreSQL table is reached: the connection's settings, its limits, and errors without a password.
+"""Access to a PostgreSQL table: connection settings, limits, and errors without the password.
 
-It travels with its table; psycopg is imported only when it is needed.
+Pickles with its table; psycopg is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 if TYPE_CHECKING:
     import psycopg
 
-# What of a connection's settings is shown. All others may hold a password, or lead to one.
+# The only settings that messages show: any other may hold a password or lead to one.
 _SHOWN = ("host", "port", "dbname")
 _CONNECT_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresAccess:
-    """What a table's reader needs to know. Pickles if a function as `conninfo` does."""
+    """How a reader reaches its table. Pickles if `conninfo`, which may be a function, does."""
 
     conninfo: str | Callable[[], str] = field(repr=False)
     parts: tuple[str, ...]
-    """The table's name, perhaps behind its schema's."""
+    """(table,) or (schema, table)."""
     max_connections: int
     query_timeout_s: float
     prepare_threshold: int | None
@@ -40,10 +40,10 @@ class PostgresAccess:
         return f"PostgreSQL table {'.'.join(self.parts)!r} of {self.where}"
 
     def connection_settings(self) -> dict[str, Any]:
-        """What to connect with: the password is among it. Calls a function that was given as `conninfo`.
+        """The arguments of a connection, including the password. Calls `conninfo` if it is a function.
 
         Raises:
-            LookupTableError: libpq cannot read it.
+            LookupTableError: libpq cannot parse it.
         """
         settings = _settings(self.conninfo() if callable(self.conninfo) else self.conninfo)
         settings.setdefault("connect_timeout", _CONNECT_TIMEOUT_S)
@@ -53,7 +53,7 @@ class PostgresAccess:
 
     @contextlib.contextmanager
     def translated_errors(self, settings: dict[str, Any]) -> Iterator[None]:
-        """Tell psycopg's errors in our own words, in one line, without a password."""
+        """Raise psycopg's errors as this package's, in one line without a password."""
         import psycopg
 
         try:
@@ -61,7 +61,7 @@ class PostgresAccess:
         except psycopg.Error as error:
             passing = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
             kind = TableUnavailableError if passing else LookupTableError
-            # Not chained: psycopg's own error is not known to be free of secrets.
+            # Not chained: psycopg's own error may contain secrets.
             raise kind(f"{self.name}: {_safe(error, settings)}") from None
 
 
@@ -81,9 +81,9 @@ def _settings(conninfo: str) -> dict[str, Any]:
     try:
         return dict(conninfo_to_dict(conninfo))
     except ProgrammingError:
-        # libpq quotes what it cannot read, which may be the password.
+        # Not chained: libpq quotes the text that it cannot parse, which may be the password.
         raise LookupTableError(
-            'the conninfo of a PostgresTable cannot be read. Write it as "host=... port=... dbname=... user=..." or '
+            'the conninfo of a PostgresTable cannot be parsed. Write it as "host=... port=... dbname=... user=..." or '
             '"postgresql://user@host:port/dbname", with special characters of a password percent-encoded in the latter.'
         ) from None
 
@@ -93,7 +93,7 @@ def _place(settings: dict[str, Any]) -> str:
 
 
 def _safe(error: psycopg.Error, settings: dict[str, Any]) -> str:
-    """The error's message in one line; the values of settings that are not to be shown are blotted out."""
+    """The error's message in one line, with passwords masked."""
     text = " ".join(str(error.diag.message_primary or error).split()) or type(error).__name__
     for key, value in settings.items():
         if "password" in key and value:

@@ -1,4 +1,4 @@
-"""The queries of a PostgresTable. Every name in them is quoted by psycopg."""
+"""The queries of a PostgresTable. psycopg quotes every name in them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pipeline.lookup.schema import LookupSchema
 
 
 def identifier(parts: Sequence[str]) -> sql.Identifier:
-    """A name, as it stands in a query without parameters."""
+    """A name for a query without parameters."""
     return sql.Identifier(*parts)
 
 
 def _escaped(*parts: str) -> sql.Identifier:
-    """A name, as it stands in a query with parameters, of which psycopg takes every % for a sign."""
+    """A name for a query with parameters, where psycopg reads every % as a placeholder."""
     return sql.Identifier(*(part.replace("%", "%%") for part in parts))
 
 
 def lookup_query(table: Sequence[str], schema: LookupSchema) -> sql.Composed:
-    """Rows, each behind the number of its key, counted from 1. The server compares, by the column's own rules.
+    """Selects rows, each preceded by the number of its key, from 1. The server compares by the column's own rules.
 
-    The parameters are lists, one for each key column.
+    The parameters are one list of values per key column.
     """
     arrays, names, same = [], [], []
     for at, column in enumerate(schema.key):
         cast = key_cast(column)
         name = sql.Identifier(f"k{at}")
-        # A list of uuids travels as text; whatever travels, text can be cast to it.
+        # uuids are sent as text, which the server can cast whatever the driver sends.
         arrays.append(sql.SQL("%s::text[]::uuid[]" if cast.array == "uuid[]" else f"%s::{cast.array}"))
         names.append(name)
         own = sql.SQL("t.{}::text" if cast.column_as_text else "t.{}").format(_escaped(column.name))
@@ -49,7 +49,7 @@ def lookup_query(table: Sequence[str], schema: LookupSchema) -> sql.Composed:
 
 
 def scan_query(table: Sequence[str], schema: LookupSchema) -> sql.Composed:
-    """Declares a cursor `lookup_scan` over the keys and the other columns of all rows."""
+    """Declares the cursor `lookup_scan` over the key columns, then the others, of all rows."""
     columns = [
         sql.SQL("t.{}::text" if read_as_text(each) else "t.{}").format(sql.Identifier(each.name))
         for each in (*schema.key, *schema.values)

@@ -1,4 +1,4 @@
-"""The live side of a PostgresTable: a few asynchronous connections on the host's loop."""
+"""The reader of a PostgresTable: a few asynchronous connections on the host's loop."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any, TypeAlias, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from pipeline.lookup.decimals import ToDecimal
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.postgres.access import PostgresAccess
 from pipeline.lookup.postgres.queries import lookup_query, scan_query
 from pipeline.lookup.postgres.types import decimal_type
-from pipeline.lookup.schema import Key, LookupSchema, Row
+from pipeline.lookup.schema import Key, LookupSchema, Row, ToDecimal
 
 T = TypeVar("T")
 _Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -31,9 +30,9 @@ _GOODBYES = ("08", "57P01", "57P02", "57P03")  # SQL states after which the serv
 class PostgresReader:
     """Looks up in one table. Loop thread only.
 
-    A connection that was lost while it lay idle, as after a restart of the server, is replaced, and the query made
-    again; a new one that cannot be made, or is lost, is an error, which says why. (psycopg_pool connects behind the
-    scenes: whoever waits for a connection to a server that is away learns after a timeout that there is none.)
+    If a connection was lost while idle, as after a restart of the server, the reader replaces it and repeats the query.
+    If a new connection fails, or is lost, the lookup fails with the cause. psycopg_pool is not used: it connects in
+    the background, and with the server down its callers get only a timeout.
     """
 
     def __init__(self, access: PostgresAccess, schema: LookupSchema) -> None:
@@ -48,16 +47,16 @@ class PostgresReader:
         self._lookup_query = lookup_query(access.parts, schema)
         self._scan_query = scan_query(access.parts, schema)
         self.parallelism = access.max_connections
-        self._turns = asyncio.Semaphore(access.max_connections)  # one for each connection that works
-        self._idle: list[_Connection] = []  # loop thread only; the last used is the next to be used
-        self._all: set[_Connection] = set()  # loop thread only; those that are open
+        self._turns = asyncio.Semaphore(access.max_connections)  # one permit per connection in use
+        self._idle: list[_Connection] = []  # loop thread only; a stack: the last used is reused first
+        self._all: set[_Connection] = set()  # loop thread only; the open ones
         self._closed = False  # loop thread only
 
     async def open(self) -> None:
-        """Nothing: connections are made when they are first needed."""
+        """Does nothing: the first lookup connects."""
 
     async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
-        # PostgreSQL's text has no NUL, and UTF-8 no halves of pairs: such keys match nothing, but would fail the query.
+        # PostgreSQL's text has no NUL, and UTF-8 no lone surrogates: such keys match nothing and would fail the query.
         keys = [key for key in keys if all(map(_can_be_sent, key))]
         if not keys:
             return {}
@@ -108,7 +107,7 @@ class PostgresReader:
                 await asyncio.gather(*(each.close() for each in connections), return_exceptions=True)
 
     async def _on_idle_or_new(self, work: _Work[T]) -> tuple[_Connection, T]:
-        """Do the work on one connection, which is the caller's to settle. The caller has a turn."""
+        """Do the work on one connection, which the caller must settle. The caller holds a permit of `_turns`."""
         while self._idle:
             connection = self._idle.pop()
             try:
@@ -116,12 +115,12 @@ class PostgresReader:
             except psycopg.Error:
                 if connection in self._all:
                     raise
-                # It was lost, perhaps long ago: the next one, or a new one, may do.
+                # The connection was lost: try the next idle one, or a new one.
         connection = await self._connect()
         return connection, await self._answer(connection, work)
 
     async def _answer(self, connection: _Connection, work: _Work[T]) -> T:
-        """Do the work, in time. After an error of any kind the connection is settled."""
+        """Do the work within `query_timeout_s`. After any error the connection is settled or discarded."""
         timeout_s = self._access.query_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -138,7 +137,7 @@ class PostgresReader:
                 "key?"
             ) from None
         except BaseException:
-            # Cancelled, perhaps in the middle of an answer: nobody else may read the rest of it.
+            # Cancelled, perhaps in the middle of an answer: the rest of it must not reach the next query.
             self._discard(connection)
             raise
 
@@ -156,7 +155,7 @@ class PostgresReader:
         return connection
 
     def _settle(self, connection: _Connection) -> None:
-        """Make the connection idle if it can be used again, otherwise discard it. Repeating it is harmless."""
+        """Return the connection to the idle ones if it is reusable, else discard it. Idempotent."""
         if connection not in self._all or connection in self._idle:
             return
         if connection.info.transaction_status == TransactionStatus.IDLE:
@@ -166,7 +165,7 @@ class PostgresReader:
 
     def _discard(self, connection: _Connection) -> None:
         self._all.discard(connection)
-        connection.pgconn.finish()  # at once, without a word to the server, which may not listen
+        connection.pgconn.finish()  # closes at once, without a message to the server, which may not read it
 
     def _row(self, cells: Sequence[Any]) -> Row:
         if not self._decimals:

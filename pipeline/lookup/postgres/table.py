@@ -1,4 +1,4 @@
-"""PostgreSQL tables as lookup tables. Needs psycopg, which `pip install 'central-dispatcher[postgres]'` brings."""
+"""PostgreSQL tables as lookup tables. Requires psycopg: `pip install 'central-dispatcher[postgres]'`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _TABLES = """
 class PostgresTable:
     """A table or view of a PostgreSQL server, read in read-only sessions.
 
-    `conninfo`: libpq's, `postgresql://user@host/db` or `host=... dbname=...`; or a function that returns one, which is
-    called in each process, for a password that is not to travel with the job. What libpq takes from a process's
-    environment (PGPASSWORD, PGPASSFILE) counts, too. `table`: `name` or `schema.name`; with `schema` given, a name as
-    it is. `columns`: those to join, None for all; the key's need not be among them.
-    `max_connections`: of one worker process; opened when needed, kept until its end. `query_timeout_s`: for the answer
-    to one batch. `prepare_threshold`: psycopg's; None for poolers that cannot keep prepared statements.
+    `conninfo`: libpq's, `postgresql://user@host/db` or `host=... dbname=...`; or a function that returns one. The
+    function is called in each process, so the password need not be pickled with the job. libpq also reads the process's
+    environment (PGPASSWORD, PGPASSFILE). `table`: `name` or `schema.name`; with `schema` given, the name verbatim.
+    `columns`: the columns to join, None for all; the key columns are read in any case.
+    `max_connections`: per worker process, opened on demand and kept until the reader closes. `query_timeout_s`: for the
+    answer to one batch. `prepare_threshold`: psycopg's; None for poolers without prepared statements.
 
-    A numeric without precision is read as decimal(38,18), rounded. Types that Spark does not have come as text.
-    Names, text and numbers are compared by the server, by the column's own collation.
+    A numeric without precision is read as decimal(38,18), rounded. Types that Spark does not have are read as text.
+    The server compares keys, text by the column's collation.
     """
 
     can_scan = True
@@ -60,9 +60,9 @@ class PostgresTable:
         if max_connections < 1:
             raise LookupTableError(f"max_connections is {max_connections}; a lookup needs at least 1.")
         if not query_timeout_s > 0:
-            raise LookupTableError(f"query_timeout_s is {query_timeout_s}; it takes more than 0 seconds.")
+            raise LookupTableError(f"query_timeout_s is {query_timeout_s}; it must be above 0 seconds.")
         if isinstance(columns, str):
-            raise LookupTableError(f"columns is {columns!r}; it is a list of names, or None for all.")
+            raise LookupTableError(f"columns is {columns!r}; give a list of names, or None for all.")
         require_psycopg()
         self._columns = None if columns is None else tuple(columns)
         self._access = PostgresAccess(
@@ -86,7 +86,7 @@ class PostgresTable:
         settings = self._access.connection_settings()
         with self._access.translated_errors(settings), psycopg.connect(**settings, autocommit=True) as connection:
             schema = choose(self.name, self._present(connection), key_columns, self._columns)
-            # Without a key: to learn here, not in a worker, that the user may not read the table.
+            # A query without keys: missing read permission surfaces here, not in a worker.
             connection.execute(lookup_query(self._access.parts, schema), [[] for _ in schema.key])
         return schema
 
@@ -96,7 +96,7 @@ class PostgresTable:
         found = connection.execute(_RELATION, [identifier(self._access.parts).as_string(connection)]).fetchone()
         if found is None or found[0] is None:
             names = ", ".join(name for (name,) in connection.execute(_TABLES)) or "none that this user may see"
-            raise LookupTableError(f"{self.name}: there is no such table. Tables there: {names}.")
+            raise LookupTableError(f"{self.name} does not exist. Existing tables: {names}.")
         return {row[0]: column_of(*row) for row in connection.execute(_COLUMNS, [found[0]])}
 
     def reader(self, schema: LookupSchema) -> LookupReader:

@@ -1,4 +1,4 @@
-"""Types of PostgreSQL's columns: as what they are read, and how keys are compared with them. Needs no psycopg."""
+"""PostgreSQL's column types: how they are read, and how keys are compared with them. Does not need psycopg."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TYPES = {
     "timestamptz": "timestamp",
 }
 
-# As what the keys are sent. The widest of a family: a key out of a narrower column's range must match nothing, and not
-# fail; an index of the narrower type serves all the same.
+# The type in which keys are sent: the widest of its family, because a key out of a narrower column's range must match
+# nothing instead of failing. An index of the narrower type still serves.
 _KEY_ARRAYS = {
     "bool": "bool[]",
     "int2": "int8[]",
@@ -51,14 +51,14 @@ _KEY_ARRAYS = {
 
 @dataclass(frozen=True, slots=True)
 class KeyCast:
-    """How a key column is compared: with an array of this type, and the column as text if it has no other way."""
+    """A key column is compared with an array of this type, cast to text if it cannot be compared otherwise."""
 
     array: str
     column_as_text: bool = False
 
 
 def column_of(name: str, native: str, modifier: int) -> Column:
-    """A column of the type `native` (pg_type's typname) with its modifier (-1: none)."""
+    """A column of type `native` (pg_type.typname) with its type modifier (-1: none)."""
     element = native.removeprefix("_")
     if native == "numeric":
         return Column(name, _numeric(modifier), native)
@@ -81,7 +81,7 @@ def _numeric(modifier: int) -> str:
 
 
 def read_as_text(column: Column) -> bool:
-    """Whether the server is to send the column as text, because its own type means nothing to us."""
+    """Whether the server must send the column as text, because its type has no counterpart here."""
     return column.type == "string" and column.native not in ("text", "varchar", "bpchar", "name")
 
 
@@ -91,6 +91,6 @@ def key_cast(column: Column) -> KeyCast:
 
 
 def decimal_type(column: Column) -> str | None:
-    """The decimal type in a column's type, if there is one."""
+    """The decimal type in a column's type, which may be an array's element; None without one."""
     found = re.search(r"decimal\(\d+,\d+\)", column.type)
     return None if found is None else found[0]

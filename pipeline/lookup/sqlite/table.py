@@ -1,4 +1,4 @@
-"""SQLite files as lookup tables: the embedded default, with nothing to install."""
+"""SQLite files as lookup tables: embedded, with nothing to install."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MOST_KEYS = 1024  # of one query; further ones only make it longer
+_MOST_KEYS = 1024  # of one query; more keys only lengthen it
 _SCAN_ROWS = 5_000
-_STEPS_TO_LOOK_UP = 100_000  # of SQLite's machine, about a millisecond
+_STEPS_PER_CHECK = 100_000  # instructions of SQLite's virtual machine, about a millisecond
 _KEY_TYPES = {"number", "float", "string", "binary", "boolean", "date"}
 
 
 class SqliteTable:
     """A table or view of an SQLite file, opened read-only.
 
-    `path`: of a file that each worker can read; a relative one is taken from here. `columns`: those to join, None for
-    all; the key's need not be among them. `types`: by column, where the declared type is not the one that is wanted,
-    as in {"at": "string"}. SQLite stores any value anywhere: one that is not of its column's type is an error of the
-    keys that find it. A DATE is text like 2026-01-31, a TIMESTAMP or DATETIME text without or in UTC.
-    `pool_size`: threads, each with a connection of its own, that look up at the same time in one worker process.
+    `path`: a file that each worker can read; a relative path starts from the driver's working directory. `columns`: the
+    columns to join, None for all; the key columns are read in any case. `types`: overrides declared types by column, as
+    in {"at": "string"}. SQLite stores any value in any column: a value that is not of the column's type fails the keys
+    that find it. A DATE is text such as 2026-01-31; a TIMESTAMP or DATETIME is text in UTC or without a time zone.
+    `pool_size`: lookup threads per worker process, each with its own connection.
     `busy_timeout_s`: how long to wait for a writer that locks the file.
     """
 
@@ -55,7 +55,7 @@ class SqliteTable:
         if pool_size < 1:
             raise LookupTableError(f"pool_size is {pool_size}; a lookup needs at least 1 thread.")
         if isinstance(columns, str):
-            raise LookupTableError(f"columns is {columns!r}; it is a list of names, or None for all.")
+            raise LookupTableError(f"columns is {columns!r}; give a list of names, or None for all.")
         self._path = Path(path).absolute()
         self._table = table
         self._columns = None if columns is None else tuple(columns)
@@ -68,14 +68,14 @@ class SqliteTable:
         return f"SQLite table {self._table!r} of {self._path}"
 
     def connect(self) -> sqlite3.Connection:
-        """A new read-only connection, to be used by one thread at a time. Blocks.
+        """A new read-only connection, for one thread at a time. Blocks.
 
         Raises:
-            LookupTableError: there is no such file. TableUnavailableError: it cannot be opened now.
+            LookupTableError: the file does not exist. TableUnavailableError: it cannot be opened now.
         """
         if not self._path.is_file():
-            raise LookupTableError(f"{self.name}: there is no such file.")
-        with _told(self.name):
+            raise LookupTableError(f"{self.name}: the file does not exist.")
+        with _translated_errors(self.name):
             return sqlite3.connect(
                 f"{self._path.as_uri()}?mode=ro",
                 uri=True,
@@ -85,15 +85,15 @@ class SqliteTable:
             )
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
-        with contextlib.closing(self.connect()) as connection, _told(self.name):
+        with contextlib.closing(self.connect()) as connection, _translated_errors(self.name):
             schema = choose(self.name, self._present(connection), key_columns, self._columns)
             for column in (*schema.key, *schema.values):
                 self._check_type(column)
             for column in schema.key:
                 if column.family not in _KEY_TYPES:
                     raise LookupTableError(
-                        f"{self.name}: the key {column.name!r} is {column.type}, which has more than one form as text. "
-                        f'Give types={{{column.name!r}: "string"}} and a key in the form that is stored.'
+                        f"{self.name}: the key {column.name!r} is {column.type}, which can be written in several ways. "
+                        f'Give types={{{column.name!r}: "string"}} and a key in the stored form.'
                     )
             self._warn_without_index(connection, schema)
         return schema
@@ -104,23 +104,23 @@ class SqliteTable:
         ).fetchall()
         if not found:
             tables = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name")
-            names = ", ".join(name for (name,) in tables) or "no table at all"
-            raise LookupTableError(f"{self.name}: there is no such table; the file has {names}.")
+            names = ", ".join(name for (name,) in tables) or "no tables"
+            raise LookupTableError(f"{self.name} does not exist; the file has {names}.")
         for name in self._types:
             if name not in {column for column, _ in found}:
-                raise LookupTableError(f"{self.name}: types names {name!r}, which is no column of it.")
+                raise LookupTableError(f"{self.name}: types names {name!r}, which is not one of its columns.")
         return {name: Column(name, self._types.get(name) or type_of(native) or "", native) for name, native in found}
 
     def _check_type(self, column: Column) -> None:
         if not column.type:
             declared = f"declared as {column.native}" if column.native else "declared without a type"
             raise LookupTableError(
-                f"{self.name}: the column {column.name!r} is {declared}, which may be anything. "
-                f'Say what it holds, as in types={{{column.name!r}: "string"}}.'
+                f"{self.name}: the column {column.name!r} is {declared}, which fixes no type. "
+                f'Name its type, as in types={{{column.name!r}: "string"}}.'
             )
         if converter_of(column) is None:
             raise LookupTableError(
-                f"{self.name}: SQLite has no values of {column.type} for the column {column.name!r}."
+                f"{self.name}: the column {column.name!r} cannot be {column.type}: SQLite does not store it."
             )
 
     def _warn_without_index(self, connection: sqlite3.Connection, schema: LookupSchema) -> None:
@@ -129,7 +129,7 @@ class SqliteTable:
         )
         if not any("SEARCH" in step and "AUTOMATIC" not in step for (*_, step) in plan):
             log.warning(
-                "%s has no index on %s: each lookup reads the whole table. Make one, or use a FullCache.",
+                "%s has no index on %s: each lookup reads the whole table. Create one, or use a FullCache.",
                 self.name,
                 ", ".join(column.name for column in schema.key),
             )
@@ -147,20 +147,20 @@ def quoted(name: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def lookup_query(table: str, schema: LookupSchema, number: int) -> str:
-    """Rows, each behind the number of its key, for `number` keys. The database compares, by its own collations."""
+    """Selects rows, each preceded by the number of its key, for `number` keys. SQLite compares by its collations."""
     width = len(schema.key)
     marks = ", ?" * width
     keys = ", ".join(f"({at}{marks})" for at in range(number))
     names = ", ".join(f"k{at}" for at in range(width))
     columns = "".join(f", t.{quoted(column.name)}" for column in schema.values)
     same = " AND ".join(f"t.{quoted(column.name)} = k.k{at}" for at, column in enumerate(schema.key))
-    # The cross join is SQLite's way to say: for each key, find its rows; not the other way round.
+    # CROSS JOIN makes SQLite find the rows of each key, never the keys of each row.
     return f"WITH k(i, {names}) AS (VALUES {keys}) SELECT k.i{columns} FROM k CROSS JOIN {quoted(table)} AS t ON {same}"
 
 
 @contextlib.contextmanager
-def _told(table: str) -> Iterator[None]:
-    """Tell SQLite's errors in our own words."""
+def _translated_errors(table: str) -> Iterator[None]:
+    """Raise SQLite's errors as this package's."""
     try:
         yield
     except (sqlite3.OperationalError, sqlite3.InterfaceError) as error:
@@ -174,7 +174,7 @@ def _told(table: str) -> Iterator[None]:
 
 
 class SqliteReader:
-    """Looks up on a few threads, each with a connection of its own; its methods are called on the host's loop."""
+    """Looks up on a few threads, each with its own connection. Its methods are called on the host's loop."""
 
     def __init__(self, table: SqliteTable, sql_name: str, schema: LookupSchema, pool_size: int) -> None:
         self._table = table  # never changes
@@ -185,20 +185,20 @@ class SqliteReader:
         self._key_converters = [(column, converter_of(column)) for column in schema.key]  # never changes
         self.parallelism = pool_size  # never changes
         self._pool = ThreadPoolExecutor(pool_size, "lookup-sqlite")  # never changes
-        self._own = threading.local()  # .connection: that of the thread
+        self._own = threading.local()  # .connection: the thread's own
         self._lock = threading.Lock()  # leaf lock
         self._connections: list[sqlite3.Connection] = []  # guarded by _lock
-        self._closed = False  # written under _lock, once; read without it by the queries that it is to end
+        self._closed = False  # written once, under _lock; running queries read it without, and end
 
     async def open(self) -> None:
-        """Nothing: each thread opens its connection when it first needs one."""
+        """Does nothing: each thread connects on its first lookup."""
 
     async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
         return await self._run(self._lookup, list(keys))
 
     async def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
-        # One cursor is one statement, which sees the table as of its beginning, whatever is written meanwhile.
-        # It is not closed here: a thread may still read when this is cancelled. It ends with its last reference.
+        # One cursor is one statement: it reads a snapshot of the table as of its start.
+        # It is not closed here, because a thread may still read when this is cancelled; its last reference closes it.
         cursor = await self._run(self._begin_scan)
         while piece := await self._run(self._next_piece, cursor):
             yield piece
@@ -225,8 +225,8 @@ class SqliteReader:
                     connection.close()
                     raise TableUnavailableError(f"{self._table.name}: the lookup is closed.")
                 self._connections.append(connection)
-            # Ends a query, however long it would take, once the reader is closed.
-            connection.set_progress_handler(lambda: self._closed, _STEPS_TO_LOOK_UP)
+            # Interrupts a running query once the reader is closed.
+            connection.set_progress_handler(lambda: self._closed, _STEPS_PER_CHECK)
             self._own.connection = connection
         return connection
 
@@ -238,10 +238,10 @@ class SqliteReader:
         failed: dict[Key, Exception] = {}
         for start in range(0, len(keys), most):
             some = keys[start : start + most]
-            # Few sizes, so that the prepared statement is found again; a null matches nothing.
+            # Few distinct sizes, so that prepared statements are reused; the nulls of the padding match nothing.
             size = min(1 << (len(some) - 1).bit_length(), most)
             values = [bound(value) for key in some for value in key] + [None] * (width * (size - len(some)))
-            with _told(self._table.name):
+            with _translated_errors(self._table.name):
                 answer = connection.execute(lookup_query(self._sql_name, self._schema, size), values).fetchall()
             for at, *cells in answer:
                 key = some[at]
@@ -253,19 +253,19 @@ class SqliteReader:
 
     def _begin_scan(self) -> sqlite3.Cursor:
         columns = ", ".join(quoted(column.name) for column in (*self._schema.key, *self._schema.values))
-        with _told(self._table.name):
+        with _translated_errors(self._table.name):
             return self._connection().execute(f"SELECT {columns} FROM {quoted(self._sql_name)}")
 
     def _next_piece(self, cursor: sqlite3.Cursor) -> list[tuple[Key, Row]]:
         width = len(self._schema.key)
-        with _told(self._table.name):
+        with _translated_errors(self._table.name):
             while rows := list(itertools.islice(cursor, _SCAN_ROWS)):
                 piece = []
                 for cells in rows:
                     key = self._key_form.of(self._converted(self._key_converters, cells[:width]))
                     if key is not None:
                         piece.append((key, self._converted(self._converters, cells[width:])))
-                if piece:  # an empty one would pass for the end
+                if piece:  # an empty one would end the scan
                     return piece
         return []
 
@@ -277,6 +277,6 @@ class SqliteReader:
             except (TypeError, ValueError):
                 raise LookupTableError(
                     f"{self._table.name}: the column {column.name!r} is {column.type}, but holds {cell!r}. SQLite "
-                    f'takes any value; correct it, or say types={{{column.name!r}: "string"}} and cast what comes.'
+                    f'takes any value; correct it, or set types={{{column.name!r}: "string"}} and cast the result.'
                 ) from None
         return tuple(values)

@@ -1,4 +1,4 @@
-"""Types of SQLite's columns, which only suggest, and the values in them, which may be of any type."""
+"""Types of SQLite's columns, and converters of their values. SQLite does not enforce a column's declared type."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import TypeAlias
 
-from pipeline.lookup.decimals import ToDecimal
-from pipeline.lookup.schema import Column, base_of
+from pipeline.lookup.schema import Column, ToDecimal, base_of
 
 Converter: TypeAlias = Callable[[object], object]
-"""From a value that is not None to one of the column's type. ValueError, TypeError: it is none."""
+"""Takes a value that is not None to the column's type. ValueError, TypeError: it cannot be converted."""
 
 _NAMED = {
     "BOOLEAN": "boolean",
@@ -25,7 +24,7 @@ _MAX_PRECISION = 38
 
 
 def type_of(declared: str) -> str | None:
-    """The type that a declaration means, by SQLite's rules of affinity; None if it leaves it open."""
+    """The type of a declaration, by SQLite's rules of affinity; None if it determines none."""
     text = declared.strip().upper()
     decimal = re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", text)
     if decimal is not None:
@@ -119,13 +118,13 @@ _CONVERTERS: dict[str, Converter] = {
 
 
 def converter_of(column: Column) -> Converter | None:
-    """How values of a column come to its type; None if SQLite's values cannot."""
+    """The converter of a column's values; None if SQLite's values cannot have its type."""
     base = base_of(column.type)
     return ToDecimal(column.type) if base == "decimal" else _CONVERTERS.get(base)
 
 
 def bound(value: object) -> object:
     """A key's value as SQLite stores it."""
-    if isinstance(value, Decimal | datetime.date):  # a column of numeric affinity makes a number of such a text
+    if isinstance(value, Decimal | datetime.date):  # a column of numeric affinity converts the text to a number
         return str(value)
     return value

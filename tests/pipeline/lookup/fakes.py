@@ -62,7 +62,7 @@ class FakeReader:
 
     def __init__(self, rows: Mapping[str, Sequence[str]]) -> None:
         self.rows = {(node,): [(rack,) for rack in racks] for node, racks in rows.items()}
-        self.questions: list[list[Key]] = []
+        self.queries: list[list[Key]] = []
         self.scans = 0
         self.error: Exception | None = None
         self.gate: asyncio.Event | None = None
@@ -76,7 +76,7 @@ class FakeReader:
         self.is_open = False
 
     async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
-        self.questions.append(list(keys))
+        self.queries.append(list(keys))
         await self._answer()
         return {key: self.rows[key] for key in keys if key in self.rows}
 

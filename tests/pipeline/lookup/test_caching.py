@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.lookup import FullCache, LookupCache, LookupMetrics, NoCache, PartialCache, TableUnavailableError
 from pipeline.lookup.caching import Lookups, lookups_of
-from pipeline.lookup.questions import Found, Retries
+from pipeline.lookup.queries import Found, Retries
 
 from .fakes import FakeReader, HandClock, run, settle
 
@@ -50,7 +50,7 @@ def test_without_a_cache_each_batch_asks_once_for_each_of_its_keys() -> None:
             await desk.lookups.lookup([A])
 
             assert found == {A: [("r1",)], B: [("r2",), ("r3",)], C: ()}
-            assert desk.reader.questions == [[A, C, B], [A]]
+            assert desk.reader.queries == [[A, C, B], [A]]
             assert (desk.metrics.hits, desk.metrics.misses, desk.metrics.loads) == (0, 5, 2)
 
     run(scenario())
@@ -70,7 +70,7 @@ def test_keys_that_wait_for_a_connection_go_together() -> None:
             assert await first == {A: [("r1",)]}
             assert await others[0] == await others[2] == {B: [("r2",), ("r3",)]}
             assert await others[1] == {C: (), A: [("r1",)]}
-            assert desk.reader.questions == [[A], [B, C, A]]
+            assert desk.reader.queries == [[A], [B, C, A]]
 
     run(scenario())
 
@@ -86,7 +86,7 @@ def test_no_question_that_is_put_together_grows_too_large() -> None:
             desk.reader.gate.set()
             await asyncio.gather(*asking)
 
-            assert [len(keys) for keys in desk.reader.questions] == [900, 900, 900, 300]
+            assert [len(keys) for keys in desk.reader.queries] == [900, 900, 900, 300]
 
     run(scenario())
 
@@ -103,10 +103,10 @@ def test_a_question_ends_when_nobody_waits_for_it_any_more() -> None:
             for each in (together[0], given_up):
                 each.cancel()
             await settle()
-            assert desk.reader.questions == [[A, B]]
+            assert desk.reader.queries == [[A, B]]
             together[1].cancel()
             await settle()
-            assert desk.reader.questions == [[A, B], [C]]
+            assert desk.reader.queries == [[A, B], [C]]
             desk.reader.gate.set()
 
             assert await waiting == {C: ()}
@@ -154,7 +154,7 @@ def test_a_partial_cache_asks_for_a_key_once() -> None:
 
             assert first == {A: [("r1",)], C: ()}
             assert second == {A: [("r1",)], B: [("r2",), ("r3",)], C: ()}
-            assert desk.reader.questions == [[A, C], [B]]
+            assert desk.reader.queries == [[A, C], [B]]
             assert (desk.metrics.hits, desk.metrics.misses, desk.metrics.cached_rows) == (2, 3, 4)
 
     run(scenario())
@@ -194,7 +194,7 @@ def test_batches_share_a_question_that_is_under_way() -> None:
             desk.reader.gate.set()
 
             assert (await first)[B] == (await second)[B] == [("r2",), ("r3",)]
-            assert desk.reader.questions == [[A, B], [C]]
+            assert desk.reader.queries == [[A, B], [C]]
 
     run(scenario())
 
@@ -211,7 +211,7 @@ def test_a_question_outlives_the_batch_that_asked_it() -> None:
 
             assert (await second)[A] == [("r1",)]
             assert first.cancelled()
-            assert desk.reader.questions == [[A]]
+            assert desk.reader.queries == [[A]]
 
     run(scenario())
 
@@ -274,7 +274,7 @@ def test_a_table_that_stays_away_fails_in_the_end() -> None:
 
             with pytest.raises(TableUnavailableError, match="away"):
                 await asking
-            assert (len(desk.reader.questions), desk.metrics.load_failures) == (3, 1)
+            assert (len(desk.reader.queries), desk.metrics.load_failures) == (3, 1)
 
     run(scenario())
 
@@ -292,7 +292,7 @@ def test_lookups_before_the_first_full_load_wait_for_it() -> None:
             assert await asking[0] == {A: [("r1",)]}
             assert await asking[1] == {B: [("r2",), ("r3",)], C: ()}
             assert await desk.racks(A) == ["r1"]
-            assert (desk.reader.scans, desk.reader.questions) == (1, [])
+            assert (desk.reader.scans, desk.reader.queries) == (1, [])
             assert (desk.metrics.hits, desk.metrics.misses, desk.metrics.cached_rows) == (1, 3, 3)
 
     run(scenario())

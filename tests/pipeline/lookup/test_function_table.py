@@ -138,7 +138,7 @@ def test_a_partial_cache_saves_calls_and_a_full_one_is_refused() -> None:
     function = Batches()
     table = FunctionTable(function, key="node string", columns=COLUMNS)
 
-    with pytest.raises(LookupTableError, match="no full cache"):
+    with pytest.raises(LookupTableError, match="cannot be scanned, which a full cache requires"):
         LookupFunction(table, "node", cache="full")
     rows_of(table, ["a", "a", "b"], cache="partial")
 
@@ -157,5 +157,5 @@ def test_a_column_declared_twice_is_refused() -> None:
     async def find(node: str) -> Any:
         return []
 
-    with pytest.raises(LookupTableError, match="'node' comes twice"):
+    with pytest.raises(LookupTableError, match="'node' is repeated"):
         FunctionTable(find, key="node string", columns="node string")

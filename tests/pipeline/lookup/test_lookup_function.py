@@ -1,4 +1,4 @@
-"""The join of rows with what was looked up."""
+"""The join of rows with looked-up rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_null_key_matches_nothing_and_is_not_asked_for() -> None:
     function = LookupFunction(FakeTable(reader), "node")
 
     assert join(function, [{"node": None}]) == [[{"node": None, "rack": None}]]
-    assert reader.questions == [[]]
+    assert reader.queries == [[]]
 
 
 def test_a_key_of_a_wrong_type_fails_its_own_row() -> None:
@@ -88,9 +88,9 @@ def test_one_value_is_a_batch_of_one() -> None:
 def test_a_suffix_tells_the_table_s_column_from_the_input_s() -> None:
     columns = ["node", "Rack"]
 
-    with pytest.raises(LookupTableError, match=r"'rack' would be a second 'rack'.*suffix=\"_right\""):
+    with pytest.raises(LookupTableError, match=r"'rack' would duplicate 'rack'.*suffix=\"_right\""):
         LookupFunction(table(), "node", input_columns=columns)
-    with pytest.raises(LookupTableError, match="a second 'rack_right'"):
+    with pytest.raises(LookupTableError, match="duplicate 'rack_right'"):
         LookupFunction(table(), "node", input_columns=[*columns, "rack_right"], suffix="_right")
     renamed = LookupFunction(table(), "node", input_columns=columns, suffix="_right")
 
@@ -107,18 +107,18 @@ def test_a_mapping_that_has_the_table_s_column_is_refused_rather_than_overwritte
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"on": "node", "how": "right"}, "how is 'right'"),
         ({"on": []}, "on is"),
-        ({"on": ["node", "node"]}, "'node' comes twice"),
+        ({"on": ["node", "node"]}, "'node' is repeated"),
         ({"on": "node", "max_retries": -1}, "max_retries is -1"),
         ({"on": "node", "cache": "lru"}, "cache is 'lru'"),
         ({"on": "node", "input_columns": ["host"]}, "the input has no column 'node'; it has host"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused_at_once(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(LookupTableError, match=said):
+def test_impossible_arguments_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(LookupTableError, match=message):
         LookupFunction(table(), **arguments)
 
 

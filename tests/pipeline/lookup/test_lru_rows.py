@@ -1,4 +1,4 @@
-"""The partial cache keeps what it should: compared with a model that does everything the slow way."""
+"""The partial cache, compared with a model that searches all its keys on every call."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pipeline.lookup.schema import Key, Row
 
 
 class ShownRows(LruRows):
-    """Shows what there is in it."""
+    """Exposes its content."""
 
     def rows(self) -> int:
         return self._rows
 
     def keys(self) -> list[Key]:
-        """From the least to the most recently used, including expired ones that nobody has met."""
+        """From the least to the most recently used, including expired keys not evicted yet."""
         return list(self._entries)
 
 
@@ -38,7 +38,7 @@ class Kept:
 
 
 class Model:
-    """The same by searching all of it each time."""
+    """A partial cache that searches all its keys on every call."""
 
     def __init__(self, options: PartialCache) -> None:
         self.options = options
@@ -97,7 +97,7 @@ STEPS = st.lists(
 
 
 @given(options=OPTIONS, steps=STEPS)
-def test_every_answer_is_the_model_s(options: PartialCache, steps: list[tuple[str, int, int]]) -> None:
+def test_every_answer_equals_the_model(options: PartialCache, steps: list[tuple[str, int, int]]) -> None:
     metrics = LookupMetrics()
     cache, model, now_s = ShownRows(options, metrics), Model(options), 0.0
 
@@ -117,7 +117,7 @@ def test_every_answer_is_the_model_s(options: PartialCache, steps: list[tuple[st
             assert metrics.cached_rows == cache.rows() == sum(kept.weight for kept in model.kept.values())
 
 
-def test_what_expires_unseen_leaves_with_the_next_use_of_any_key() -> None:
+def test_the_next_call_evicts_all_expired_keys() -> None:
     metrics = LookupMetrics()
     cache = ShownRows(PartialCache(expire_after_write=10), metrics)
     for number in range(100):
@@ -137,7 +137,7 @@ def test_a_duration_may_be_a_timedelta() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({}, "without a bound"),
         ({"max_rows": 0}, "max_rows is 0"),
@@ -145,12 +145,12 @@ def test_a_duration_may_be_a_timedelta() -> None:
         ({"expire_after_write": -1}, "expire_after_write is -1"),
     ],
 )
-def test_a_partial_cache_that_cannot_be_is_refused(arguments: dict[str, int], said: str) -> None:
-    with pytest.raises(LookupTableError, match=said):
+def test_an_impossible_partial_cache_is_refused(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(LookupTableError, match=message):
         PartialCache(**arguments)  # type: ignore[arg-type]
 
 
-def test_a_full_cache_that_cannot_be_is_refused() -> None:
+def test_an_impossible_full_cache_is_refused() -> None:
     with pytest.raises(LookupTableError, match="reload_interval is 0"):
         FullCache(reload_interval=0)
     with pytest.raises(LookupTableError, match="schedule_mode is 'hourly'"):

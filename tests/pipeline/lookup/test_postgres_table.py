@@ -20,7 +20,7 @@ from pipeline.lookup import (
     PostgresTable,
     TableUnavailableError,
 )
-from pipeline.lookup.questions import MonotonicClock
+from pipeline.lookup.queries import MonotonicClock
 from pipeline.streaming.wait import ordered_wait
 
 from .fakes import TIMEOUT_S, run, settle
@@ -272,7 +272,7 @@ def test_retries_bridge_the_time_in_which_the_server_is_away(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable]
 ) -> None:
     class StartingClock(MonotonicClock):
-        """The server is back when the first pause ends."""
+        """Restarts the server during the first pause."""
 
         async def sleep(self, delay_s: float) -> None:
             await asyncio.to_thread(postgres.start)
@@ -307,7 +307,7 @@ def test_caches_need_no_server(
 
 
 class Locked:
-    """Inside `with`, who reads the table waits."""
+    """Within `with`, readers of the table wait."""
 
     def __init__(self, postgres: PostgresServer, table: str) -> None:
         import psycopg
@@ -320,7 +320,7 @@ class Locked:
             row = self._connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
             if row is not None and row[0]:
                 return
-        raise AssertionError("nobody came to read")
+        raise AssertionError("no reader waits for the lock")
 
     def __enter__(self) -> Locked:
         return self
@@ -366,11 +366,11 @@ def test_an_answer_that_takes_too_long_is_given_up(
 
 
 @pytest.mark.parametrize(
-    ("table", "options", "on", "said"),
+    ("table", "options", "on", "message"),
     [
-        ("nods", {}, "node", r"there is no such table. Tables there: .*public.nodes"),
-        ("private.nodes", {}, "node", "'private.nodes' .* no such table"),
-        ("nodes", {"schema": "private"}, "node", "'private.nodes' .* no such table"),
+        ("nods", {}, "node", r"does not exist. Existing tables: .*public.nodes"),
+        ("private.nodes", {}, "node", "'private.nodes' .* does not exist"),
+        ("nodes", {"schema": "private"}, "node", "'private.nodes' .* does not exist"),
         ("nodes", {}, "host", "has no column 'host'; it has node, rack, memory"),
         ("nodes", {"columns": ["cpu"]}, "node", "has no column 'cpu'; it has node, rack, memory"),
         ("nodes", {"columns": "rack"}, "node", "columns is 'rack'"),
@@ -378,21 +378,21 @@ def test_an_answer_that_takes_too_long_is_given_up(
         ("nodes", {"query_timeout_s": 0}, "node", "query_timeout_s is 0"),
     ],
 )
-def test_mistakes_are_told_in_one_line_on_the_driver(
+def test_mistakes_are_reported_in_one_line_on_the_driver(
     postgres: PostgresServer,
     nodes: Callable[..., PostgresTable],
     table: str,
     options: dict[str, Any],
     on: str,
-    said: str,
+    message: str,
 ) -> None:
-    with pytest.raises(LookupTableError, match=said) as told:
+    with pytest.raises(LookupTableError, match=message) as raised:
         LookupFunction(PostgresTable(postgres.conninfo, table, **options), on)
 
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
-def test_a_table_that_may_not_be_read_is_told_on_the_driver(postgres: PostgresServer) -> None:
+def test_a_missing_read_permission_is_reported_on_the_driver(postgres: PostgresServer) -> None:
     postgres.execute(
         *NODES,
         "DROP ROLE IF EXISTS guest",
@@ -416,12 +416,12 @@ def test_a_table_that_may_not_be_read_is_told_on_the_driver(postgres: PostgresSe
     ],
 )
 def test_no_password_is_ever_shown(postgres: PostgresServer, conninfo: str) -> None:
-    with pytest.raises(LookupTableError) as told:
+    with pytest.raises(LookupTableError) as raised:
         LookupFunction(PostgresTable(conninfo.format(port=postgres.port), "nodes"), "node")
 
-    assert "wr0ng" not in "".join(traceback.format_exception(told.value, chain=True)).replace(conninfo, "")
-    assert "wr0ng" not in repr(told.value)
-    assert "\n" not in str(told.value)
+    assert "wr0ng" not in "".join(traceback.format_exception(raised.value, chain=True)).replace(conninfo, "")
+    assert "wr0ng" not in repr(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_table_shows_where_it_is_but_no_password(

@@ -1,4 +1,4 @@
-"""Columns, their types, and which of them fit together as keys."""
+"""Columns, their types, and which types can be compared as keys."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def test_columns_are_read_as_spark_writes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ddl", "said"),
+    ("ddl", "message"),
     [
-        ("node", "cannot read 'node'"),
-        ("node string,", "cannot read ''"),
-        ("node strnig", "'strnig' is no type"),
-        ("node string, node int", "'node' comes twice"),
+        ("node", "cannot parse 'node'"),
+        ("node string,", "cannot parse ''"),
+        ("node strnig", "'strnig' is not a column type"),
+        ("node string, node int", "'node' is repeated"),
     ],
 )
-def test_columns_that_cannot_be_read_are_refused_with_what_is_wrong(ddl: str, said: str) -> None:
-    with pytest.raises(LookupTableError, match=said):
+def test_columns_that_cannot_be_parsed_are_refused(ddl: str, message: str) -> None:
+    with pytest.raises(LookupTableError, match=message):
         parse_columns(ddl)
 
 
@@ -47,17 +47,17 @@ def test_the_other_columns_are_all_but_the_key_or_those_wanted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "columns", "said"),
+    ("key", "columns", "message"),
     [
         (["host"], None, "t has no column 'host'; it has node, rack"),
         (["node"], ["racks"], "t has no column 'racks'; it has node, rack"),
         ([], None, "needs a key"),
-        (["node", "node"], None, "'node' comes twice"),
-        (["node"], ["rack", "rack"], "'rack' comes twice"),
+        (["node", "node"], None, "'node' is repeated"),
+        (["node"], ["rack", "rack"], "'rack' is repeated"),
     ],
 )
-def test_a_column_that_is_not_there_is_refused(key: list[str], columns: list[str] | None, said: str) -> None:
-    with pytest.raises(LookupTableError, match=said):
+def test_a_missing_column_is_refused(key: list[str], columns: list[str] | None, message: str) -> None:
+    with pytest.raises(LookupTableError, match=message):
         choose("t", {"node": NODE, "rack": RACK}, key, columns)
 
 

@@ -1,6 +1,6 @@
-"""Questions to a table: few at a time, each with many keys, asked again while the table is not available.
+"""Queries to a table: a few at a time, each with many keys, retried while the table is unavailable.
 
-Everything here runs on the asyncio loop of the function's host, so nothing needs a lock.
+All of it runs on the asyncio loop of the function's host, so nothing needs a lock.
 """
 
 from __future__ import annotations
@@ -23,25 +23,23 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Found = dict[Key, Sequence[Row] | Exception]
-"""What a lookup found, by key; every key that was asked for is in it."""
+"""The rows or the error of every key that was looked up."""
 
-_MOST_KEYS = 1_000  # of one question that is put together; a batch with more goes as it is
+_MOST_KEYS = 1_000  # of a query that joins several batches; a single larger batch is not split
 _CLOSE_TIMEOUT_S = 10.0
 
 
 class LookupClock(Protocol):
-    """The time of a cache."""
+    """The clock of a cache."""
 
     def now_s(self) -> float:
-        """Seconds since any moment; never goes back."""
+        """Seconds since an arbitrary moment; never goes back."""
 
     async def sleep(self, delay_s: float) -> None:
-        """Return when so much time has passed."""
+        """Return after `delay_s` seconds."""
 
 
 class MonotonicClock:
-    """Real time."""
-
     def now_s(self) -> float:
         return time.monotonic()
 
@@ -51,7 +49,7 @@ class MonotonicClock:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a question is asked again when the table is not available: after `delay_s`, then twice that, ..."""
+    """How often to repeat a query that finds the table unavailable: after `delay_s`, then after twice that, ..."""
 
     max_retries: int = 3
     delay_s: float = 0.5
@@ -70,7 +68,7 @@ class Tasks:
         return task
 
     async def end(self) -> None:
-        """Cancel them all, and wait for them a while."""
+        """Cancel all tasks and wait for them up to a timeout."""
         running = list(self._running)
         for task in running:
             task.cancel()
@@ -80,22 +78,22 @@ class Tasks:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # it is seen: who waits for the task gets it, and perhaps nobody does
+            task.exception()  # mark as retrieved: asyncio logs an error that no waiter has fetched
 
 
-class _Asked:
-    """Keys that one caller wants to know. Loop thread only."""
+class _Request:
+    """The keys of one caller. Loop thread only."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self.keys = keys
         self.answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
 
 
-class Questions:
-    """Asks a reader. Where that takes few questions at a time, those that wait meanwhile go together in one.
+class Queries:
+    """Queries a reader. If the reader limits its parallelism, requests that wait are joined into one query.
 
-    So a table gets as many keys at once as it needs to keep up, however small the batches that come. A question is
-    cancelled when nobody waits for its answer any more.
+    So queries grow until the table keeps up, however small the incoming batches are. A query is cancelled once all its
+    callers have given up.
     """
 
     def __init__(
@@ -106,32 +104,32 @@ class Questions:
         self._metrics = metrics
         self._clock = clock
         self._tasks = tasks
-        self._waiting: deque[_Asked] = deque()  # loop thread only
-        self._askers = 0  # loop thread only; those that run, up to the reader's parallelism
+        self._waiting: deque[_Request] = deque()  # loop thread only
+        self._askers = 0  # loop thread only; running query tasks, at most the reader's parallelism
 
     async def ask(self, keys: Sequence[Key]) -> Found:
-        """What the table has for distinct keys."""
+        """The rows, or the error, of each of the distinct `keys`."""
         parallelism = self._reader.parallelism
         if parallelism is None:
             return await self._load(keys)
-        asked = _Asked(keys)
-        self._waiting.append(asked)
+        request = _Request(keys)
+        self._waiting.append(request)
         if self._askers < parallelism:
             self._askers += 1
-            self._tasks.start(self._ask_those_who_wait())
-        found = await asked.answer
+            self._tasks.start(self._serve_waiting())
+        found = await request.answer
         return {key: found[key] for key in keys}
 
     def close(self) -> None:
-        """Answer those who still wait for their turn: it will not come."""
+        """Fail the requests that still wait."""
         while self._waiting:
             _refuse(self._waiting.popleft().answer)
 
-    async def load_by(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask, and ask again while the table is not available; counts."""
+    async def load_by(self, run: Callable[[], Awaitable[T]]) -> T:
+        """Run a query with retries, and count it."""
         started_s = self._clock.now_s()
         try:
-            answer = await self._ask_again(ask)
+            answer = await self._retrying(run)
         except BaseException:
             self._metrics.load_failures += 1
             raise
@@ -139,72 +137,72 @@ class Questions:
         self._metrics.latest_load_s = self._clock.now_s() - started_s
         return answer
 
-    async def _ask_those_who_wait(self) -> None:
+    async def _serve_waiting(self) -> None:
         try:
             while members := self._next_members():
                 await self._answer(members)
         finally:
             self._askers -= 1
 
-    def _next_members(self) -> list[_Asked]:
-        members: list[_Asked] = []
+    def _next_members(self) -> list[_Request]:
+        members: list[_Request] = []
         number = 0
         while self._waiting and (not members or number + len(self._waiting[0].keys) <= _MOST_KEYS):
-            asked = self._waiting.popleft()
-            if not asked.answer.done():  # given up while it waited
-                members.append(asked)
-                number += len(asked.keys)
+            request = self._waiting.popleft()
+            if not request.answer.done():  # else its caller gave up
+                members.append(request)
+                number += len(request.keys)
         return members
 
-    async def _answer(self, members: list[_Asked]) -> None:
+    async def _answer(self, members: list[_Request]) -> None:
         keys = (
             members[0].keys if len(members) == 1 else list(dict.fromkeys(key for each in members for key in each.keys))
         )
-        question = self._tasks.start(self._load(keys))
+        query = self._tasks.start(self._load(keys))
         wanted = len(members)
 
-        def given_up(answer: asyncio.Future[Found]) -> None:
+        def count_given_up(answer: asyncio.Future[Found]) -> None:
             nonlocal wanted
             if answer.cancelled():
                 wanted -= 1
                 if wanted == 0:
-                    question.cancel()
+                    query.cancel()
 
         for each in members:
-            each.answer.add_done_callback(given_up)
+            each.answer.add_done_callback(count_given_up)
         try:
-            await asyncio.wait([question])
+            await asyncio.wait([query])
         finally:
             for each in members:
-                _settle(each.answer, question)
+                _settle(each.answer, query)
 
     async def _load(self, keys: Sequence[Key]) -> Found:
         found = await self.load_by(lambda: self._reader.lookup(keys))
         return {key: found.get(key, ()) for key in keys}
 
-    async def _ask_again(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retrying(self, run: Callable[[], Awaitable[T]]) -> T:
         most, delay_s = self._retries.max_retries, self._retries.delay_s
         for retry in range(most):
             try:
-                return await ask()
+                return await run()
             except TableUnavailableError as error:
-                log.warning("%s (retry %d of %d follows in %g s)", error, retry + 1, most, delay_s)
+                log.warning("%s (retry %d of %d in %g s)", error, retry + 1, most, delay_s)
             self._metrics.retries += 1
             await self._clock.sleep(delay_s)
             delay_s *= 2
-        return await ask()
+        return await run()
 
 
-def _settle(answer: asyncio.Future[Found], question: asyncio.Task[Found]) -> None:
-    """Give the question's outcome to one who asked, unless that one has given up."""
+def _settle(answer: asyncio.Future[Found], query: asyncio.Task[Found]) -> None:
+    """Pass the query's outcome to a caller, unless the caller gave up."""
     if answer.done():
         return
-    if not question.done() or question.cancelled():
+    if not query.done() or query.cancelled():
         _refuse(answer)
-    elif (error := question.exception()) is not None:
+    elif (error := query.exception()) is not None:
         answer.set_exception(error)
     else:
-        answer.set_result(question.result())
+        answer.set_result(query.result())
 
 
 def _refuse(answer: asyncio.Future[Found]) -> None:
