@@ -1,12 +1,12 @@
-"""Enrich a stream of the dispatcher's journal: each container that was allocated, with facts about its node.
+"""Enrich a stream of the dispatcher's journal: each allocated container gets facts about its node.
 
     scripts/run                                                      # makes a journal: runs/.../journal
     .venv/bin/python examples/enrich_journal.py runs/.../journal     # enriches it
-    .venv/bin/python examples/enrich_journal.py runs/.../journal     # again: only what has come since
+    .venv/bin/python examples/enrich_journal.py runs/.../journal     # again: only new containers
 
-The facts are in a table of an SQLite file, `--database`. Without one, the nodes that the journal itself tells of are
-put into `nodes.db` first, so that the example runs on its own. The table is asked while the stream goes by: many keys
-in one question, many questions at a time, and a cache in between. A row is in the output once, even if a run is killed.
+The facts are in a table of an SQLite file, `--database`. Without one, the example first copies the nodes in the journal
+to `nodes.db`, so that it runs on its own. The stream looks up many keys per query, runs several queries at a time, and
+caches the rows. Each row is in the output exactly once, even if a run is killed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ USER_ERROR = 2
 
 CONTAINER = "application string, node string, kind string, memory_mb long, vcores_milli long, gpus long"
 NODE = "rack string, memory_mb long, vcores_milli long, gpus long, gpu_model string"
-STRICT = {"mode": "FAILFAST"}  # better no figures than some that leave rows out
+STRICT = {"mode": "FAILFAST"}  # fail instead of leaving rows out
 
 
 def stream_containers(spark: SparkSession, journal: Path) -> DataFrame:
-    """One row for each container allocated, from the journal's closed segments. A damaged one fails the query.
+    """One row per allocated container, from the journal's closed segments. A damaged segment fails the query.
 
     Out: container string, allocated_at timestamp, and the columns of CONTAINER.
     """
@@ -60,7 +60,7 @@ def stream_containers(spark: SparkSession, journal: Path) -> DataFrame:
 
 
 def make_node_table(spark: SparkSession, journal: Path, database: Path) -> int:
-    """Put the nodes that the journal tells of into the table `nodes` of an SQLite file; returns how many."""
+    """Copy the journal's nodes to the table `nodes` of an SQLite file. Returns their number."""
     started = read_journal(spark, journal).events.where("event_class = 'RMNodeEventType' AND event_type = 'STARTED'")
     facts = started.select("entity", F.from_json("payload", NODE, STRICT).alias("payload")).select(
         "entity", "payload.*"
@@ -76,13 +76,13 @@ def make_node_table(spark: SparkSession, journal: Path, database: Path) -> int:
 
 
 def with_node_facts(containers: DataFrame, table: SqliteTable, key: str) -> DataFrame:
-    """The containers with the table's other columns. Where the table does not know the node, these are null."""
+    """The containers with the table's other columns, which are null if the table lacks the node."""
     return lookup_join(
         containers,
         table,
         {"node": key},  # our column: the table's
         how="left",
-        suffix="_of_node",  # for those columns of the table that containers have, too: memory_mb
+        suffix="_of_node",  # for columns that the containers also have, such as memory_mb
         cache=PartialCache(max_rows=10_000, expire_after_write=60),
         timeout=30,
         metrics=METRICS,
@@ -90,7 +90,7 @@ def with_node_facts(containers: DataFrame, table: SqliteTable, key: str) -> Data
 
 
 def start_query(enriched: DataFrame, output: Path, every_s: float | None) -> StreamingQuery:
-    """Write the rows as Parquet: those that there are, or with `every_s` also those to come."""
+    """Write the rows as Parquet and stop; with `every_s`, keep writing new rows."""
     writer = (
         enriched.writeStream.format("parquet")
         .queryName("enrich_journal")
@@ -103,7 +103,7 @@ def start_query(enriched: DataFrame, output: Path, every_s: float | None) -> Str
 
 
 def wait_for(query: StreamingQuery) -> None:
-    """Until the query ends by itself, or a signal ends it. Raises what has failed it."""
+    """Wait until the query ends or a signal stops it. Raises the query's error."""
     try:
         with StopSignals() as signals:
             while query.isActive and not signals.wait(0.2):
@@ -114,14 +114,13 @@ def wait_for(query: StreamingQuery) -> None:
 
 
 def print_metrics(query: StreamingQuery) -> None:
-    """What the calls have come to, from the query's progress.
+    """Print the counts of calls from the query's progress.
 
-    Spark keeps the last 100 micro-batches. To add up those of a long run, or to show them to Prometheus, there is
-    `CallMetricsListener`.
+    Spark keeps the progress of the last 100 micro-batches. For long runs and for Prometheus use `CallMetricsListener`.
     """
     batches = [call_metrics(progress, METRICS) for progress in query.recentProgress if progress.numInputRows]
     if not batches:
-        print("Nothing new: no segment has been closed since the last run.")
+        print("Nothing new: no segment was closed since the last run.")
         return
     total = CallMetrics()
     for batch in batches:
@@ -131,11 +130,11 @@ def print_metrics(query: StreamingQuery) -> None:
 
 
 def print_output(written: DataFrame, facts: Sequence[str]) -> None:
-    """A look at what all runs together have written. `facts`: the columns of the table."""
+    """Print some rows and the counts of all runs' output. `facts`: the columns of the table."""
     written.orderBy("allocated_at", "container").select("container", "memory_mb", "node", *facts).show(5, False)
     is_unknown = F.coalesce(*(F.col(name).cast("string") for name in facts)).isNull()
     number, unknown = written.select(F.count("*"), F.count_if(is_unknown)).collect()[0]
-    print(f"{number:,} containers in all, {unknown:,} of them on nodes that the table does not know")
+    print(f"{number:,} containers in all, {unknown:,} of them on nodes that are not in the table")
 
 
 def run(arguments: argparse.Namespace, spark: SparkSession) -> None:
@@ -150,7 +149,7 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> None:
     enriched = with_node_facts(containers, SqliteTable(database, arguments.table), arguments.key)
     query = start_query(enriched, output, arguments.follow)
     if arguments.follow is not None:
-        print(f"Looking for new segments every {arguments.follow:g} s, until Ctrl-C.", flush=True)
+        print(f"Polling for new segments every {arguments.follow:g} s, until Ctrl-C.", flush=True)
     wait_for(query)
     print_metrics(query)
     written = spark.read.schema(enriched.schema).parquet(str(output / "containers"))
@@ -161,15 +160,15 @@ def run(arguments: argparse.Namespace, spark: SparkSession) -> None:
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Enrich the containers in a journal with facts about their nodes, as a stream. "
-        "Another run goes on where the last one has ended."
+        "Another run continues where the last one ended."
     )
-    parser.add_argument("journal", type=Path, help="folder of the journal, as scripts/run prints it at its end")
-    parser.add_argument("--database", type=Path, help="SQLite file with the facts; by default made from the journal")
+    parser.add_argument("journal", type=Path, help="folder of the journal, which scripts/run prints at its end")
+    parser.add_argument("--database", type=Path, help="SQLite file with the facts (default: made from the journal)")
     parser.add_argument("--table", default="nodes", help="table or view in it (default: %(default)s)")
     parser.add_argument("--key", default="node", help="its column with the node's id (default: %(default)s)")
-    parser.add_argument("--output", type=Path, help="folder for Parquet and checkpoint; by default beside the journal")
+    parser.add_argument("--output", type=Path, help="folder for Parquet and checkpoint (default: beside the journal)")
     parser.add_argument(
-        "--follow", type=seconds, metavar="SECONDS", help="go on until Ctrl-C, and look for new segments so often"
+        "--follow", type=seconds, metavar="SECONDS", help="run until Ctrl-C, and poll for new segments every SECONDS"
     )
     parser.add_argument("--master", default="local[*]", help="where Spark runs (default: %(default)s)")
     return parser.parse_args(argv)
@@ -178,16 +177,16 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def seconds(text: str) -> float:
     number = float(text)
     if not 0.001 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
     return number
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run with a session of its own, or with `spark`, which is left running. Returns the exit code."""
+    """Run with `spark`, which stays open, or with a new session. Returns the exit code."""
     arguments = parse_arguments(argv)
     try:
         check_journal(arguments.journal)  # before Spark starts, which takes seconds
-        # Spark's own log of a failure is pages of JVM frames; what matters of it is told below.
+        # Spark logs a failure as pages of JVM frames; the relevant lines are printed below.
         own = spark_session(arguments.master, "enrich journal", {"spark.log.level": "OFF"}) if spark is None else None
         with own or nullcontext(spark) as session:
             run(arguments, session)
@@ -195,8 +194,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         print(f"enrich_journal: {error}", file=sys.stderr)
         return USER_ERROR
     except PySparkException as error:
-        told = journal_failure(error) or task_failure(error) or str(error).splitlines()[0]
-        print(f"enrich_journal: {told}", file=sys.stderr)
+        reason = journal_failure(error) or task_failure(error) or str(error).splitlines()[0]
+        print(f"enrich_journal: {reason}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,12 +1,12 @@
-"""Call an HTTP service for each row on Spark: with a rate limit, retries, and a place for the rows that fail.
+"""Call an HTTP service for each row on Spark, with a rate limit, retries, and dead letters for rows that fail.
 
     .venv/bin/pip install 'aiohttp>=3.10'
     .venv/bin/python examples/http_enrichment.py
     .venv/bin/python examples/http_enrichment.py --rows 5000 --rate 300 --service-rate 300
 
-The service is a real server on this machine's loopback address. It takes its time to answer, refuses calls that come
-faster than its rate (429, with Retry-After), fails now and then (503), and does not know every user (404). What it has
-refused, or what has failed, is called again; orders of unknown users end as dead letters, beside the enriched ones.
+The service is a real server on this machine's loopback address. It delays its answers, refuses calls above its rate
+(429, with Retry-After), fails now and then (503), and lacks some users (404). Refused and failed calls are retried;
+orders of unknown users become dead letters, next to the enriched orders.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ TIMEOUT_S = 60.0
 
 
 class FindUser(AsyncFunction[Row, Row]):
-    """Adds the user's name and country to an order. Each Python worker has one, with a session of its own."""
+    """Adds the user's name and country to an order. Each Python worker has a copy with its own session."""
 
     def __init__(self, url: str) -> None:
-        self._url = url  # what is set here travels to the workers, so no connection yet
+        self._url = url  # pickled to the workers, so no connection yet
         self._session: aiohttp.ClientSession
 
     async def open(self) -> None:
-        # No limit of its own on connections: `capacity` is one already. A call that hangs is cut off by `timeout`.
+        # No limit on connections, because `capacity` is one. `timeout` ends a call that hangs.
         self._session = aiohttp.ClientSession(self._url, connector=aiohttp.TCPConnector(limit=0))
 
     async def close(self) -> None:
@@ -76,35 +76,35 @@ RESULT = "order_id long, amount double, name string, country string"
 
 
 def retry_after_s(header: str) -> float:
-    """A Retry-After header as seconds: it is a number of them, or a date."""
+    """A Retry-After header, which is a number of seconds or a date, in seconds."""
     if header.isdecimal():
         return float(header)
     return max(0.0, (parsedate_to_datetime(header) - dt.datetime.now(dt.UTC)).total_seconds())
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether a call that has failed so may succeed the next time: yes if the service is down, no if it says 404."""
+    """Whether a retry may succeed: yes after a 503, no after a 404."""
     if isinstance(error, aiohttp.ClientResponseError):
         return error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return isinstance(error, aiohttp.ClientConnectionError | TimeoutError)
 
 
 def with_users(orders: DataFrame, url: str, calls_per_s: float, tasks: int, metrics: Observation) -> DataFrame:
-    """The orders with their users, in any order; or with an `error`, and what came in as its `input`."""
+    """The orders with their users, in any order; a failed one has an `error` with the order as its `input`."""
     return unordered_wait(
         orders,
         FindUser(url),
         RESULT,
-        timeout=TIMEOUT_S,  # for a row with all its attempts and pauses
+        timeout=TIMEOUT_S,  # for a row, including all attempts and pauses
         capacity=50,  # rows under way in each task
         retry=RetryStrategy.exponential_backoff(
             5, initial_delay_ms=50, max_delay_ms=2000, multiplier=2.0, jitter=0.3, retry_on_exception=is_passing
         ),
-        # A limit holds in each worker. For one over the whole job, divide it by the tasks that run at once.
+        # A limit holds per worker: divide a limit of the whole job by the number of concurrent tasks.
         rate_limit=RateLimit(calls_per_s).split(tasks),
         on_error="capture",
         metrics=metrics,
-        idle_timeout=5,  # how long a worker keeps its session for another task
+        idle_timeout=5,  # seconds for which a worker keeps its session for another task
     )
 
 
@@ -112,7 +112,7 @@ def with_users(orders: DataFrame, url: str, calls_per_s: float, tasks: int, metr
 
 
 class UserService(ThreadingHTTPServer):
-    """GET /users/NUMBER answers with JSON. Takes `calls_per_s`, and as many at once after a second's rest."""
+    """GET /users/NUMBER answers with JSON. Accepts `calls_per_s`, in bursts of up to a second's calls."""
 
     daemon_threads = True  # of connections that clients keep open
     request_queue_size = 128
@@ -125,8 +125,8 @@ class UserService(ThreadingHTTPServer):
         self._calls_per_s = calls_per_s
         self._most_at_once = max(1.0, calls_per_s)
         self._lock = threading.Lock()  # leaf lock
-        self._allowed = self._most_at_once  # calls that may come now; guarded by _lock
-        self._at_s = time.monotonic()  # when that was so; guarded by _lock
+        self._allowed = self._most_at_once  # calls allowed at _at_s; guarded by _lock
+        self._at_s = time.monotonic()  # when _allowed was updated; guarded by _lock
         self.refused = 0  # guarded by _lock
 
     @property
@@ -134,7 +134,7 @@ class UserService(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def allows_call(self) -> bool:
-        """Whether one more call is within the rate now; counts it."""
+        """Count a call, and return whether it is within the rate."""
         with self._lock:
             now_s = time.monotonic()
             earned = (now_s - self._at_s) * self._calls_per_s
@@ -146,13 +146,13 @@ class UserService(ThreadingHTTPServer):
             return True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that closes its connection is none; anything else is shown."""
+        """Ignore clients that close their connection; print other errors."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
     @contextmanager
     def serving(self) -> Iterator[UserService]:
-        """Answers on threads of its own until this is left."""
+        """Serves on its own threads within `with`."""
         thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="user service")
         thread.start()
         try:
@@ -164,7 +164,7 @@ class UserService(ThreadingHTTPServer):
 
 
 class UserRequest(BaseHTTPRequestHandler):
-    """One connection, on a thread of its own."""
+    """One connection, on its own thread."""
 
     protocol_version = "HTTP/1.1"  # connections are kept
     disable_nagle_algorithm = True
@@ -197,14 +197,14 @@ class UserRequest(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """A line for each call is more than anybody reads."""
+        """Logs nothing: one line per call is too much."""
 
 
 # ------------------------------------------------------------------------------------------------------ the job
 
 
 def make_orders(spark: SparkSession, number: int, tasks: int) -> DataFrame:
-    """Orders of users of whom the service knows all but some, in as many partitions as tasks."""
+    """Orders in `tasks` partitions; a few users are unknown to the service."""
     return spark.range(0, number, 1, tasks).select(
         F.col("id").alias("order_id"),
         (F.col("id") * 37 % (USERS + 3)).alias("user_id"),
@@ -218,7 +218,7 @@ def run(arguments: argparse.Namespace, output: Path, spark: SparkSession) -> Non
     with service.serving():
         orders = make_orders(spark, arguments.rows, arguments.tasks)
         answered = with_users(orders, service.url, arguments.rate, arguments.tasks, observation)
-        # Written once, then read as often as one likes: each action on `answered` would make all calls again.
+        # Written once and then read back, because each action on `answered` would repeat all calls.
         answered.write.mode("overwrite").parquet(str(output))
     print(format_call_metrics({"find user": call_metrics(observation)}))
     print(f"Refused by the service as too fast: {service.refused:,}")
@@ -240,13 +240,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--service-rate",
         type=float,
         default=200,
-        help="calls/s that the service takes: less, so that it refuses some (default: %(default)s)",
+        help="calls/s that the service accepts; below --rate, so that it refuses some (default: %(default)s)",
     )
     parser.add_argument("--latency-ms", type=float, default=50, help="of the service (default: %(default)s)")
     parser.add_argument(
         "--fails-every", type=int, default=25, metavar="N", help="each Nth call: 503 (default: %(default)s)"
     )
-    parser.add_argument("--output", type=Path, help="folder for the rows as Parquet; by default they are not kept")
+    parser.add_argument("--output", type=Path, help="folder for the rows as Parquet (default: not kept)")
     arguments = parser.parse_args(argv)
     for name in ("rows", "tasks", "rate", "service_rate", "fails_every"):
         if not getattr(arguments, name) > 0:
@@ -257,10 +257,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run with a session of its own, or with `spark`, which is left running. Returns the exit code."""
+    """Run with `spark`, which stays open, or with a new session. Returns the exit code."""
     arguments = parse_arguments(argv)
     try:
-        # Spark's own log of a failure is pages of JVM frames; what matters of it is told below.
+        # Spark logs a failure as pages of JVM frames; the relevant lines are printed below.
         quiet = {"spark.log.level": "OFF"}
         own = spark_session(f"local[{arguments.tasks}]", "http enrichment", quiet) if spark is None else None
         with tempfile.TemporaryDirectory() as folder, own or nullcontext(spark) as session:

@@ -175,8 +175,8 @@ class FullLookups(Lookups):
             try:
                 await self._load()
             except Exception as error:
-                what = "the first load" if self._content is None else "a reload; the old content stays in use"
-                log.warning("full cache: %s failed: %s", what, error)
+                what = "first load failed" if self._content is None else "reload failed, the old content stays in use"
+                log.warning("full cache: %s: %s", what, error)
             if interval is None:
                 return
             taken_s = self._clock.now_s() - started_s if self._options.schedule_mode == "fixed_rate" else 0.0

@@ -1,6 +1,6 @@
-"""Spark: jobs over the event journal, Async I/O and lookup joins. The only package here that imports pyspark.
+"""Spark: jobs over the event journal, Async I/O and lookup joins. The only package that imports pyspark.
 
-Names are imported when they are first asked for: each Python worker of Spark imports this package, for a part of it.
+Names are imported on first access, because each Python worker of Spark imports this package but needs only a part.
 """
 
 from importlib import import_module
@@ -64,6 +64,6 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # The session first: where pyspark is missing, it is the module that says so in one line.
+    # The session first: if pyspark is missing, this module reports it in one line.
     import_module("pipeline.spark.session")
     return getattr(import_module(f"pipeline.spark.{_MODULE_OF[name]}"), name)

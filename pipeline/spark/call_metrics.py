@@ -1,9 +1,9 @@
-"""The counts of all tasks' calls on the driver: in observed metrics of batch queries, streams and Spark Connect.
+"""The counts of all tasks' calls, on the driver: as observed metrics of batch queries, streams and Spark Connect.
 
-A task adds a row with what it has counted since the last such row: once a second, and at its end. `observe` adds these
-rows up, and they are filtered out behind it. What a failed attempt of a task has counted is lost with its rows; a task
-that ends early, because of a `limit`, has told what it knew up to then. Waits for a first call are not told of: each
-number costs the JVM time for every row, all of them together 1 to 2 us.
+Once a second and at its end, a task emits a row with its counts since the previous such row. `observe` sums these rows,
+and a filter after it drops them. The counts of a failed task attempt are lost with its rows. A task that a `limit` ends
+early has reported its counts up to its last such row. Waits for a first call are not reported: each number costs the
+JVM time on every row, all together 1 to 2 us.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COUNTERS: Final = (
     "shared",
     "remembered",
 )
-# As those of a Histogram, but all below 2^20 ns (1 ms) are one, and all from 2^34 ns (17 s).
+# A Histogram's buckets, with all below 2^20 ns (1 ms) joined into one, and all from 2^34 ns (17 s) into another.
 _BUCKETS: Final = range(20, 36)
 
 METRICS_TYPE: Final = T.StructType(
@@ -46,32 +46,32 @@ METRICS_TYPE: Final = T.StructType(
     + [T.StructField("call_time_sum_ns", T.LongType()), T.StructField("call_time_max_ns", T.LongType())]
     + [T.StructField(f"call_time_{bits}", T.LongType()) for bits in _BUCKETS]
 )
-"""Of one row of metrics."""
+"""The type of one row of metrics."""
 
 
 class TaskReport:
-    """What a task tells of its counts: the difference to what it has told before. One thread."""
+    """The counts of a task since its previous report. One thread."""
 
     def __init__(self, metrics: CallMetrics) -> None:
         self._metrics = metrics
-        self._told: list[int] = [0] * len(METRICS_TYPE.fields)
+        self._reported: list[int] = [0] * len(METRICS_TYPE.fields)  # one thread; totals at the last report
 
     def take(self, is_last: bool) -> list[int]:
-        """The values of METRICS_TYPE, which count from now on as told."""
+        """The values of METRICS_TYPE since the last call."""
         metrics, time = self._metrics, self._metrics.call_time
         counts = list(time.counts)
         first, last = _BUCKETS[0], _BUCKETS[-1]
         buckets = [sum(counts[: first + 1]), *counts[first + 1 : last], sum(counts[last:])]
         counters = [getattr(metrics, name) for name in _COUNTERS]
         now = [int(is_last), *counters, time.total_ns, 0, *buckets]
-        values = [new - old for new, old in zip(now, self._told, strict=True)]
+        values = [new - old for new, old in zip(now, self._reported, strict=True)]
         values[METRICS_TYPE.names.index("call_time_max_ns")] = time.max_ns
-        self._told = now
+        self._reported = now
         return values
 
 
 def observe_calls(df: DataFrame, observation: Any) -> DataFrame:
-    """`df`, whose rows of metrics are added up by `observation` (an Observation or a name) and left out."""
+    """`df` without its rows of metrics, which `observation` (an Observation or a name) sums."""
     functions = _functions_for(df)
     column = functions.col(METRICS_COLUMN)
 
@@ -81,14 +81,14 @@ def observe_calls(df: DataFrame, observation: Any) -> DataFrame:
     totals = [total(name).alias(name) for name in ("tasks", *_COUNTERS)]
     totals.append(total("call_time_sum_ns").alias("call_time_sum_ns"))
     totals.append(total("call_time_max_ns", functions.max).alias("call_time_max_ns"))
-    # As text: not every Spark 4 brings an array back.
+    # As text: not every Spark 4 returns an observed array.
     counts = (total(f"call_time_{bits}").cast("string") for bits in _BUCKETS)
     totals.append(functions.concat_ws(",", *counts).alias("call_time_counts"))
     return df.observe(observation, *totals).where(column.isNull()).drop(METRICS_COLUMN)
 
 
 def _functions_for(df: DataFrame) -> Any:
-    """`pyspark.sql.functions` makes the columns of the process's own kind of session; a process may have both."""
+    """`pyspark.sql.functions` fits the process's default kind of session, but a process may have both kinds."""
     if type(df).__module__.startswith("pyspark.sql.connect."):
         from pyspark.sql.connect import functions as connect_functions
 
@@ -99,13 +99,13 @@ def _functions_for(df: DataFrame) -> Any:
 
 
 def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
-    """The counts of all tasks, from what Spark has observed.
+    """The counts of all tasks, from the metrics that Spark observed.
 
-    `observed`: an Observation, which waits for its query to end; what its `get` gave; an entry of a progress's
-    `observedMetrics`; or a progress itself (of a stream: the counts of one micro-batch) and the `name` in it.
+    `observed`: an Observation, which waits for its query to end; the result of its `get`; an entry of a progress's
+    `observedMetrics`; or a streaming progress (the counts of one micro-batch) with the `name` of the metrics.
 
     Raises:
-        ValueError: there are no such metrics in it.
+        ValueError: `observed` has no such metrics.
     """
     if name is not None:
         of_progress = _field(observed, "observedMetrics") or {}
@@ -113,9 +113,9 @@ def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
     values = _as_dict(observed)
     if values is None or not values.keys() >= {*_COUNTERS, "call_time_counts"}:
         raise ValueError(
-            f"there are no metrics of asynchronous calls in {observed!r}"
+            f"no metrics of asynchronous calls in {observed!r}"
             + (f", the metrics {name!r} of the progress" if name is not None else "")
-            + "; give what was given to ordered_wait as metrics"
+            + "; give the metrics argument of ordered_wait"
         )
     metrics = CallMetrics()
     for counter in _COUNTERS:
@@ -132,7 +132,7 @@ def _as_dict(observed: Any) -> dict[str, Any] | None:
         return dict(observed)
     if hasattr(observed, "asDict"):
         values: dict[str, Any] = observed.asDict()
-        # In the progress of a stream over Spark Connect a row is one of its values and its schema.
+        # In a stream's progress over Spark Connect, a row is a dict of its values and its schema.
         if values.keys() == {"values", "schema"}:
             return dict(zip((field["name"] for field in values["schema"]["fields"]), values["values"], strict=True))
         return values
@@ -144,7 +144,7 @@ def _field(progress: Any, name: str) -> Any:
 
 
 def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
-    """A table to print: one line for each operator. Times are in milliseconds."""
+    """A table to print, with one line per operator and times in milliseconds."""
     head = ("operator", "calls", "completed", "failed", "retried", "timed out", "dropped", "captured", "shared")
     times = ("mean ms", "p50 ms", "p99 ms", "max ms")
     rows: list[tuple[str, ...]] = [(*head, *times)]
@@ -152,7 +152,7 @@ def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
         time = each.call_time
         mean_s = time.sum_s / time.count if time.count else 0.0
         counts = (each.calls, each.completed, each.failed, each.retried, each.timed_out, each.dropped, each.captured)
-        # A quantile is a guess within its bucket, and the first bucket goes up to 1 ms.
+        # A quantile is an estimate within its bucket, and the first bucket extends to 1 ms.
         p50_s, p99_s = (min(time.quantile(share), time.max_s) for share in (0.5, 0.99))
         in_ms = (mean_s, p50_s, p99_s, time.max_s)
         shared = each.shared + each.remembered
@@ -167,10 +167,10 @@ def _line(row: Iterable[str], widths: Iterable[int]) -> str:
 
 
 class CallMetricsListener(StreamingQueryListener):
-    """Adds up the metrics of streams and shows them to Prometheus, as the operator `query/name`.
+    """Sums the metrics of streams and exposes them to Prometheus as the operator `query/name`.
 
-    For `spark.streams.addListener`, also over Spark Connect, where it runs in the client. A query without a name goes
-    by its id. Metrics of a query that has ended stay.
+    Pass it to `spark.streams.addListener`, also over Spark Connect, where it runs in the client. A query without a name
+    is labeled by its id. The metrics of an ended query remain.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -179,12 +179,12 @@ class CallMetricsListener(StreamingQueryListener):
         self._totals: dict[str, CallMetrics] = {}  # guarded by _lock, as are the writes to the metrics
 
     def totals(self) -> dict[str, CallMetrics]:
-        """What has been counted so far, by operator. Any thread."""
+        """The counts so far, by operator. Any thread."""
         with self._lock:
             return dict(self._totals)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to count yet. Spark's thread."""
+        """Does nothing. Spark's thread."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Spark's thread."""
@@ -193,14 +193,14 @@ class CallMetricsListener(StreamingQueryListener):
             try:
                 metrics = call_metrics(observed)
             except ValueError:
-                continue  # of somebody else
+                continue  # another observation of the query
             self._add(f"{progress.name or progress.id}/{name}", metrics)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing to count. Spark's thread."""
+        """Does nothing. Spark's thread."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Nothing to count any more. Spark's thread."""
+        """Does nothing. Spark's thread."""
 
     def _add(self, operator: str, metrics: CallMetrics) -> None:
         with self._lock:

@@ -1,10 +1,10 @@
-"""What can go wrong with Async I/O inside Spark.
+"""Errors of Async I/O inside Spark.
 
 DispatcherError
   AsyncIOError            catch this for all of them
-    UnsupportedTypeError  user: a column cannot cross to Python (is a TypeError, too)
-    ResultSchemaError     user's function: a result does not fit the schema (is a ValueError, too)
-    AsyncTaskError        a task has failed; in `pipeline.spark.failures`, where its name is found in texts
+    UnsupportedTypeError  user: a column cannot be passed to Python (also a TypeError)
+    ResultSchemaError     user's function: a result does not fit the schema (also a ValueError)
+    AsyncTaskError        a task failed; defined in `pipeline.spark.failures`, which searches texts for its name
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class AsyncIOError(DispatcherError):
 
 
 class UnsupportedTypeError(AsyncIOError, TypeError):
-    """A column has a type of which Python has no values, or Arrow no form."""
+    """A column has a type that Python or Arrow cannot represent."""
 
     def __init__(self, what: str, column: str, data_type: str) -> None:
         self.what = what
@@ -27,8 +27,8 @@ class UnsupportedTypeError(AsyncIOError, TypeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.what}: the column {self.column} is of the type {self.data_type}, which does not cross to Python. "
-            "Cast it before, for example to a string or a number, or leave it out."
+            f"{self.what}: the column {self.column} has the type {self.data_type}, which cannot be passed to Python. "
+            "Cast it first, for example to a string or a number, or leave it out."
         )
 
 
@@ -36,7 +36,7 @@ class ResultSchemaError(AsyncIOError, ValueError):
     """A result of the user's function does not fit the schema. `column` is the path to the value, or "" for the row."""
 
     wants_retry = False
-    """`retry_on_result` asks for another attempt all the same."""
+    """Whether `retry_on_result` asked for another attempt."""
 
     def __init__(self, column: str, reason: str) -> None:
         self.column = column

@@ -1,7 +1,7 @@
-"""A failed task in a few lines: the row, the cause and the user's own frames, from the worker to the driver.
+"""The failure of a task in a few lines: the row, the cause and the user's own frames, from the worker to the driver.
 
-Spark sends no exception to the driver, only its text, and wraps that into others of its own. So the text is made to be
-found again: after the name of the class come one line that says what happened, and indented ones for the rest.
+Spark sends only the text of an exception to the driver, wrapped in other texts. So the text is made to be found again:
+the name of the class, then one line with the failure, then indented lines with the details.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ _LIBRARIES: Final = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib",
 
 
 class AsyncTaskError(AsyncIOError):
-    """A Spark task has failed for one row, or could not open the user's function. The driver sees its text alone."""
+    """A Spark task failed for one row, or could not open the user's function. The driver receives only its text."""
 
 
 _MARK: Final = f"{AsyncTaskError.__module__}.{AsyncTaskError.__qualname__}: "
 
 
 def row_failure(operator: str, error: AsyncOperatorError) -> AsyncTaskError:
-    """What to raise in the worker for a record that has failed the task."""
+    """The error to raise in the worker for a row that failed the task."""
     tried = f" after {error.attempts} attempts" if error.attempts > 1 else ""
     return AsyncTaskError(
         f"{operator}: the row {quoted(error.value)}{_partition()} has failed{tried}: {describe(error.cause)}"
         + _details(error.cause)
-        + f'\n{_INDENT}To go on without such rows, set on_error to "drop", "capture" or a function.'
+        + f'\n{_INDENT}To continue without such rows, set on_error to "drop", "capture" or a function.'
     )
 
 
 def open_failure(operator: str, error: BaseException) -> AsyncTaskError:
-    """What to raise in the worker for a function that could not be opened."""
+    """The error to raise in the worker for a function that could not be opened."""
     return AsyncTaskError(f"{operator}: the function could not be opened: {describe(error)}" + _details(error))
 
 
 def raise_in_worker(error: AsyncTaskError) -> NoReturn:
-    """Raise `error` so that Spark shows nothing but its text.
+    """Raise `error` so that Spark shows only its text.
 
-    Spark prints the whole way through its own worker above the text. In a worker, which ends with this error, it is
-    told to print no frames; those that matter are in the text.
+    Spark prints the stack frames of its own worker above the text. A worker, which ends with this error, turns them off
+    for its process; the text has the frames that matter.
     """
     if TaskContext.get() is not None:
         sys.tracebacklimit = 0
@@ -58,9 +58,9 @@ def raise_in_worker(error: AsyncTaskError) -> NoReturn:
 
 
 def task_failure(error: BaseException | None) -> str | None:
-    """The text of the task's failure somewhere in an error that Spark has raised; None if it is about something else.
+    """The text of the task's failure in an error that Spark raised; None if the error has another cause.
 
-    For errors of actions, of streaming queries (`query.exception()` too) and of Spark Connect.
+    For errors of actions, of streaming queries (also `query.exception()`) and of Spark Connect.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -85,7 +85,6 @@ def _partition() -> str:
 
 
 def _details(error: BaseException) -> str:
-    """The frames of the error and of its causes, indented."""
     lines = _frames(error)
     for _ in range(_CAUSES):
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -97,7 +96,7 @@ def _details(error: BaseException) -> str:
 
 
 def _frames(error: BaseException) -> list[str]:
-    """Where it happened in code that is neither ours nor a library's; else its last frame, wherever that is."""
+    """The frames in the user's code, neither this project's nor a library's; without any, the last frame."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OWN_PACKAGES)
     ]

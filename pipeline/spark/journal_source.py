@@ -1,4 +1,4 @@
-"""An earlier place of `register_journal`, which `pipeline.spark` offers now."""
+"""The former module of `register_journal`, kept for existing imports; import it from `pipeline.spark`."""
 
 from pipeline.spark.source.journal_source import register_journal
 

@@ -1,4 +1,4 @@
-"""Spark sessions for the command and the tests, and a clear word where Spark cannot run."""
+"""Spark sessions for the command and the tests, and a clear error if Spark cannot run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dispatcher.errors import DispatcherError
 
 
 class SparkUnavailableError(DispatcherError):
-    """PySpark or a Java that it can use is missing. One line, fit to be shown to a user as it is."""
+    """PySpark or a suitable Java is missing. The message is one line for the user."""
 
 
 try:
@@ -31,22 +31,20 @@ _JAVA_ADVICE = f"Install Java {MINIMUM_JAVA} or newer, or point JAVA_HOME at one
 
 
 def require_java() -> int:
-    """Major version of the Java that Spark will start; runs `java -version` and waits for it.
-
-    Looks where Spark looks: in JAVA_HOME if that is set, else on the PATH.
+    """The major version of Spark's Java: in JAVA_HOME if that is set, else on the PATH. Blocks on `java -version`.
 
     Raises:
-        SparkUnavailableError: there is none, it does not run, or it is older than Spark 4 needs.
+        SparkUnavailableError: Java is missing, does not run, or is older than Spark 4 needs.
     """
     java = _find_java()
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise SparkUnavailableError(f"Spark cannot run: {java} -version failed ({error}). {_JAVA_ADVICE}") from error
-    # Java 8 and older call themselves 1.8; the answer is on stderr, below what JAVA_TOOL_OPTIONS adds.
+    # Java 8 and older report 1.8; the version is on stderr, after any line that JAVA_TOOL_OPTIONS causes.
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if found is None:
-        raise SparkUnavailableError(f"Spark cannot run: {java} -version names no version. {_JAVA_ADVICE}")
+        raise SparkUnavailableError(f"Spark cannot run: {java} -version printed no version. {_JAVA_ADVICE}")
     version = int(found[1])
     if version < MINIMUM_JAVA:
         raise SparkUnavailableError(
@@ -61,12 +59,12 @@ def _find_java() -> str:
         java = Path(home, "bin", "java")
         if not os.access(java, os.X_OK):
             raise SparkUnavailableError(
-                f"Spark cannot run: JAVA_HOME is {home}, but there is no {java}. {_JAVA_ADVICE}"
+                f"Spark cannot run: JAVA_HOME is {home}, but {java} is not an executable file. {_JAVA_ADVICE}"
             )
         return str(java)
     on_path = shutil.which("java")
     if on_path is None:
-        raise SparkUnavailableError(f"Spark cannot run: no Java, neither in JAVA_HOME nor on the PATH. {_JAVA_ADVICE}")
+        raise SparkUnavailableError(f"Spark cannot run: no Java in JAVA_HOME or on the PATH. {_JAVA_ADVICE}")
     return on_path
 
 
@@ -79,14 +77,13 @@ def spark_session(
 ) -> SparkSession:
     """The running session of this process, or a new one; blocks for the seconds that Spark takes to start.
 
-    `master`: `local[*]` and its kin are tuned for a small run on this machine, `sc://host` connects to a
-    Spark Connect server, anything else is a cluster's master and keeps the cluster's own settings. `config` holds
-    settings of Spark that go before these, but over Spark Connect. `long_run`: minutes of work are ahead, so that the
-    JVM's thorough compiler pays.
-    The session is a context manager that stops Spark on the way out.
+    `master`: `local` masters are tuned for a small run on this machine, `sc://host` connects to a Spark Connect server,
+    and any other master is a cluster's and keeps the cluster's settings. `config`: settings of Spark that override
+    these; ignored over Spark Connect. `long_run`: for minutes of work, which repay the JVM's optimizing compiler.
+    The session is a context manager that stops Spark on exit.
 
     Raises:
-        SparkUnavailableError: Java, or what Spark Connect needs, is missing.
+        SparkUnavailableError: Java, or a package for Spark Connect, is missing.
     """
     builder = SparkSession.builder
     if master.startswith("sc://"):
@@ -99,9 +96,9 @@ def spark_session(
     else:
         require_java()
         if master.startswith("local"):
-            # Or Spark looks for an address of this machine's name, and warns where that is a loopback one.
+            # Otherwise Spark resolves this machine's name, and warns if that is a loopback address.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            # Or the workers are some Python that is first on the PATH, without the packages of this one.
+            # Otherwise the workers run the first Python on the PATH, which may lack this one's packages.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master).appName(app_name)
         for key, value in (_settings(master, long_run) | dict(config or {})).items():
@@ -112,14 +109,11 @@ def spark_session(
 
 
 def _settings(master: str, long_run: bool) -> dict[str, str]:
-    quiet = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if not master.startswith("local"):
         return quiet | {"spark.log.level": "ERROR"}
-    # Most of a short run is Spark warming up: the fast compiler alone is done before the thorough one pays.
-    # With logging of our own, Spark does not announce the defaults that it falls back to.
+    # Most of a short run is warm-up, which ends before the optimizing compiler pays off.
+    # With a logging configuration, Spark does not announce the default that it falls back to.
     options = [
         "-XX:+UseParallelGC",
         "-XX:ReservedCodeCacheSize=256m",
@@ -128,15 +122,14 @@ def _settings(master: str, long_run: bool) -> dict[str, str]:
     if not long_run:
         options.append("-XX:TieredStopAtLevel=1")
     return quiet | {
-        # A machine's own name may lead to an address that no packet reaches, for example behind a VPN.
+        # The machine's name may resolve to an unreachable address, for example behind a VPN.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": " ".join(options),
-        # Plans that adapt while they run cost more than they gain where nothing is far away, and so does generating the
-        # code of the same query again.
+        # On one machine, adaptive plans cost more than they gain, and so does compiling the same query again.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.cache.maxEntries": "3000",
-        # Each of the default 200 partitions would be a task of its own, with nearly nothing to do.
+        # Each of the default 200 partitions would be a task with almost no work.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
     }

@@ -1,6 +1,6 @@
-"""A sweep on Spark: each combination is a task of its own, which replays the workload in its Python worker.
+"""A sweep on Spark: one task per combination replays the workload in its Python worker.
 
-Executors need the packages, and nothing else: the workload goes to them with the tasks, once to each.
+Executors need only the installed packages; the workload is pickled with the function that the tasks run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ARROW_TYPES = {
     "string": pa.string(),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
-_OF_AN_OUTCOME = {"int": "long", "float": "double", "float | None": "double"}
+_OUTCOME_TYPES = {"int": "long", "float": "double", "float | None": "double"}
 _COLUMNS = {
     "number": "int",
     "settings": "map<string,string>",
     "nodes": "long",
-    **{field.name: _OF_AN_OUTCOME[str(field.type)] for field in fields(Outcome)},
+    **{field.name: _OUTCOME_TYPES[str(field.type)] for field in fields(Outcome)},
     "error": "string",
 }
 _SCHEMA = pa.schema([(name, _ARROW_TYPES[type_]) for name, type_ in _COLUMNS.items()])
@@ -37,32 +37,32 @@ SWEEP_SCHEMA = ", ".join(f"{name} {type_}" for name, type_ in _COLUMNS.items())
 
 
 def result_schema(keys: Sequence[str]) -> pa.Schema:
-    """The columns of `sweep` as they are written to files: one column for each setting, called `set KEY`."""
+    """The columns of `sweep` in result files: each setting becomes a column `set KEY`."""
     settings = [pa.field(f"set {key}", pa.string()) for key in keys]
     figures = [each for each in _SCHEMA if each.name not in ("number", "settings")]
     return pa.schema([_SCHEMA.field("number"), *settings, *figures])
 
 
 def sweep(spark: SparkSession, workload: Workload, combinations: Sequence[Combination]) -> DataFrame:
-    """One row per combination: what came of replaying the workload so. Works over Spark Connect, too.
+    """One row per combination: the outcome of replaying the workload with its settings. Also runs over Spark Connect.
 
-    There is a task for each combination, those that are expected to take longest first, so as many run at a time as
-    there are cores. Every action on the result runs all of them again: collect it once, it is small.
+    Each combination is a task, the longest expected first, so as many run at a time as there are cores. Every action on
+    the result repeats all of them: collect it once, it is small.
 
-    Out: number int (of the combination, unique), settings map<string,string>, nodes long (of its cluster), then the
-         fields of `pipeline.sweep.Outcome`, int as long and float as double, null for None; error string (null if it
-         ran; else all between nodes and this is null). In any order.
+    Out: number int (the combination's, unique), settings map<string,string>, nodes long (of its cluster), then the
+         fields of `pipeline.sweep.Outcome`, int as long and float as double, null for None; error string, null after a
+         successful run, otherwise all columns between nodes and error are null. In any order.
 
     Raises:
-        DispatcherError: there is no combination.
+        DispatcherError: `combinations` is empty.
     """
     if not combinations:
-        raise DispatcherError("a sweep needs one combination of settings at least")
+        raise DispatcherError("a sweep needs at least one combination of settings")
     in_order = sorted(combinations, key=_longest_first)
     packed = pack(workload)
 
-    # Goes to the workers by value, and what it uses of this module too: to import this package, with all that it needs
-    # for reports, would take a worker longer than many a replay.
+    # Pickled by value, together with the globals that it uses: importing this package with all that reports need would
+    # take a worker longer than many replays.
     def run_each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for position in batch.column(0).to_pylist():
@@ -70,10 +70,11 @@ def sweep(spark: SparkSession, workload: Workload, combinations: Sequence[Combin
                 row["settings"] = list(row["settings"].items())
                 yield pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
 
-    # A range has as many partitions as it is told to, each number in its own, and nothing shuffles them.
+    # One partition per number, in this order; no step shuffles them.
     return spark.range(0, len(in_order), 1, len(in_order)).mapInArrow(run_each, SWEEP_SCHEMA)
 
 
 def _longest_first(combination: Combination) -> tuple[bool, float, int]:
-    # The capacity scheduler decides longer; where there is less room, more has to wait, and is decided on twice.
+    # The capacity scheduler takes longer per decision; on a fuller cluster, more requests wait and are decided on
+    # again.
     return combination.config.scheduler.kind != "capacity", combination.nodes / combination.load, combination.number

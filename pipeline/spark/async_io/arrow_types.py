@@ -1,13 +1,16 @@
-"""The Arrow types of Spark's types, and which of Spark's types cannot cross to Python at all.
+"""Schemas on the way from Spark to Python and back: Arrow types, supported types, and column names.
 
-Our own and not PySpark's, whose functions for it are private and take other arguments in each version.
+PySpark's own functions for it are private, and their arguments change with the version.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.spark.errors import UnsupportedTypeError
@@ -36,7 +39,7 @@ _VARIANT_FIELDS = ("value", "metadata")
 
 
 def arrow_type(data_type: T.DataType) -> pa.DataType | None:
-    """The Arrow type in which Spark takes values of `data_type` back, all nullable; None where there is none."""
+    """The Arrow type in which Spark takes values of `data_type` back, all nullable; None if unsupported."""
     if isinstance(data_type, T.DecimalType):
         return pa.decimal128(data_type.precision, data_type.scale)
     if isinstance(data_type, T.ArrayType):
@@ -46,9 +49,10 @@ def arrow_type(data_type: T.DataType) -> pa.DataType | None:
         entry = arrow_type(data_type.keyType), arrow_type(data_type.valueType)
         return None if None in entry else pa.map_(*entry)
     if isinstance(data_type, T.StructType):
-        return _struct_type(data_type)
+        kinds = [arrow_type(field.dataType) for field in data_type.fields]
+        return None if None in kinds else pa.struct(list(zip(data_type.names, kinds, strict=True)))
     if isinstance(data_type, T.VariantType):
-        # The mark on the second field is how Spark tells a variant from a struct of two binaries.
+        # Spark recognizes a variant by this metadata; without it, the type is a struct of two binaries.
         first, second = (pa.field(name, pa.binary(), nullable=False) for name in _VARIANT_FIELDS)
         return pa.struct([first, second.with_metadata({"variant": "true"})])
     if isinstance(data_type, T.UserDefinedType):
@@ -58,21 +62,48 @@ def arrow_type(data_type: T.DataType) -> pa.DataType | None:
     return _SIMPLE.get(type(data_type))
 
 
-def _struct_type(struct: T.StructType) -> pa.DataType | None:
-    kinds = [arrow_type(field.dataType) for field in struct.fields]
-    if None in kinds:
-        return None
-    return pa.struct([pa.field(field.name, kind) for field, kind in zip(struct.fields, kinds, strict=True)])
-
-
 def require_supported(schema: T.StructType, what: str) -> None:
-    """Look at every column of `schema`, called `what` in the message.
+    """Check every column of `schema`, which messages call `what`.
 
     Raises:
-        UnsupportedTypeError: for the first column that has no Arrow type. ValueError: there is no column at all.
+        UnsupportedTypeError: for the first column without an Arrow type. ValueError: there are no columns.
     """
     if not schema.fields:
         raise ValueError(f"{what} has no columns; give it at least one")
     for field in schema.fields:
         if arrow_type(field.dataType) is None:
             raise UnsupportedTypeError(what, field.name, field.dataType.simpleString())
+
+
+def with_plain_names(df: DataFrame) -> DataFrame:
+    """`df` with names that `mapInArrow` can resolve; unchanged if its own can be resolved.
+
+    `mapInArrow` resolves each name as in a query: a dot leads into a struct, and a repeated name is ambiguous.
+    """
+    names = df.columns
+    is_plain = len({name.lower() for name in names}) == len(names) and not any(
+        "." in name or "`" in name for name in names
+    )
+    return df if is_plain else df.toDF(*(f"column{place}" for place in range(len(names))))
+
+
+def require_distinct(struct: T.StructType, path: str = "") -> None:
+    """Raise ValueError for a repeated name in `struct` or a struct within it: Spark cannot read those from Arrow."""
+    for name, count in Counter(struct.names).items():
+        if count > 1:
+            raise ValueError(f"the output would have {count} columns {path}{name}; rename them, so that it has one")
+    for field in struct.fields:
+        for inner in _structs(field.dataType):
+            require_distinct(inner, f"{path}{field.name}.")
+
+
+def _structs(data_type: T.DataType) -> Iterator[T.StructType]:
+    if isinstance(data_type, T.StructType):
+        yield data_type
+    elif isinstance(data_type, T.ArrayType):
+        yield from _structs(data_type.elementType)
+    elif isinstance(data_type, T.MapType):
+        yield from _structs(data_type.keyType)
+        yield from _structs(data_type.valueType)
+    elif isinstance(data_type, T.UserDefinedType):
+        yield from _structs(data_type.sqlType())

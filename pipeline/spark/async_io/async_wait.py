@@ -1,16 +1,16 @@
-"""Async I/O inside Spark: a function that waits for a service is called for many rows of a task at once.
+"""Async I/O inside Spark: each task calls a function that waits for a service for many rows concurrently.
 
-`ordered_wait` and `unordered_wait` take a DataFrame, batch or streaming, and give one. Each task runs the same operator
-as `pipeline.streaming` does, on threads of its own: the worker's main thread only reads Arrow batches and writes them.
+`ordered_wait` and `unordered_wait` take a DataFrame, batch or streaming, and return one. Each task runs the operator of
+`pipeline.streaming` on its own threads; the worker's main thread only reads and writes Arrow batches.
 
-- The calls of a task are under way across its input batches, and have all ended when its partition ends. A failure
-  gives them up, and so does a `limit`: as soon as there is another batch to hand over, or after `timeout`.
-- The function is pickled with the query. In a worker it is opened once, by the first task that needs it, kept for the
-  tasks and micro-batches that follow there, and closed when no task has used it for `idle_timeout` seconds, when
-  its task fails, or when the worker ends. A worker that is killed closes nothing.
-- Limits hold for a task or for a worker, see `pipeline.streaming.RateLimit`; a limit over the whole job is divided
-  by the tasks that run at once: `rate_limit=RateLimit(1000).split(executor cores / spark.task.cpus)`.
-- A task that Spark runs again makes its calls again. Nothing is lost; the service may see a row more than once.
+- Calls overlap across the input batches of a task, and all have ended when its partition ends. A failure abandons them.
+  So does a `limit`, at the next output batch or after `timeout`.
+- The function is pickled with the query. A worker's first task opens it, and later tasks and micro-batches in that
+  worker reuse it. It is closed after `idle_timeout` seconds without a task, when its task fails, or when the worker
+  ends. A worker that is killed closes nothing.
+- Limits hold per task or per worker, see `pipeline.streaming.RateLimit`. Divide a limit of the whole job by the number
+  of concurrent tasks: `rate_limit=RateLimit(1000).split(executor cores / spark.task.cpus)`.
+- A task that Spark retries repeats its calls: no row is lost, but the service may see a row more than once.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.arrow_types import require_supported
+from pipeline.spark.async_io.arrow_types import require_distinct, require_supported, with_plain_names
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
-from pipeline.spark.async_io.column_names import require_distinct, with_plain_names
 from pipeline.spark.async_io.result_values import Check, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import RowReader
-from pipeline.spark.async_io.time_zones import time_zone
+from pipeline.spark.async_io.rows import RowReader, time_zone
 from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE, TaskReport, observe_calls
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
@@ -50,7 +48,7 @@ from pipeline.streaming.wait import timeout_to_ms, wait_in_chunks
 DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
 
 _RESULTS_AT_ONCE: Final = 256
-"""Results that go from the task's thread to the main thread at once; about three times as many are between the two."""
+"""Results handed from the task's thread to the main thread at once; about three times as many are buffered."""
 _REPORT_EVERY_S: Final = 1.0
 
 
@@ -68,29 +66,28 @@ def ordered_wait(
     idle_timeout: float = 30.0,
     **options: Unpack[WaitOptions],
 ) -> DataFrame:
-    """Call `function` for each row, up to `capacity` at a time in each task; results come in the order of the rows.
+    """Call `function` for each row, up to `capacity` rows at a time in each task; results keep the order of the rows.
 
-    In:  any DataFrame. `function` is given each row as a Row; see `pipeline.spark.async_io.rows` for the values in it.
-    Out: the columns of `schema` (a StructType or DDL), one row for each result: the function returns a list of them,
-         or a single one. A Row with names or a dict goes by name, any other tuple by position. What does not fit the
-         schema is that call's error. With on_error="capture" also the column `error_column`: null, or for a row whose
-         call has failed a struct of input (the row), error_class string, message string, attempts int and
-         time_spent_ms double; then the other columns are null, and all are nullable. The rows where it is not null
-         are the dead letters. A stream's watermark goes on with its column where that is the input's, by
-         `keep_input` or in a `schema` made of `df.schema`; else set one on the output.
+    In:  any DataFrame. `function` receives each row as a Row; for its values see `pipeline.spark.async_io.rows`.
+    Out: the columns of `schema` (a StructType or DDL), one row per result. The function returns one result or a list.
+         A Row with names or a dict is matched by name, any other tuple by position. A result that does not fit the
+         schema fails its call. on_error="capture" adds the column `error_column`, which is null unless the row's call
+         failed. Then it is a struct of input (the row), error_class string, message string, attempts int and
+         time_spent_ms double, and the other columns, which all become nullable, are null. The rows where it is not null
+         are the dead letters. A stream keeps its watermark if the output has the watermark's column of the input, by
+         `keep_input` or in a `schema` made of `df.schema`; otherwise set one on the output.
 
-    `function`: an AsyncFunction, an `async def`, or a blocking function, which is called on `pool_size` threads.
-    `timeout`: seconds for a row with all its attempts.
-    `dedupe_by`: a column, some columns or a function of the row: rows of the same key share one call and its results,
-        which are then to be made of the key alone; `keep_input` puts each row's own columns before them.
-    `options`: see `pipeline.streaming.AsyncOptions`; a fourth of a task's `capacity` is read ahead.
-    `keep_input`: the columns of `df` come before those of `schema`, with the values of the row that was called for.
-    `metrics`: an Observation, for batch queries, or a name, under which the streaming progress has them; to be read by
-        `pipeline.spark.call_metrics`.
+    `function`: an AsyncFunction, an `async def`, or a blocking function, which runs on `pool_size` threads.
+    `timeout`: seconds for a row, including all its attempts.
+    `dedupe_by`: a column, some columns or a function of the row. Rows with the same key share one call and its results,
+        which must depend on the key alone; `keep_input` still puts each row's own columns before them.
+    `options`: see `pipeline.streaming.AsyncOptions`; a quarter of a task's `capacity` is read ahead.
+    `keep_input`: put the columns of the input row before the columns of `schema`.
+    `metrics`: for batch queries an Observation, for streams the name of the metrics in the streaming progress; read
+        them with `pipeline.spark.call_metrics`.
 
     Raises:
-        ValueError, TypeError: an option, or a name or a type in one of the schemas, is not possible, or `function` does
-            not pickle.
+        ValueError, TypeError: an option, or a name or a type in a schema, is invalid, or `function` does not pickle.
     """
     given = AsyncOptions(timeout_ms=timeout_to_ms(timeout), dedupe_by=_key_function(df, dedupe_by), **options)
     return _wait(df, function, schema, given, keep_input, error_column, metrics, idle_timeout)
@@ -110,13 +107,9 @@ def unordered_wait(
     idle_timeout: float = 30.0,
     **options: Unpack[WaitOptions],
 ) -> DataFrame:
-    """As `ordered_wait`, but results come as the calls of a task end: one slow call holds up no other."""
-    given = AsyncOptions(
-        timeout_ms=timeout_to_ms(timeout),
-        output_mode="unordered",
-        dedupe_by=_key_function(df, dedupe_by),
-        **options,
-    )
+    """Like `ordered_wait`, but emits results as calls complete: a slow call does not delay the others."""
+    key = _key_function(df, dedupe_by)
+    given = AsyncOptions(timeout_ms=timeout_to_ms(timeout), output_mode="unordered", dedupe_by=key, **options)
     return _wait(df, function, schema, given, keep_input, error_column, metrics, idle_timeout)
 
 
@@ -171,7 +164,7 @@ def _check(
     metrics: Any,
     idle_timeout: float,
 ) -> None:
-    """Refuse on the driver what every task would refuse."""
+    """Raise on the driver the errors that every task would raise."""
     require_supported(df.schema, "the DataFrame")
     require_supported(schema, "the schema of the results")
     taken = {error_column.lower()} if options.on_error == "capture" else set()
@@ -179,7 +172,7 @@ def _check(
         taken.add(METRICS_COLUMN)
     if keep_input and (both := set(df.columns) & set(schema.names)):
         raise ValueError(
-            f"keep_input puts the columns of the DataFrame before those of the results, and both have {min(both)}"
+            f"keep_input adds the columns of the DataFrame to the results' columns, and both have {min(both)}"
         )
     names = [*schema.names, *(df.columns if keep_input else ())]
     if clashes := [name for name in names if name.lower() in taken]:
@@ -187,20 +180,20 @@ def _check(
             f"the schema of the results has a column {clashes[0]}; rename it, or choose another error_column"
         )
     if metrics is not None and not isinstance(metrics, str) and df.isStreaming:
-        raise ValueError("metrics is an Observation, which is for batch queries; give a name for that of a stream")
+        raise ValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
     if not idle_timeout >= 0:
-        raise ValueError(f"idle_timeout is {idle_timeout}; a function is kept open for 0 seconds or more")
+        raise ValueError(f"idle_timeout is {idle_timeout}; it must be 0 seconds or more")
     host_for(function, options)
 
 
 def _require_picklable(task: AsyncWaitTask) -> None:
-    """Spark would refuse it too, with Spark Connect not before the first action, but not say whose it is."""
+    """Spark would also fail, but without naming the operator, and with Spark Connect only at the first action."""
     try:
         cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise TypeError(
             f"{task.operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
-            "Make connections, locks and the like in open(), and leave the SparkSession out."
+            "Create connections, locks and the like in open(), and do not refer to the SparkSession."
         ) from error
 
 
@@ -214,17 +207,17 @@ def _key_function(df: DataFrame, dedupe_by: DedupeBy | None) -> Callable[[Any], 
 
 
 def _with_input(check_input: Check, row: Any, results: Sequence[Any]) -> list[Any]:
-    """Results behind the columns of the row that they are for; what was captured has the row in it."""
+    """Put the row's columns before each result; a captured error already holds the row."""
     values = check_input(row)
     return [result if type(result) is CapturedError else values + result for result in results]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncWaitTask:
-    """What runs in each task: Arrow batches in, Arrow batches out. Pickles."""
+    """The work of each task, from Arrow batches to Arrow batches. Pickles."""
 
     key: str
-    """The same in all tasks of one operator, and nowhere else: by it they find the host in their worker."""
+    """Unique per operator and shared by its tasks: it identifies their host in a worker."""
     operator: str
     function: AnyFunction[Any, Any]
     options: AsyncOptions
@@ -235,7 +228,7 @@ class AsyncWaitTask:
     idle_s: float
 
     def run(self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
-        """The output of one task. The calling thread reads the input and gives the output; it blocks for both."""
+        """The output of one task. The calling thread reads the input and yields the output, and blocks for both."""
         zone = time_zone(self.time_zone)
         check = row_check(self.result_schema, zone)
         options = checked_options(self.options, check)
@@ -249,13 +242,13 @@ class AsyncWaitTask:
             results: Any = wait_in_chunks(
                 reader.read(batches), host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics
             )
-            told_s = time.monotonic()
+            reported_s = time.monotonic()
             with closing(results):
                 try:
                     for batch in writer.batches(results):
                         yield batch
-                        if self._reports and time.monotonic() - told_s >= _REPORT_EVERY_S:
-                            told_s = time.monotonic()
+                        if self._reports and time.monotonic() - reported_s >= _REPORT_EVERY_S:
+                            reported_s = time.monotonic()
                             yield writer.metrics_batch(report.take(is_last=False))
                 except AsyncOperatorError as error:
                     raise_in_worker(row_failure(self.operator, error))
@@ -267,7 +260,6 @@ class AsyncWaitTask:
         return self.columns.metrics_name is not None
 
     def _open_host(self, check: Check) -> CallHost:
-        """A host for this process, started."""
         function = checked_function(self.function, check, self.options.retry)
         host = make_host(
             function, pool_size=self.options.pool_size, max_calls=self.options.capacity, name=name_of(self.function)

@@ -1,7 +1,7 @@
-"""The user's function and the schema of its results: every result is checked where it was returned.
+"""Checks every result of the user's function against the schema, inside the call that returned it.
 
-So a result that does not fit is the error of that call, like any other: it is retried, dropped, captured or fails the
-task as the settings say, and it costs only its own row.
+A result that does not fit therefore fails its own call only. Like any other error it is retried, dropped or captured,
+or fails the task, as the options say.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.options import AsyncOptions
 
 Checked = Callable[[Any], list[Any]]
-"""Takes what a function has returned, gives its results as the schema's check leaves them."""
+"""Takes what a function returned and gives the checked results."""
 
 
-class _ResultsToJudge(list[Any]):
-    """Checked results, with what `retry_on_result` has said to those that the user returned."""
+class _JudgedResults(list[Any]):
+    """Checked results, with the verdict of `retry_on_result` on the results as the user returned them."""
 
     wants_retry = False
 
 
 def checked_function(function: AnyFunction[Any, Any], check: Check, retry: RetryStrategy | None) -> Any:
-    """`function` with its hooks, of the same kind; its results fit the schema or its call raises ResultSchemaError.
+    """`function` with its hooks, of the same kind, but a call raises ResultSchemaError if a result does not fit.
 
-    With a `retry_on_result`, the strategy of `checked_options` is to be used with it.
+    If `retry` has a `retry_on_result`, use the strategy of `checked_options`.
     """
     checked = _checked(check, retry)
     return (_CheckedCoroutine if is_coroutine_function(function) else _CheckedBlocking)(function, checked)
 
 
 def checked_options(options: AsyncOptions, check: Check) -> AsyncOptions:
-    """The options that go with a checked function: the rows of an `on_error` function are checked, too."""
+    """The options for a checked function. The rows that an `on_error` function returns are also checked."""
     retry, on_error = options.retry, options.on_error
     if retry is not None and retry.retry_on_result is not None:
         retry = dataclasses.replace(
@@ -68,10 +68,10 @@ def _checked(check: Check, retry: RetryStrategy | None) -> Checked:
     strategy = retry
 
     def check_and_judge(returned: Any) -> list[Any]:
-        # The predicate is about what the user returned, which need not fit if it asks for another attempt.
+        # The predicate judges the results as returned, which need not fit if it asks for another attempt.
         wants_retry = strategy.retries_result(as_results(returned))
         try:
-            results = _ResultsToJudge(check_results(returned))
+            results = _JudgedResults(check_results(returned))
         except ResultSchemaError as unfit:
             unfit.wants_retry = wants_retry
             raise
@@ -82,7 +82,7 @@ def _checked(check: Check, retry: RetryStrategy | None) -> Checked:
 
 
 def _wants_retry(results: Sequence[Any]) -> bool:
-    return isinstance(results, _ResultsToJudge) and results.wants_retry
+    return isinstance(results, _JudgedResults) and results.wants_retry
 
 
 def _or_unfit(retries_error: Callable[[BaseException], bool]) -> Callable[[BaseException], bool]:
@@ -90,7 +90,7 @@ def _or_unfit(retries_error: Callable[[BaseException], bool]) -> Callable[[BaseE
 
 
 class _CheckedFunction:
-    """Hands through the hooks that the function has, and only those."""
+    """Passes on the hooks that the function has, and only those."""
 
     def __init__(self, function: Any, checked: Checked) -> None:
         for name in ("open", "close"):
@@ -136,5 +136,5 @@ def _checked_entry(entry: Any, checked: Checked) -> Any:
         return entry
     try:
         return checked(entry)
-    except Exception as error:  # fails this value alone
+    except Exception as error:  # fails only this value
         return error

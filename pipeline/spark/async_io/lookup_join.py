@@ -1,12 +1,12 @@
-"""Joins of a DataFrame with a table that lives elsewhere: each key is looked up when its row comes by.
+"""Joins of a DataFrame with an external table: the key of each row is looked up when the row is processed.
 
-Other than in a join with Spark's JDBC source, nothing of the table is read but the rows that are asked for (with a
-full cache: all of them, once for each worker), and a streaming query sees the table as it is when a row comes.
+Unlike a join with Spark's JDBC source, it reads only the rows that match a key (with a full cache: the whole table,
+once per worker), and a streaming query sees the table as it is when a row is processed.
 
-Tables and caches are those of `pipeline.lookup`. Connections and the cache belong to one lookup_join in one Python
-worker process: they are made by its first task there, kept for the tasks and micro-batches that follow, and gone
-after `idle_timeout` seconds without one. So a job with n workers opens up to n times a table's connections, holds up
-to n caches, and a row may be joined with what its worker's cache has, as old as that cache allows.
+Tables and caches come from `pipeline.lookup`. Each lookup_join has its own connections and cache in each Python worker
+process: its first task there makes them, later tasks and micro-batches reuse them, and they are closed after
+`idle_timeout` seconds without a task. So a job with n workers opens up to n times a table's connections and holds up to
+n caches, and a row may be joined with cached rows as old as the cache allows.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ def lookup_join(
     """Join each row with the table's rows of the same key, batch or streaming.
 
     In:  any DataFrame with the key's columns, which `on` names: a column, several, or {in df: in the table}.
-    Out: the columns of `df`, then those of the table without its key, all nullable. With how="left" one row for each
-         match, or one with nulls if there is none; with "inner" the matches only. A null in a key matches nothing.
-         With on_error="capture" also `error_column`, as of `ordered_wait`.
+    Out: the columns of `df`, then the table's columns without the key, all nullable. how="left" gives one row per
+         match, or one with nulls for a row without a match; "inner" gives the matches only. A null in a key matches
+         nothing. on_error="capture" adds `error_column`, as in `ordered_wait`.
 
-    `table`: a SqliteTable, a PostgresTable, a FunctionTable, or another LookupTable. It is asked for its columns here
-        and now. It travels to the workers pickled, with its password, unless its conninfo is a function.
-    `cache`, `suffix`: as of LookupFunction.
-    `ordered`: keep the order of the rows, so that one slow answer holds up those behind it.
-    `max_retries`, `retry_delay_s`: how often a question to a database that is away is asked again, after the delay,
-        then after twice that, and so on, within `timeout`. `retry` is for the errors of a user's function.
-    `metrics`: as of `ordered_wait`; counts rows and their calls, including those that a cache answers.
-    The other options are those of `pipeline.streaming.AsyncOptions`: the keys of a batch are looked up together, and
-    while all connections are busy, more than `max_batch_size` of them.
+    `table`: a SqliteTable, a PostgresTable, a FunctionTable, or another LookupTable. This call reads its columns. The
+        table is pickled to the workers, with its password unless its conninfo is a function.
+    `cache`, `suffix`: as in LookupFunction.
+    `ordered`: keep the order of the rows; a slow answer then delays the rows after it.
+    `max_retries`, `retry_delay_s`: how often to repeat a query to an unavailable database, after the delay, then after
+        twice that, and so on, within `timeout`. `retry` is for the errors of a user's function.
+    `metrics`: as in `ordered_wait`; counts rows and their calls, including the calls that a cache answers.
+    The other options are described in `pipeline.streaming.AsyncOptions`. The keys of a batch are looked up together;
+    while all connections are busy, more than `max_batch_size` keys are joined into one query.
 
     Raises:
-        LookupTableError: a column, a type or an option does not fit. TableUnavailableError: the table cannot be asked.
+        LookupTableError: a column, a type or an option is wrong. TableUnavailableError: the table cannot be reached.
     """
     on = _of_columns(df, on)
     function = LookupFunction(
@@ -90,11 +90,7 @@ def lookup_join(
 
 
 def _of_columns(df: DataFrame, on: On) -> dict[str, str]:
-    """The key by the names that `df` itself uses: Spark's names may be written in any case.
-
-    Raises:
-        LookupTableError: `df` has no such column, or more than one.
-    """
+    """The key by the names as `df` spells them: Spark ignores case. Raises LookupTableError unless each is unique."""
     found = {}
     for name, table_name in zip(*key_pairs(on), strict=True):
         same = [column for column in df.columns if column == name]
@@ -107,11 +103,11 @@ def _of_columns(df: DataFrame, on: On) -> dict[str, str]:
 
 
 def _fields(df: DataFrame, columns: tuple[Column, ...]) -> list[T.StructField]:
-    """The columns as Spark has them. Spark itself reads their types, on the server with Spark Connect."""
+    """The columns in Spark's types. Spark parses the types, on the server with Spark Connect."""
     if not columns:
-        return []  # columns=[]: with "inner", whether there is such a key is all that is asked
+        return []  # columns=[]: the join only tests whether the key exists
     names = [column.name.replace("`", "``") for column in columns]
-    # What `timestamp` means is a setting of Spark's; what we mean is not.
+    # A setting of Spark decides what `timestamp` means; here it always has a time zone.
     types = [re.sub(r"^(array<)?timestamp(>)?$", r"\1timestamp_ltz\2", column.type) for column in columns]
     ddl = ", ".join(f"`{name}` {type_name}" for name, type_name in zip(names, types, strict=True))
     schema: T.StructType = df.sparkSession.createDataFrame([], ddl).schema

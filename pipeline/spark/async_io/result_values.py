@@ -1,8 +1,8 @@
-"""What a user's function returns, checked against the schema it is to fit, value by value.
+"""Checks of the values that a user's function returns against the schema of its results.
 
-A check takes a value and gives it in the one form that the writer of Arrow arrays knows, or refuses it. It has to
-refuse all that Arrow would: a refusal here is the error of one row, there it would be that of a whole batch. Numbers of
-numpy pass for Python's; nothing is rounded, cut or turned into text on the way.
+A check returns the value in the one form that the Arrow writer takes, or raises. It must refuse whatever Arrow would
+refuse: here that fails one row, in Arrow a whole batch. numpy's numbers count as Python's; no value is rounded,
+truncated or turned into text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_INTERVAL: Final = dt.timedelta(microseconds=2**63 - 1)
 
 
 class _Misfit(Exception):
-    """On its way up to the row, which knows the column."""
+    """A value that does not fit; each level of nesting adds its part of the path."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
@@ -35,12 +35,10 @@ class _Misfit(Exception):
 
 
 def row_check(schema: T.StructType, time_zone: dt.tzinfo) -> Check:
-    """A check of one result (Row, dict or tuple) that gives a plain tuple of values, one for each column.
+    """A check of one result (Row, dict or tuple) that returns a plain tuple, one value per column.
 
-    A dict and a Row with names go by name, anything else by position. What a dict leaves out is null. A naive datetime
-    in a TIMESTAMP column is one in `time_zone`, the session's.
-
-    Raises (the check): ResultSchemaError.
+    A dict or a Row with names is matched by name, anything else by position. A column missing in a dict is null. A
+    naive datetime in a TIMESTAMP column is in `time_zone`, the session's. The check raises ResultSchemaError.
     """
     check = _struct_check(schema, time_zone)
 
@@ -73,7 +71,7 @@ def _struct_check(struct: T.StructType, zone: dt.tzinfo) -> Check:
                 check(value)
             except _Misfit as misfit:
                 raise _Misfit(misfit.reason, f".{name}{misfit.path}") from None
-        raise AssertionError("a check has changed its mind")
+        raise AssertionError("a check is not deterministic")
 
     def in_order(result: Any) -> Any:
         if isinstance(result, tuple):
@@ -85,23 +83,22 @@ def _struct_check(struct: T.StructType, zone: dt.tzinfo) -> Check:
             return result
         if isinstance(result, Mapping):
             return by_name(result)
-        raise _Misfit(f"{_shown(result)} is no row; return a Row, a dict or a tuple, or a list of them")
+        raise _Misfit(f"{_shown(result)} is not a row; return a Row, a dict or a tuple, or a list of them")
 
     def by_name(result: Mapping[str, Any]) -> tuple[Any, ...]:
         if unknown := [str(name) for name in result if name not in known]:
-            raise _Misfit(f"it has no column {', '.join(unknown)}; the columns are {', '.join(names)}")
+            raise _Misfit(f"the result names {', '.join(unknown)}; the columns are {', '.join(names)}")
         return tuple(result.get(name) for name in names)
 
     return check_struct
 
 
 def _check(data_type: T.DataType, nullable: bool, zone: dt.tzinfo) -> Check:
-    """The check of a column, an element or a field."""
     return _with_shortcut(data_type, _with_nulls(_value_check(data_type, zone), nullable))
 
 
 def _with_shortcut(data_type: T.DataType, check: Check) -> Check:
-    """`check`, which costs several calls, only for what is not as most values are."""
+    """Passes the usual values at once, and the others to `check`, which costs several calls."""
     if type(data_type) in _INTEGER_BITS:
         least, most = _integer_bounds(data_type)
 
@@ -122,7 +119,7 @@ def _with_nulls(check: Check, nullable: bool) -> Check:
 
     def check_required(value: Any) -> Any:
         if value is None:
-            raise _Misfit("it is null, and the schema says that it never is")
+            raise _Misfit("it is null, but the schema makes it required")
         return check(value)
 
     return check_nullable if nullable else check_required
@@ -164,16 +161,16 @@ def _integer_bounds(data_type: T.DataType) -> tuple[int, int]:
 def _check_integer(least: int, most: int, name: str, value: Any) -> int:
     number = _from_numpy(value)
     if not isinstance(number, int) or isinstance(number, bool):
-        raise _Misfit(f"{_shown(value)} is no {name}")
+        raise _Misfit(f"{_shown(value)} is not of type {name}")
     if not least <= number <= most:
-        raise _Misfit(f"{number} does not fit into {name}, which goes from {least} to {most}")
+        raise _Misfit(f"{number} does not fit into {name}, whose range is {least} to {most}")
     return int(number)
 
 
 def _check_float(name: str, value: Any) -> float:
     value = _from_numpy(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Misfit(f"{_shown(value)} is no {name}")
+        raise _Misfit(f"{_shown(value)} is not of type {name}")
     try:
         return float(value)
     except OverflowError:
@@ -182,64 +179,64 @@ def _check_float(name: str, value: Any) -> float:
 
 def _check_string(value: Any) -> str:
     if not isinstance(value, str):
-        raise _Misfit(f"{_shown(value)} is no string")
+        raise _Misfit(f"{_shown(value)} is not a string")
     text = str.__str__(value)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _Misfit(f"{quoted(value)} has half of a surrogate pair, which is no text") from None
+        raise _Misfit(f"{quoted(value)} has a lone surrogate, which UTF-8 cannot encode") from None
     return text
 
 
 def _check_boolean(value: Any) -> bool:
     value = _from_numpy(value)
     if type(value) is not bool:
-        raise _Misfit(f"{_shown(value)} is no boolean")
+        raise _Misfit(f"{_shown(value)} is not a boolean")
     return value
 
 
 def _check_binary(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise _Misfit(f"{_shown(value)} is no binary")
+        raise _Misfit(f"{_shown(value)} is not binary")
     return bytes(value)
 
 
 def _check_null(value: Any) -> None:
-    raise _Misfit(f"{_shown(value)} is not null, which alone fits into void")
+    raise _Misfit(f"{_shown(value)} is not null, the only value of void")
 
 
 def _check_date(value: Any) -> dt.date:
     if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
-        raise _Misfit(f"{_shown(value)} is no date")
+        raise _Misfit(f"{_shown(value)} is not a date")
     return value
 
 
 def _check_time(value: Any) -> dt.time:
     if not isinstance(value, dt.time) or value.tzinfo is not None:
-        raise _Misfit(f"{_shown(value)} is no time without a time zone")
+        raise _Misfit(f"{_shown(value)} is not a time without a time zone")
     return value
 
 
 def _check_timestamp(zone: dt.tzinfo, value: Any) -> dt.datetime:
     if not isinstance(value, dt.datetime):
-        raise _Misfit(f"{_shown(value)} is no timestamp")
+        raise _Misfit(f"{_shown(value)} is not a timestamp")
     moment = _plain(value)
     if moment.utcoffset() is None:
         moment = moment.replace(tzinfo=zone)
     try:
         return moment.astimezone(dt.UTC)
     except OverflowError:
-        raise _Misfit(f"{moment} is no timestamp of the years 1 to 9999 in UTC") from None
+        raise _Misfit(f"{moment} is not a timestamp of the years 1 to 9999 in UTC") from None
 
 
 def _check_local_timestamp(value: Any) -> dt.datetime:
     if not isinstance(value, dt.datetime) or value.utcoffset() is not None:
-        raise _Misfit(f"{_shown(value)} is no timestamp without a time zone")
+        raise _Misfit(f"{_shown(value)} is not a timestamp without a time zone")
     return _plain(value)
 
 
 def _plain(value: dt.datetime) -> dt.datetime:
-    """Of the class itself: subclasses (those of pandas, for example) know nanoseconds, which Arrow refuses."""
+    """A plain datetime: Arrow refuses subclasses with nanoseconds, such as pandas'."""
     if type(value) is dt.datetime:
         return value
     try:
@@ -247,13 +244,13 @@ def _plain(value: dt.datetime) -> dt.datetime:
             dt.date(value.year, value.month, value.day),
             dt.time(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, fold=value.fold),
         )
-    except (TypeError, ValueError):  # not a time, in pandas
-        raise _Misfit(f"{_shown(value)} is no timestamp") from None
+    except (TypeError, ValueError):  # pandas.NaT
+        raise _Misfit(f"{_shown(value)} is not a timestamp") from None
 
 
 def _check_interval(value: Any) -> dt.timedelta:
     if not isinstance(value, dt.timedelta):
-        raise _Misfit(f"{_shown(value)} is no timedelta")
+        raise _Misfit(f"{_shown(value)} is not a timedelta")
     if not -_MAX_INTERVAL <= value <= _MAX_INTERVAL:
         raise _Misfit(f"{_shown(value)} does not fit into an interval of 2^63 microseconds")
     return dt.timedelta(value.days, value.seconds, value.microseconds)
@@ -264,18 +261,18 @@ def _check_decimal(precision: int, scale: int, value: Any) -> decimal.Decimal:
     if isinstance(value, int) and not isinstance(value, bool):
         value = decimal.Decimal(int(value))
     if not isinstance(value, decimal.Decimal):
-        raise _Misfit(f"{_shown(value)} is no decimal")
+        raise _Misfit(f"{_shown(value)} is not a decimal")
     name = f"decimal({precision},{scale})"
     if not value.is_finite():
-        raise _Misfit(f"{value} is no number that fits into {name}")
+        raise _Misfit(f"{value} is not a finite number, as {name} requires")
     if not value:
-        return decimal.Decimal(0)  # with an exponent that fits
+        return decimal.Decimal(0)  # normalizes the exponent
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     while -exponent > scale and digits[-1] == 0:
         digits, exponent = digits[:-1], exponent + 1
     if -exponent > scale:
-        raise _Misfit(f"{value} has {-exponent} digits after the point, {name} has room for {scale}; round it")
+        raise _Misfit(f"{value} has {-exponent} digits after the point, {name} takes {scale}; round it")
     if len(digits) + exponent > precision - scale:
         raise _Misfit(f"{value} does not fit into {name}: {precision - scale} digits before the point")
     return decimal.Decimal((sign, digits, exponent))
@@ -283,16 +280,16 @@ def _check_decimal(precision: int, scale: int, value: Any) -> decimal.Decimal:
 
 def _check_variant(value: Any) -> tuple[bytes, bytes]:
     if not isinstance(value, T.VariantVal):
-        raise _Misfit(f"{_shown(value)} is no variant; make one with VariantVal.parseJson")
+        raise _Misfit(f"{_shown(value)} is not a variant; make one with VariantVal.parseJson")
     return bytes(value.value), bytes(value.metadata)
 
 
 def _list_check(element: Check) -> Check:
     def check_list(values: Any) -> list[Any]:
         if not isinstance(values, list | tuple):
-            as_list = getattr(values, "tolist", None)  # numpy's arrays, and those of the module array
+            as_list = getattr(values, "tolist", None)  # arrays of numpy and of the module array
             if not callable(as_list) or not isinstance(values := as_list(), list):
-                raise _Misfit(f"{_shown(values)} is no list")
+                raise _Misfit(f"{_shown(values)} is not a list")
         checked = []
         for place, value in enumerate(values):
             try:
@@ -307,7 +304,7 @@ def _list_check(element: Check) -> Check:
 def _map_check(key_check: Check, value_check: Check) -> Check:
     def check_map(entries: Any) -> list[tuple[Any, Any]]:
         if not isinstance(entries, Mapping):
-            raise _Misfit(f"{_shown(entries)} is no dict")
+            raise _Misfit(f"{_shown(entries)} is not a dict")
         checked = []
         for key, value in entries.items():
             try:
@@ -331,7 +328,7 @@ _SIMPLE_CHECKS: Final[dict[type[T.DataType], Check]] = {
 
 
 def _from_numpy(value: Any) -> Any:
-    """A scalar of numpy as Python's own; anything else as it is."""
+    """A numpy scalar as a Python value; any other value unchanged."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 

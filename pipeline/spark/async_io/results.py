@@ -1,7 +1,7 @@
-"""Results as Arrow batches: what the rows of the output look like, and how many go into one batch.
+"""Results as Arrow batches: the layout of output rows, and the size of batches.
 
-The columns are those of the user's schema, then (where errors are captured) the error column, then (where there are
-metrics) that of the metrics. A row has values in the user's columns, or an error, or metrics, never two of them.
+The output has the columns of the user's schema, then the error column if errors are captured, then the metrics column
+if there are metrics. A row has values in exactly one of the three parts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -21,14 +21,14 @@ from pipeline.spark.async_io.result_values import Check, row_check
 from pipeline.streaming.errors import CapturedError
 
 Builder = Callable[[Sequence[Any]], Any]
-"""Takes checked values, gives the pyarrow Array of them."""
+"""Takes checked values, returns a pyarrow Array."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchBounds:
-    """How much goes into one output batch, at most, and for how long rows wait for others to fill it.
+    """The maximum size of an output batch, and how long rows wait for it to fill.
 
-    Rows also wait while no results come at all: then the batch goes with the first that do, or at the end.
+    The wait is checked only when results arrive and at the end of the input.
     """
 
     rows: int = 1000
@@ -38,10 +38,10 @@ class BatchBounds:
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """What the output of the operator's task looks like. Pickles.
+    """The columns of a task's output. Pickles.
 
-    `error_name`: the error column, None where errors are not captured; then `input_schema` is that of its input field.
-    `metrics_name`: the metrics column, None where there are none; then `metrics_type` is what it holds.
+    `input_schema`: of the input rows, which the error column contains. `error_name`: the error column, None if errors
+    are not captured. `metrics_name`, `metrics_type`: the metrics column, None without metrics.
     """
 
     schema: T.StructType
@@ -51,7 +51,7 @@ class OutputColumns:
     metrics_type: T.StructType | None = None
 
     def task_schema(self) -> T.StructType:
-        """Of the task's output. User columns are nullable where errors are captured: those rows have none."""
+        """The schema of a task's output. If errors are captured, the user's columns are nullable."""
         fields = [
             T.StructField(field.name, field.dataType, field.nullable or self.error_name is not None, field.metadata)
             for field in self.schema.fields
@@ -63,7 +63,7 @@ class OutputColumns:
         return T.StructType(fields)
 
     def error_type(self) -> T.StructType:
-        """What is kept of a row whose call failed: the row itself, and the fields of a CapturedError."""
+        """The error column: the row whose call failed, and the fields of a CapturedError."""
         return T.StructType(
             [
                 T.StructField("input", self.input_schema),
@@ -76,9 +76,9 @@ class OutputColumns:
 
 
 class ResultWriter:
-    """Makes batches of the results of one task: tuples that the schema's check gave, and CapturedErrors.
+    """Makes batches of the results of one task, which are checked tuples and CapturedErrors.
 
-    One thread at a time. `time_zone` is that of naive datetimes.
+    One thread at a time. `time_zone` applies to naive datetimes.
     """
 
     def __init__(
@@ -91,9 +91,7 @@ class ResultWriter:
         self._bounds = bounds or BatchBounds()
         self._clock = clock
         schema = columns.task_schema()
-        self._arrow_schema = pa.schema(
-            [pa.field(field.name, arrow_type(field.dataType)) for field in schema.fields],
-        )
+        self._arrow_schema = pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])
         self._builders = [_builder(field.dataType) for field in columns.schema.fields]
         self._captures = columns.error_name is not None
         self._error_check: Check = row_check(columns.error_type(), time_zone)
@@ -103,10 +101,10 @@ class ResultWriter:
             None if field.nullable or self._captures else _placeholder(field.dataType)
             for field in columns.schema.fields
         )
-        self._row_bytes = self._bounds.size_bytes / 100  # a guess, until the first batch is there
+        self._row_bytes = self._bounds.size_bytes / 100  # an estimate until the first batch
 
     def batches(self, chunks: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
-        """The results of all `chunks` in order; small chunks go together into one batch."""
+        """The results of all `chunks`, in order; small chunks are joined into one batch."""
         waiting: list[Any] = []
         since = 0.0
         for chunk in chunks:
@@ -128,7 +126,7 @@ class ResultWriter:
                 yield from self._bounded(waiting[start : start + size])
 
     def metrics_batch(self, metrics: Sequence[Any]) -> pa.RecordBatch:
-        """One row that has nothing but metrics, which are the values of the metrics type's fields."""
+        """One row with metrics only: the values of the fields of `metrics_type`."""
         assert self._metrics_builder is not None, "the columns have no metrics"
         arrays = [builder([value]) for builder, value in zip(self._builders, self._no_values, strict=True)]
         if self._captures:
@@ -140,7 +138,7 @@ class ResultWriter:
         return max(1, min(self._bounds.rows, int(self._bounds.size_bytes / max(1.0, self._row_bytes))))
 
     def _bounded(self, results: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        """One batch, or several where these rows are larger than those before have made believe."""
+        """One batch, or several if these rows are larger than the earlier rows suggested."""
         batch = self._batch(results)
         self._row_bytes = batch.nbytes / batch.num_rows
         step = max(1, int(2 * self._bounds.size_bytes / max(1.0, self._row_bytes)))
@@ -168,7 +166,7 @@ class ResultWriter:
             (
                 captured.input,
                 captured.error_class,
-                # What is no text in a message, the column cannot take either.
+                # The column cannot take a lone surrogate in the message.
                 captured.message.encode(errors="backslashreplace").decode(),
                 captured.attempts,
                 captured.time_spent_ms,
@@ -201,7 +199,7 @@ def _build_structs(kind: Any, builders: list[Builder], values: Sequence[Any]) ->
     mask = None
     if None in values:
         mask = pa.array([value is None for value in values], pa.bool_())
-        # In a field that is never null, a null struct has something all the same.
+        # Arrow needs a value in each required field, even under a null struct.
         fillers = tuple(None if field.nullable else b"" for field in kind)
         values = [fillers if value is None else value for value in values]
     columns = list(zip(*values, strict=True)) if values else [()] * len(nothing)
@@ -223,7 +221,7 @@ def _build_maps(kind: Any, key: Builder, value: Builder, values: Sequence[Any]) 
 
 
 def _flattened(values: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Offsets as Arrow takes them, null where the list is, and the entries of all lists in one."""
+    """Arrow's offsets, null for a null list, and the concatenated entries of all lists."""
     offsets: list[int | None] = []
     inner: list[Any] = []
     for value in values:
@@ -232,30 +230,29 @@ def _flattened(values: Sequence[Any]) -> tuple[Any, list[Any]]:
     return pa.array([*offsets, len(inner)], pa.int32()), inner
 
 
+_PLACEHOLDERS: Final[dict[type[T.DataType], Any]] = {
+    T.NullType: None,
+    T.BooleanType: False,
+    T.StringType: "",
+    T.CharType: "",
+    T.VarcharType: "",
+    T.BinaryType: b"",
+    T.DateType: dt.date(1970, 1, 1),
+    T.TimestampType: dt.datetime(1970, 1, 1, tzinfo=dt.UTC),
+    T.TimestampNTZType: dt.datetime(1970, 1, 1),
+    T.DayTimeIntervalType: dt.timedelta(),
+    T.VariantType: (bytes(1), bytes((1, 0, 0))),
+}
+
+
 def _placeholder(data_type: T.DataType) -> Any:
-    """Some value of the type, for a column that is never null in a row that is dropped before anybody sees it."""
+    """A value of the type, for a required column in a row that is dropped before it reaches the user."""
     if isinstance(data_type, T.StructType):
         return tuple(_placeholder(field.dataType) for field in data_type.fields)
     if isinstance(data_type, T.ArrayType | T.MapType):
         return []
     if isinstance(data_type, T.UserDefinedType):
         return _placeholder(data_type.sqlType())
-    if isinstance(data_type, T.VariantType):
-        return bytes(1), bytes((1, 0, 0))
-    if isinstance(data_type, T.StringType | T.CharType | T.VarcharType):
-        return ""
-    if isinstance(data_type, T.BinaryType):
-        return b""
     if TIME_TYPE is not None and isinstance(data_type, TIME_TYPE):
         return dt.time()
-    if isinstance(data_type, T.DayTimeIntervalType):
-        return dt.timedelta()
-    if isinstance(data_type, T.DateType):
-        return dt.date(1970, 1, 1)
-    if isinstance(data_type, T.TimestampType):
-        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    if isinstance(data_type, T.TimestampNTZType):
-        return dt.datetime(1970, 1, 1)
-    if isinstance(data_type, T.BooleanType):
-        return False
-    return None if isinstance(data_type, T.NullType) else 0
+    return _PLACEHOLDERS.get(type(data_type), 0)

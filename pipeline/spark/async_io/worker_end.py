@@ -1,9 +1,9 @@
-"""A callback for when a Spark Python worker ends.
+"""A callback at the end of a Spark Python worker.
 
-PySpark's workers leave by `os._exit`, which calls nothing, and they reset their signal handlers before each task, so
-that the SIGHUP by which the daemon ends them while they wait for one finds no handler. So both are wrapped, in worker
-processes only: `os._exit` calls the callback first, and where the worker asks for the default action of SIGHUP or
-SIGTERM it gets one that calls the callback and then does the default. A worker that is killed calls nothing.
+PySpark's workers exit by `os._exit`, which runs no exit handlers. They also reset their signal handlers before each
+task, so a handler set once would miss the SIGHUP with which the daemon ends idle workers. So this module wraps both, in
+worker processes only: `os._exit` runs the callback first, and when the worker restores the default action of SIGHUP or
+SIGTERM, it gets a handler that runs the callback and then the default action. A worker that is killed runs nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM)
 
 
 def call_at_worker_end(callback: Callable[[], None], timeout: float) -> None:
-    """Have `callback` called once before this process ends, if it ends in an orderly way. Once per process.
+    """Run `callback` once before this process ends, unless it is killed. Call once per process, from the main thread.
 
-    For the main thread of a worker. The callback runs on a thread of its own and is left behind after `timeout`
-    seconds: the main thread may hold any lock at that moment. Children that this process forks do not call it.
+    The callback runs on its own thread, because the main thread may hold any lock at that moment, and is abandoned
+    after `timeout` seconds. Forked children do not run it.
     """
     owner = os.getpid()
     is_called = threading.Event()

@@ -1,8 +1,8 @@
-"""The call hosts of one Python worker process: a connection is opened once per worker, not once per task.
+"""The call hosts of one Python worker process: connections are opened once per worker, not once per task.
 
-A host is leased by a task and kept when the task has ended, for the next task of the same operator: the next partition,
-or the next micro-batch. It is closed when nobody has leased it for a while, when its task fails (the worker ends then),
-when the worker ends, and at once where Spark does not reuse workers.
+A task leases a host. When the task ends, the host is kept for the operator's next task: the next partition or
+micro-batch. It is closed when no task has leased it for a while, when its task fails (which ends the worker), when the
+worker ends, and right after its task if Spark does not reuse workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S: Final = 5.0
-"""For the calls under way and `close`, before a worker goes on without them."""
+"""How long a worker waits for the calls under way and for `close`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,27 +33,24 @@ class _Kept:
 
 
 class WorkerHosts:
-    """The hosts that a process keeps. Any thread; `lease` blocks while a host opens."""
+    """The hosts of a process. Any thread; `lease` blocks while a host opens."""
 
     def __init__(self, reuses_workers: bool) -> None:
         self._reuses_workers = reuses_workers  # never changes
         self._lock = threading.Lock()  # leaf lock
-        self._kept: dict[str, _Kept] = {}  # guarded by _lock; hosts that nobody has leased
+        self._kept: dict[str, _Kept] = {}  # guarded by _lock; hosts without a lease
         self._leased: list[CallHost] = []  # guarded by _lock
 
     @contextmanager
     def lease(self, key: str, make: Callable[[], CallHost], idle_s: float) -> Iterator[CallHost]:
-        """The host of `key`, or if none is kept a new one; afterwards it is kept for `idle_s` seconds.
-
-        `make` gives a host that has been started. What it raises is raised.
-        """
+        """Lease the kept host of `key`, or a started one from `make`; then keep it for `idle_s` seconds."""
         host = self._take(key) or make()
         with self._lock:
             self._leased.append(host)
         keeps = False
         try:
             yield host
-            # Spark ends a worker whose task has failed or was given up, and not always politely.
+            # Spark ends a worker whose task failed or was cancelled, possibly by a kill: then do not keep the host.
             keeps = self._reuses_workers
         finally:
             with self._lock:
@@ -62,7 +59,7 @@ class WorkerHosts:
                 host.stop(STOP_TIMEOUT_S)
 
     def close(self) -> None:
-        """Stop all hosts, leased ones too, for the process ends. All have the same time to do so."""
+        """Stop all hosts, including leased ones, in parallel: the process is about to end."""
         with self._lock:
             hosts = [*self._leased, *(kept.host for kept in self._kept.values())]
             self._kept = {}
@@ -81,7 +78,7 @@ class WorkerHosts:
         return kept.host
 
     def _keep(self, key: str, host: CallHost, idle_s: float) -> bool:
-        """False: there is one of that key already, as two tasks of one process had leased it at the same time."""
+        """False if `key` already has a kept host: two tasks of the process leased one at the same time."""
         timer = threading.Timer(idle_s, self._close_idle, (key, host))
         timer.daemon = True
         with self._lock:
@@ -92,13 +89,13 @@ class WorkerHosts:
         return True
 
     def _close_idle(self, key: str, host: CallHost) -> None:
-        """The timer's thread."""
+        """Timer thread."""
         with self._lock:
             kept = self._kept.get(key)
             if kept is None or kept.host is not host or kept.timer is not threading.current_thread():
                 return  # leased again meanwhile
             del self._kept[key]
-        log.debug("%s: closed, no task has used it for a while", host.name)
+        log.debug("%s: closed after being idle", host.name)
         host.stop(STOP_TIMEOUT_S)
 
 
@@ -106,7 +103,7 @@ _hosts: WorkerHosts | None = None  # of this process; made by the first task, on
 
 
 def worker_hosts() -> WorkerHosts:
-    """The hosts of this process. The main thread of a worker."""
+    """The hosts of this process. Main thread of a worker only."""
     global _hosts
     if _hosts is None:
         _hosts = WorkerHosts(reuses_workers=bool(os.environ.get("SPARK_REUSE_WORKER")))

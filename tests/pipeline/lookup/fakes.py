@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar
 
-from pipeline.lookup import LookupSchema
+from pipeline.lookup import LookupFunction, LookupSchema, LookupTable
 from pipeline.lookup.schema import Column, Key, Row
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 TIMEOUT_S = 20.0
@@ -16,7 +19,7 @@ SCHEMA = LookupSchema((Column("node", "string"),), (Column("rack", "string"),))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a test's coroutine on a loop of its own, and fail it if it hangs."""
+    """Run a coroutine on its own loop, with a timeout."""
 
     async def bounded() -> T:
         async with asyncio.timeout(TIMEOUT_S):
@@ -25,14 +28,51 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(bounded())
 
 
+def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine, run on its own loop, with a timeout."""
+
+    @functools.wraps(test)
+    def run_test(*arguments: P.args, **options: P.kwargs) -> None:
+        run(test(*arguments, **options))
+
+    return run_test
+
+
+def found(table: LookupTable, on: str | Sequence[str], keys: Iterable[Any], **options: Any) -> list[Any]:
+    """For each key its rows, without the key's columns, or its error."""
+    names = [on] if isinstance(on, str) else list(on)
+    function = LookupFunction(table, on, how="inner", input_columns=names, **options)
+    results = invoke(function, [key if isinstance(key, tuple) else (key,) for key in keys])
+    return [each if isinstance(each, Exception) else [row[len(names) :] for row in each] for each in results]
+
+
+def invoke(function: LookupFunction, values: Sequence[Any]) -> list[list[Any] | Exception]:
+    """Open the function, call it with one batch, and close it."""
+
+    async def scenario() -> list[list[Any] | Exception]:
+        async with opened(function):
+            return await function.async_invoke_batch(values)
+
+    return run(scenario())
+
+
+@asynccontextmanager
+async def opened(function: LookupFunction) -> AsyncIterator[None]:
+    await function.open()
+    try:
+        yield
+    finally:
+        await function.close()
+
+
 async def settle() -> None:
-    """Let every task run until it waits for something that only the test can bring about."""
+    """Let every task run until it waits for something that only the test can cause."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 class HandClock:
-    """Time that passes when it is told to. On the loop only."""
+    """A clock that the test advances. Loop thread only."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -58,7 +98,7 @@ class HandClock:
 
 
 class FakeReader:
-    """Answers from `rows`, counts the questions, and waits for `gate` if that is set."""
+    """Answers from `rows`, records the queries, and waits for `gate` if it is set."""
 
     def __init__(self, rows: Mapping[str, Sequence[str]]) -> None:
         self.rows = {(node,): [(rack,) for rack in racks] for node, racks in rows.items()}

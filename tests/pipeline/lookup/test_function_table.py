@@ -12,30 +12,18 @@ import pytest
 from pipeline.lookup import FunctionTable, LookupFunction, LookupTableError
 from pipeline.streaming.calls.functions import AsyncFunction
 
-from .fakes import TIMEOUT_S, run
+from .fakes import TIMEOUT_S, found
 
 RACKS = {"a": ("r1", 1), "b": ("r2", None)}
 COLUMNS = "rack string, memory int"
 
 
 def rows_of(table: FunctionTable, keys: Sequence[Any], on: Any = "node", **options: Any) -> list[Any]:
-    """The rows found for each key, without the key; or the error."""
-
-    async def scenario() -> list[Any]:
-        names = [on] if isinstance(on, str) else list(on)
-        function = LookupFunction(table, on, how="inner", input_columns=names, **options)
-        await function.open()
-        try:
-            results = await function.async_invoke_batch([key if isinstance(key, tuple) else (key,) for key in keys])
-        finally:
-            await function.close()
-        return [each if isinstance(each, Exception) else [row[len(names) :] for row in each] for each in results]
-
-    return run(scenario())
+    return found(table, on, keys, **options)
 
 
 class Batches(AsyncFunction[str, Any]):
-    """The batch form; says what it was called with."""
+    """The batch form; records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -52,7 +40,7 @@ class Batches(AsyncFunction[str, Any]):
 
 
 class Singles(AsyncFunction[str, Any]):
-    """The single form; all calls of a batch have to be under way before one returns."""
+    """The single form; no call returns before all calls of a batch are under way."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -67,7 +55,7 @@ class Singles(AsyncFunction[str, Any]):
         return [RACKS[value]] if value in RACKS else []
 
 
-def test_the_batch_form_is_asked_once_for_many_keys() -> None:
+def test_the_batch_form_is_called_once_for_many_keys() -> None:
     function = Batches()
 
     found = rows_of(FunctionTable(function, key="node string", columns=COLUMNS), ["a", "b", "a", "c", "bad"])
@@ -125,7 +113,7 @@ def test_a_row_of_another_form_is_told_with_what_was_declared(row: Any) -> None:
     assert "rack, memory" in str(found)
 
 
-def test_none_is_no_answer() -> None:
+def test_none_is_refused_as_an_answer() -> None:
     async def find(node: str) -> Any:
         return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from pipeline.lookup import Column, LookupFunction, LookupSchema, LookupTable, LookupTableError, SqliteTable
 from pipeline.streaming.wait import ordered_wait
 
-from .fakes import SCHEMA, TIMEOUT_S, FakeReader, FakeTable, run
+from .fakes import SCHEMA, TIMEOUT_S, FakeReader, FakeTable, in_loop, invoke, opened
 
 RACKS = {"a": ["r1"], "b": ["r2", "r3"]}
 
@@ -22,21 +21,10 @@ def table(schema: LookupSchema = SCHEMA) -> FakeTable:
     return FakeTable(FakeReader(RACKS), schema)
 
 
-def join(function: LookupFunction, values: Sequence[Any]) -> list[list[Any] | Exception]:
-    async def scenario() -> list[list[Any] | Exception]:
-        await function.open()
-        try:
-            return await function.async_invoke_batch(values)
-        finally:
-            await function.close()
-
-    return run(scenario())
-
-
 def test_a_left_join_keeps_rows_without_a_match_and_repeats_those_with_several() -> None:
     function = LookupFunction(table(), "node")
 
-    assert join(function, [{"node": "a", "n": 1}, {"node": "b", "n": 2}, {"node": "c", "n": 3}]) == [
+    assert invoke(function, [{"node": "a", "n": 1}, {"node": "b", "n": 2}, {"node": "c", "n": 3}]) == [
         [{"node": "a", "n": 1, "rack": "r1"}],
         [{"node": "b", "n": 2, "rack": "r2"}, {"node": "b", "n": 2, "rack": "r3"}],
         [{"node": "c", "n": 3, "rack": None}],
@@ -46,13 +34,13 @@ def test_a_left_join_keeps_rows_without_a_match_and_repeats_those_with_several()
 def test_an_inner_join_drops_rows_without_a_match() -> None:
     function = LookupFunction(table(), "node", how="inner")
 
-    assert join(function, [{"node": "a"}, {"node": "c"}]) == [[{"node": "a", "rack": "r1"}], []]
+    assert invoke(function, [{"node": "a"}, {"node": "c"}]) == [[{"node": "a", "rack": "r1"}], []]
 
 
 def test_tuples_get_the_table_s_columns_at_their_end() -> None:
     function = LookupFunction(table(), {"host": "node"}, input_columns=["n", "host"])
 
-    assert join(function, [(1, "a"), (2, "c")]) == [[(1, "a", "r1")], [(2, "c", None)]]
+    assert invoke(function, [(1, "a"), (2, "c")]) == [[(1, "a", "r1")], [(2, "c", None)]]
     assert function.output_columns == (Column("rack", "string"),)
 
 
@@ -60,29 +48,26 @@ def test_a_null_key_matches_nothing_and_is_not_asked_for() -> None:
     reader = FakeReader(RACKS)
     function = LookupFunction(FakeTable(reader), "node")
 
-    assert join(function, [{"node": None}]) == [[{"node": None, "rack": None}]]
+    assert invoke(function, [{"node": None}]) == [[{"node": None, "rack": None}]]
     assert reader.queries == [[]]
 
 
 def test_a_key_of_a_wrong_type_fails_its_own_row() -> None:
-    results = join(LookupFunction(table(), "node"), [{"node": 5}, {"node": "a"}])
+    results = invoke(LookupFunction(table(), "node"), [{"node": 5}, {"node": "a"}])
 
     assert isinstance(results[0], LookupTableError)
     assert results[1] == [{"node": "a", "rack": "r1"}]
 
 
-def test_one_value_is_a_batch_of_one() -> None:
-    async def scenario() -> None:
-        reader = FakeReader(RACKS)
-        function = LookupFunction(FakeTable(reader), "node", cache="partial")
-        await function.open()
+@in_loop
+async def test_one_value_is_a_batch_of_one() -> None:
+    reader = FakeReader(RACKS)
+    function = LookupFunction(FakeTable(reader), "node", cache="partial")
+    async with opened(function):
         assert await function.async_invoke({"node": "a"}) == [{"node": "a", "rack": "r1"}]
         reader.error = OSError("gone")
         with pytest.raises(OSError, match="gone"):
             await function.async_invoke({"node": "b"})
-        await function.close()
-
-    run(scenario())
 
 
 def test_a_suffix_tells_the_table_s_column_from_the_input_s() -> None:
@@ -100,7 +85,7 @@ def test_a_suffix_tells_the_table_s_column_from_the_input_s() -> None:
 def test_a_mapping_that_has_the_table_s_column_is_refused_rather_than_overwritten() -> None:
     function = LookupFunction(table(), "node")
 
-    (result,) = join(function, [{"node": "a", "rack": "mine"}])
+    (result,) = invoke(function, [{"node": "a", "rack": "mine"}])
 
     assert isinstance(result, LookupTableError)
     assert "suffix" in str(result)
@@ -127,7 +112,7 @@ def test_a_function_pickles_and_each_copy_has_its_own_connections(tmp_path: Path
     sqlite_table(path)
     function = pickle.loads(pickle.dumps(LookupFunction(SqliteTable(path, "nodes"), "node", cache="full")))
 
-    assert join(function, [{"node": "a"}]) == [[{"node": "a", "rack": "r1"}]]
+    assert invoke(function, [{"node": "a"}]) == [[{"node": "a", "rack": "r1"}]]
     assert function.metrics.loads == 1
 
 

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import pickle
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from pipeline.lookup import (
 from pipeline.lookup.queries import MonotonicClock
 from pipeline.streaming.wait import ordered_wait
 
-from .fakes import TIMEOUT_S, run, settle
+from .fakes import TIMEOUT_S, found, in_loop, opened, settle
 
 if TYPE_CHECKING:
     from ..postgres_server import PostgresServer
@@ -35,22 +35,6 @@ NODES = (
     "CREATE TABLE nodes (node text PRIMARY KEY, rack text, memory int)",
     "INSERT INTO nodes VALUES ('a', 'r1', 1), ('b', NULL, 2)",
 )
-
-
-def found(table: PostgresTable, on: Any, keys: Sequence[Any], **options: Any) -> list[Any]:
-    """For each key the rows, without the key; or the error."""
-    names = [on] if isinstance(on, str) else list(on)
-    function = LookupFunction(table, on, how="inner", input_columns=names, **options)
-
-    async def scenario() -> list[Any]:
-        await function.open()
-        try:
-            results = await function.async_invoke_batch([key if isinstance(key, tuple) else (key,) for key in keys])
-        finally:
-            await function.close()
-        return [each if isinstance(each, Exception) else [row[len(names) :] for row in each] for each in results]
-
-    return run(scenario())
 
 
 @pytest.fixture
@@ -182,7 +166,7 @@ def test_a_decimal_that_spark_cannot_hold_fails_its_key_alone(postgres: Postgres
     assert "'v' is read as decimal(38,18), but holds NaN" in str(second)
 
 
-def test_a_full_load_takes_more_than_one_piece(postgres: PostgresServer) -> None:
+def test_a_full_load_reads_several_chunks(postgres: PostgresServer) -> None:
     postgres.execute(
         "DROP TABLE IF EXISTS many",
         "CREATE TABLE many AS SELECT n AS k, n * 2 AS v FROM generate_series(1, 12000) AS n",
@@ -192,22 +176,18 @@ def test_a_full_load_takes_more_than_one_piece(postgres: PostgresServer) -> None
     assert found(table, "k", [1, 12_000, 12_001], cache="full") == [[(2,)], [(24_000,)], []]
 
 
-def test_the_sessions_are_read_only(postgres: PostgresServer) -> None:
+@in_loop
+async def test_the_sessions_are_read_only(postgres: PostgresServer) -> None:
     postgres.execute(
         "DROP TABLE IF EXISTS log CASCADE",
         "CREATE TABLE log (k int)",
         "CREATE OR REPLACE FUNCTION written() RETURNS int LANGUAGE sql AS 'INSERT INTO log VALUES (1) RETURNING k'",
         "CREATE OR REPLACE VIEW writing AS SELECT 1 AS k, written() AS v",
     )
-
-    async def scenario() -> None:
-        function = LookupFunction(PostgresTable(postgres.conninfo, "writing"), "k", input_columns=["k"])
-        await function.open()
+    function = LookupFunction(PostgresTable(postgres.conninfo, "writing"), "k", input_columns=["k"])
+    async with opened(function):
         with pytest.raises(LookupTableError, match="read-only"):
             await function.async_invoke((1,))
-        await function.close()
-
-    run(scenario())
 
 
 def test_many_batches_share_a_few_connections(postgres: PostgresServer, nodes: Callable[..., PostgresTable]) -> None:
@@ -220,41 +200,35 @@ def test_many_batches_share_a_few_connections(postgres: PostgresServer, nodes: C
     assert results == [(number, node, *racks[node]) for number, node in values]
 
 
-def test_more_lookups_than_connections_wait_their_turn(
+@in_loop
+async def test_more_lookups_than_connections_wait_their_turn(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable]
 ) -> None:
-    async def scenario() -> None:
-        function = LookupFunction(nodes(max_connections=2), "node", input_columns=["node"])
-        await function.open()
+    function = LookupFunction(nodes(max_connections=2), "node", input_columns=["node"])
+    async with opened(function):
         answers = await asyncio.gather(*(function.async_invoke(("a",)) for _ in range(50)))
-        await function.close()
-        assert answers == [[("a", "r1", 1)]] * 50
-
-    run(scenario())
+    assert answers == [[("a", "r1", 1)]] * 50
 
 
-def test_a_connection_lost_while_idle_is_replaced_unnoticed(
+@in_loop
+async def test_a_connection_lost_while_idle_is_replaced_unnoticed(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable]
 ) -> None:
-    async def scenario() -> None:
-        function = LookupFunction(nodes(), "node", input_columns=["node"])
-        await function.open()
+    function = LookupFunction(nodes(), "node", input_columns=["node"])
+    async with opened(function):
         await asyncio.gather(*(function.async_invoke(("a",)) for _ in range(8)))
         postgres.stop()
         postgres.start()
         answers = await asyncio.gather(*(function.async_invoke(("a",)) for _ in range(8)))
-        await function.close()
-        assert answers == [[("a", "r1", 1)]] * 8
-
-    run(scenario())
+    assert answers == [[("a", "r1", 1)]] * 8
 
 
-def test_a_server_that_is_away_is_worth_a_retry_and_found_again_when_it_is_back(
+@in_loop
+async def test_a_stopped_server_is_reported_as_unavailable_until_it_restarts(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable]
 ) -> None:
-    async def scenario() -> None:
-        function = LookupFunction(nodes(), "node", input_columns=["node"], max_retries=0)
-        await function.open()
+    function = LookupFunction(nodes(), "node", input_columns=["node"], max_retries=0)
+    async with opened(function):
         await function.async_invoke(("a",))
         postgres.stop()
         try:
@@ -263,14 +237,9 @@ def test_a_server_that_is_away_is_worth_a_retry_and_found_again_when_it_is_back(
         finally:
             postgres.start()
         assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
-        await function.close()
-
-    run(scenario())
 
 
-def test_retries_bridge_the_time_in_which_the_server_is_away(
-    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
-) -> None:
+def test_retries_outlast_a_restart_of_the_server(postgres: PostgresServer, nodes: Callable[..., PostgresTable]) -> None:
     class StartingClock(MonotonicClock):
         """Restarts the server during the first pause."""
 
@@ -289,21 +258,18 @@ def test_retries_bridge_the_time_in_which_the_server_is_away(
 
 
 @pytest.mark.parametrize("cache", [FullCache(), PartialCache(max_rows=10)])
-def test_caches_need_no_server(
+@in_loop
+async def test_caches_need_no_server(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable], cache: FullCache | PartialCache
 ) -> None:
-    async def scenario() -> None:
-        function = LookupFunction(nodes(), "node", input_columns=["node"], cache=cache)
-        await function.open()
+    function = LookupFunction(nodes(), "node", input_columns=["node"], cache=cache)
+    async with opened(function):
         await function.async_invoke(("a",))
         postgres.stop()
         try:
             assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
         finally:
             postgres.start()
-        await function.close()
-
-    run(scenario())
 
 
 class Locked:
@@ -329,10 +295,12 @@ class Locked:
         self._connection.close()
 
 
-def test_a_cancelled_lookup_gives_its_turn_free(postgres: PostgresServer, nodes: Callable[..., PostgresTable]) -> None:
-    async def scenario() -> None:
-        function = LookupFunction(nodes(max_connections=1), "node", input_columns=["node"])
-        await function.open()
+@in_loop
+async def test_a_cancelled_lookup_releases_its_turn(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    function = LookupFunction(nodes(max_connections=1), "node", input_columns=["node"])
+    async with opened(function):
         with Locked(postgres, "nodes") as locked:
             cancelled = asyncio.create_task(function.async_invoke(("a",)))
             await asyncio.to_thread(locked.await_reader)
@@ -343,26 +311,20 @@ def test_a_cancelled_lookup_gives_its_turn_free(postgres: PostgresServer, nodes:
 
         assert await waiting == [("b", None, 2)]
         assert cancelled.cancelled()
-        await function.close()
-
-    run(scenario())
 
 
-def test_an_answer_that_takes_too_long_is_given_up(
+@in_loop
+async def test_an_answer_that_takes_too_long_times_out(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable]
 ) -> None:
-    async def scenario() -> None:
-        table = nodes(max_connections=1, query_timeout_s=0.5)
-        function = LookupFunction(table, "node", input_columns=["node"], max_retries=0)
-        await function.open()
+    table = nodes(max_connections=1, query_timeout_s=0.5)
+    function = LookupFunction(table, "node", input_columns=["node"], max_retries=0)
+    async with opened(function):
         no_answer = r"no answer within 0.5 s \(query_timeout_s\)"
         with Locked(postgres, "nodes"), pytest.raises(TableUnavailableError, match=no_answer):
             await function.async_invoke(("a",))
 
         assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
-        await function.close()
-
-    run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -437,9 +399,7 @@ def test_a_table_shows_where_it_is_but_no_password(
         assert f"port={postgres.port}" in text
 
 
-def test_a_conninfo_may_be_found_where_it_is_used(
-    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
-) -> None:
+def test_a_conninfo_may_be_a_function(postgres: PostgresServer, nodes: Callable[..., PostgresTable]) -> None:
     from ..postgres_server import PASSWORD
 
     nodes()

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pipeline.lookup import LookupFunction, LookupTableError, SqliteTable, TableUnavailableError
 
-from .fakes import run
+from .fakes import found, in_loop, opened, run
 
 NODES = """
     CREATE TABLE nodes (node TEXT PRIMARY KEY, rack TEXT, memory INTEGER);
@@ -32,22 +32,6 @@ ALL_TYPES = """
     INSERT INTO things (id) VALUES (2);
 """
 Make = Callable[..., Path]
-
-
-def found(table: SqliteTable, on: Any, keys: Sequence[Any], **options: Any) -> list[Any]:
-    """For each key the rows, without the key; or the error."""
-    names = [on] if isinstance(on, str) else list(on)
-    function = LookupFunction(table, on, how="inner", input_columns=names, **options)
-
-    async def scenario() -> list[Any]:
-        await function.open()
-        try:
-            results = await function.async_invoke_batch([key if isinstance(key, tuple) else (key,) for key in keys])
-        finally:
-            await function.close()
-        return [each if isinstance(each, Exception) else [row[len(names) :] for row in each] for each in results]
-
-    return run(scenario())
 
 
 @pytest.mark.parametrize("cache", ["none", "partial", "full"])
@@ -242,22 +226,18 @@ def test_a_key_without_an_index_logs_a_warning(sqlite_file: Make, caplog: pytest
     assert "has no index on rack" in caplog.text
 
 
-def test_closing_ends_an_endless_query(sqlite_file: Make) -> None:
+@in_loop
+async def test_closing_ends_an_endless_query(sqlite_file: Make) -> None:
     path = sqlite_file(
         "CREATE VIEW endless AS WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n) SELECT k FROM n;"
     )
     function = LookupFunction(SqliteTable(path, "endless", types={"k": "bigint"}), "k", input_columns=["k"])
-
-    async def scenario() -> None:
-        await function.open()
+    async with opened(function):
         asking = [asyncio.create_task(function.async_invoke((number,))) for number in range(8)]
         await asyncio.sleep(0)
         for each in asking:
             each.cancel()
         await asyncio.wait(asking)
-        await function.close()
-
-    run(scenario())
 
 
 def test_a_locked_file_is_worth_a_retry(sqlite_file: Make) -> None:
@@ -267,13 +247,12 @@ def test_a_locked_file_is_worth_a_retry(sqlite_file: Make) -> None:
     writer = sqlite3.connect(path, isolation_level=None)
 
     async def scenario() -> None:
-        await function.open()
-        writer.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(TableUnavailableError, match="locked"):
-            await function.async_invoke(("a",))
-        writer.execute("ROLLBACK")
-        assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
-        await function.close()
+        async with opened(function):
+            writer.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(TableUnavailableError, match="locked"):
+                await function.async_invoke(("a",))
+            writer.execute("ROLLBACK")
+            assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
 
     run(scenario())
     writer.close()

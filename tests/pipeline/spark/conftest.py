@@ -1,4 +1,4 @@
-"""Small journals by hand, and the comparison of a job's table with literal rows."""
+"""Small hand-made journals, and the comparison of a job's table with literal rows."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ SECOND = 1_000_000_000
 
 
 class JournalBuilder:
-    """A journal to which events and transitions are added row by row, in any order. Times are in seconds.
+    """Builds a journal from events and transitions, added row by row in any order. Times are in seconds.
 
-    It is written when `path` or `read` is asked for: one segment for each run of seqs without a gap.
+    `path` and `read` write it: one segment for each run of seqs without a gap.
     """
 
     def __init__(self, path: Path, spark: SparkSession) -> None:
         self._path = path
         self._spark = spark
         self._events: list[dict[str, Any]] = []
-        self._moves: list[dict[str, Any]] = []
+        self._transitions: list[dict[str, Any]] = []
         self._written: tuple[int, int] | None = None
 
     @property
     def path(self) -> Path:
-        """The journal's folder, with all that has been added."""
-        if self._written != (len(self._events), len(self._moves)):
+        """The journal's folder, with all rows written."""
+        if self._written != (len(self._events), len(self._transitions)):
             self._write()
-            self._written = (len(self._events), len(self._moves))
+            self._written = (len(self._events), len(self._transitions))
         return self._path
 
     def _write(self) -> None:
@@ -47,30 +47,30 @@ class JournalBuilder:
         for old in self._path.iterdir():
             old.unlink()
         last = 0
-        for last, (events, moves) in enumerate(self._runs(), start=1):
-            first_seq = events[0]["seq"] if events else moves[0]["seq"]
+        for last, (events, transitions) in enumerate(self._runs(), start=1):
+            first_seq = events[0]["seq"] if events else transitions[0]["seq"]
             segment = SegmentFile(self._path, last, Summary(first_seq))
-            while events or moves:
-                # A frame is in virtual time or not; an event's transitions are in its frame.
+            while events or transitions:
+                # A frame is in virtual time as a whole or not at all, and holds its events' transitions.
                 is_virtual = bool(events) and _is_virtual(events[0])
                 size = next((i for i, row in enumerate(events) if _is_virtual(row) != is_virtual), len(events))
                 upto = events[size]["seq"] if size < len(events) else first_seq + len(events) + 1
-                of_frame = [row for row in moves if row["seq"] < upto]
+                of_frame = [row for row in transitions if row["seq"] < upto]
                 _append(segment, events[:size], of_frame, is_virtual)
-                events, moves = events[size:], moves[len(of_frame) :]
+                events, transitions = events[size:], transitions[len(of_frame) :]
             segment.close(sync=False, recover_from=last + 1)
         Manifest(1, last, True).write(self._path, sync=False)
 
     def _runs(self) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-        """Events without a gap in their seqs, with the transitions made meanwhile."""
+        """Runs of events without a gap in their seqs, each with its transitions."""
         events = sorted(self._events, key=lambda row: row["seq"])
-        moves = sorted(self._moves, key=lambda row: row["seq"])
-        while events or moves:
-            seq = min(rows[0]["seq"] for rows in (events, moves) if rows)
+        transitions = sorted(self._transitions, key=lambda row: row["seq"])
+        while events or transitions:
+            seq = min(rows[0]["seq"] for rows in (events, transitions) if rows)
             size = next((i for i, row in enumerate(events) if row["seq"] != seq + i), len(events))
-            of_run = [row for row in moves if row["seq"] < seq + max(1, size)]
+            of_run = [row for row in transitions if row["seq"] < seq + max(1, size)]
             yield events[:size], of_run
-            events, moves = events[size:], moves[len(of_run) :]
+            events, transitions = events[size:], transitions[len(of_run) :]
 
     def event(
         self, seq: int, event_class: str, event_type: str, entity: str | None = None, at: int = 0, **columns: Any
@@ -94,14 +94,14 @@ class JournalBuilder:
         waited, took = row["started_at"] - row["enqueued_at"], row["finished_at"] - row["started_at"]
         row |= {"queue_ns": columns.get("queue_ns", waited), "handling_ns": columns.get("handling_ns", took)}
         if not _is_virtual(row) and (row["queue_ns"], row["handling_ns"]) != (waited, took):
-            raise ValueError("a journal in real time has enqueued_at and finished_at that follow from the durations")
+            raise ValueError("in real time, enqueued_at and finished_at must follow from the durations")
         self._events.append(row)
 
     def move(self, seq: int, machine: str, entity: str, transition: str, at: int = 0, valid: bool = True) -> None:
         """Add a transition, written as `FROM EVENT TO`."""
         from_state, event_type, to_state = transition.split()
         kind = (machine, from_state, event_type, to_state, valid)
-        self._moves.append({"seq": seq, "kind": kind, "entity": entity, "at": at * SECOND})
+        self._transitions.append({"seq": seq, "kind": kind, "entity": entity, "at": at * SECOND})
 
     def submit(self, seq: int, application: str, at: int = 0, *, name: str = "job", queue: str = "default") -> None:
         """Add an application's START."""
@@ -112,7 +112,7 @@ class JournalBuilder:
     def allocate(
         self, seq: int, container: str, node: str, at: int = 0, *, application: str = "application_0_0001", **takes: Any
     ) -> None:
-        """Add a container's START, by which it is allocated on `node`."""
+        """Add a container's START, which allocates it on `node`."""
         payload = {
             "application": application,
             "attempt": "appattempt_0_0001_000001",
@@ -134,35 +134,30 @@ class JournalBuilder:
 
     def node(self, seq: int, node: str, *, memory_mb: int = 4096, vcores_milli: int = 4000, gpus: int = 0) -> None:
         """Add a node's registration."""
-        payload = {
-            "host": node.partition(":")[0],
-            "rack": "/r1",
-            "memory_mb": memory_mb,
-            "vcores_milli": vcores_milli,
-            "gpus": gpus,
-        }
+        takes = {"memory_mb": memory_mb, "vcores_milli": vcores_milli, "gpus": gpus}
+        payload = {"host": node.partition(":")[0], "rack": "/r1"} | takes
         self.event(seq, "RMNodeEventType", "STARTED", node, payload=payload)
         self.move(seq, "RMNode", node, "NEW STARTED RUNNING")
 
     def tables(self) -> JournalTables:
-        """What has been added, in the order of seq, and without a detour by the disk, which takes a second."""
+        """All rows in the order of seq, without writing them to disk, which takes a second."""
         events = [
             dict(zip(("dispatcher", "event_class", "event_type", "outcome"), row["kind"], strict=True)) | row
             for row in self._events
         ]
-        moves = [
+        transitions = [
             dict(zip(("machine", "from_state", "event_type", "to_state", "valid"), row["kind"], strict=True)) | row
-            for row in self._moves
+            for row in self._transitions
         ]
         made = []
-        for table, rows in ((EVENTS, events), (TRANSITIONS, moves)):
+        for table, rows in ((EVENTS, events), (TRANSITIONS, transitions)):
             names = [column.name for column in table.columns]
             values = [tuple(row[name] for name in names) for row in sorted(rows, key=lambda row: row["seq"])]
             made.append(self._spark.createDataFrame(values, table_schema(table)))
         return JournalTables(*made)
 
     def read(self) -> JournalTables:
-        """What has been added, as Spark reads it from the disk."""
+        """All rows, as Spark reads them from disk."""
         return read_journal(self._spark, self.path)
 
 
@@ -170,17 +165,21 @@ def _is_virtual(event: dict[str, Any]) -> bool:
     return bool(event["enqueued_at"] == event["started_at"] == event["finished_at"])
 
 
-def _append(segment: SegmentFile, events: list[dict[str, Any]], moves: list[dict[str, Any]], is_virtual: bool) -> None:
+def _append(
+    segment: SegmentFile, events: list[dict[str, Any]], transitions: list[dict[str, Any]], is_virtual: bool
+) -> None:
     kinds: list[Kind] = list(dict.fromkeys(row["kind"] for row in events))
-    move_kinds: list[Kind] = list(dict.fromkeys(row["kind"] for row in moves))
+    transition_kinds: list[Kind] = list(dict.fromkeys(row["kind"] for row in transitions))
     event_rows = [EventRow(**_stored(EVENTS, row, kinds)) for row in events]
-    move_rows = [TransitionRow(**_stored(TRANSITIONS, row, move_kinds)) for row in moves]
+    transition_rows = [TransitionRow(**_stored(TRANSITIONS, row, transition_kinds)) for row in transitions]
     first_seq = segment.summary.next_seq
-    segment.append_rows(encode_rows(event_rows, move_rows, first_seq, kinds, move_kinds, virtual=is_virtual))
+    segment.append_rows(
+        encode_rows(event_rows, transition_rows, first_seq, kinds, transition_kinds, virtual=is_virtual)
+    )
 
 
 def _stored(table: Table, row: dict[str, Any], kinds: list[Kind]) -> dict[str, Any]:
-    """What a row of the table keeps of it."""
+    """The stored columns of a row."""
     stored = {column.name: row[column.name] for column in table.stored}
     numbers = {column.name: stored[column.name] or 0 for column in table.stored if column.encoding == "optional"}
     return {"kind": kinds.index(row["kind"]), **stored, **numbers}
@@ -193,7 +192,7 @@ def journal(tmp_path: Path, spark: SparkSession) -> JournalBuilder:
 
 @pytest.fixture(scope="module")
 def module_journal(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> JournalBuilder:
-    """A journal that the tests of a module share: what they do with it takes seconds."""
+    """A journal that the tests of a module share, because reading it takes seconds."""
     return JournalBuilder(tmp_path_factory.mktemp("module") / "journal", spark)
 
 

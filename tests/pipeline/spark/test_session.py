@@ -14,7 +14,7 @@ from pipeline.spark.session import SparkUnavailableError, require_java
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the only Java would be: `bin/java` below JAVA_HOME, not there yet."""
+    """The path of the only Java, `bin/java` below JAVA_HOME; not installed yet."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     (tmp_path / "bin").mkdir()
     return tmp_path / "bin" / "java"
@@ -50,15 +50,15 @@ def test_an_old_java_is_refused(java: Path, answer: str, version: int) -> None:
 
 
 def test_a_java_home_without_java_is_named(java: Path) -> None:
-    with pytest.raises(SparkUnavailableError, match=f"JAVA_HOME is {java.parents[1]}, but there is no {java}"):
+    with pytest.raises(SparkUnavailableError, match=f"JAVA_HOME is {java.parents[1]}, but {java} is not an executable"):
         require_java()
 
 
-def test_no_java_at_all_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_java_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(SparkUnavailableError, match="no Java, neither in JAVA_HOME nor on the PATH") as raised:
+    with pytest.raises(SparkUnavailableError, match="no Java in JAVA_HOME or on the PATH") as raised:
         require_java()
 
     assert "\n" not in str(raised.value)
@@ -72,8 +72,8 @@ def test_java_on_the_path_is_used_without_java_home(java: Path, monkeypatch: pyt
     assert require_java() == 17
 
 
-@pytest.mark.parametrize(("script", "problem"), [("exit 3", "exit status 3"), ("echo hello", "names no version")])
-def test_a_java_that_does_not_answer_is_refused(java: Path, script: str, problem: str) -> None:
+@pytest.mark.parametrize(("script", "problem"), [("exit 3", "exit status 3"), ("echo hello", "printed no version")])
+def test_a_java_without_a_version_is_refused(java: Path, script: str, problem: str) -> None:
     install(java, script)
 
     with pytest.raises(SparkUnavailableError, match=problem):
@@ -95,7 +95,7 @@ def test_importing_the_rest_of_the_pipeline_imports_no_pyspark(package: str) -> 
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_without_pyspark_the_import_says_what_to_install() -> None:
+def test_without_pyspark_the_import_names_the_package_to_install() -> None:
     code = "import sys; sys.modules['pyspark'] = None; from pipeline.spark import read_journal"
 
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -30,16 +30,16 @@ def combinations() -> tuple[Combination, ...]:
 
 
 def figures(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """In the order of the combinations, without the time that each took."""
+    """In the order of the combinations, without the run times."""
     plain = [row if isinstance(row, dict) else row.asDict() for row in rows]
     return sorted(({**row, "wall_s": None} for row in plain), key=lambda row: row["number"])
 
 
-def test_tasks_find_what_this_process_finds(spark: SparkSession) -> None:
+def test_tasks_compute_the_same_rows_as_this_process(spark: SparkSession) -> None:
     found = sweep(spark, WORKLOAD, combinations()).collect()
 
     assert figures(found) == figures(run_all(WORKLOAD, combinations()))
-    # One node takes two at a time, of which each holds it for 10 s: waits of 0, 0, 8, 8, 16, 16, 24 and 24 s.
+    # One node runs two applications at a time, 10 s each: waits of 0, 0, 8, 8, 16, 16, 24 and 24 s.
     first = figures(found)[0]
     assert first["settings"] == {"scheduler": "fifo", "nodes": "1.0"}
     assert (first["nodes"], first["finished"], first["wait_p50_s"], first["wait_max_s"]) == (1, 8, 12.0, 24.0)
@@ -69,23 +69,18 @@ def test_a_combination_that_fails_leaves_the_others_their_results(spark: SparkSe
 
 
 def test_a_sweep_of_nothing_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(DispatcherError, match="one combination of settings at least"):
+    with pytest.raises(DispatcherError, match="at least one combination of settings"):
         sweep(spark, WORKLOAD, [])
 
 
 def test_files_have_a_column_for_each_setting() -> None:
-    assert result_schema(["scheduler", "nodes"]).names[:5] == [
-        "number",
-        "set scheduler",
-        "set nodes",
-        "nodes",
-        "applications",
-    ]
+    expected = ["number", "set scheduler", "set nodes", "nodes", "applications"]
+    assert result_schema(["scheduler", "nodes"]).names[:5] == expected
 
 
 @pytest.fixture(scope="module")
 def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
-    """A session of Spark Connect beside the classic one, which serves it."""
+    """A session of Spark Connect, served by the classic session."""
     for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
         pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
     from pyspark.sql.connect.session import SparkSession as ConnectSession

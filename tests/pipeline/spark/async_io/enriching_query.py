@@ -1,7 +1,7 @@
-"""A stream that a test kills in the middle of a micro-batch; run as a program, it is started to be killed.
+"""A stream that a test runs as a program and kills in the middle of a micro-batch.
 
-Each file of the source is a micro-batch of ten rows. The query looks every row up and says so in a log. As a program it
-never gets past the row 25, in the middle of the third.
+Each file of the source is a micro-batch of ten rows. The query looks up every row and logs it. As a program it hangs at
+row 25, in the middle of the third micro-batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def look_up(log: Path, hangs_at: int | None) -> Callable[[Row], Awaitable[tuple[
 
 
 def start_query(spark: SparkSession, folder: Path, hangs_at: int | None = None, **options: Any) -> StreamingQuery:
-    """Reads `in`, writes `out`, and keeps its checkpoint, all in `folder`; ends when it has read all there is."""
+    """Reads `in`, writes `out` and the checkpoint, all in `folder`; ends once it has read all of `in`."""
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     facts = ordered_wait(stream, look_up(folder / "log", hangs_at), "id long, fact string", timeout=3600, **options)
     writer = facts.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))

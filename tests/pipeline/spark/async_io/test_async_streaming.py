@@ -47,9 +47,9 @@ def with_source(folder: Path) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def hanging_query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """The folder of a query that another process is to hang in, and how to kill that one; killed at the end anyhow.
+    """The folder of a query that hangs in another process, and a function that kills that process.
 
-    Its Spark takes seconds to start, so it does that while the other tests of the module run.
+    Its Spark takes seconds to start, which it does while the other tests of the module run.
     """
     folder = with_source(tmp_path_factory.mktemp("hanging"))
     # A group of its own, so that its JVM is killed with it.
@@ -88,11 +88,9 @@ def finish(query: StreamingQuery) -> None:
         query.stop()
 
 
-def test_worker_killed_in_the_middle_of_a_batch_fails_the_query_and_it_is_complete_after_its_restart(
-    spark: SparkSession, folder: Path
-) -> None:
+def test_query_whose_worker_is_killed_is_complete_after_its_restart(spark: SparkSession, folder: Path) -> None:
     class Fragile(AsyncFunction[Row, tuple[int]]):
-        """Kills its worker at a row, once."""
+        """Kills its worker once, at one row."""
 
         def __init__(self, marker: Path) -> None:
             self.marker = marker
@@ -153,7 +151,7 @@ def test_progress_has_the_counts_of_each_micro_batch(spark: SparkSession, folder
     assert [metrics.completed for metrics in batches] == [ROWS_PER_FILE] * FILES
 
 
-def test_listener_adds_the_micro_batches_up_and_exports_them(spark: SparkSession, folder: Path) -> None:
+def test_listener_sums_the_micro_batches_and_exports_them(spark: SparkSession, folder: Path) -> None:
     registry = CollectorRegistry()
     listener = CallMetricsListener(registry)
     spark.streams.addListener(listener)
@@ -170,7 +168,7 @@ def test_listener_adds_the_micro_batches_up_and_exports_them(spark: SparkSession
     assert registry.get_sample_value("async_call_seconds_count", {"operator": operator}) == everything
 
 
-def test_query_killed_in_the_middle_of_a_batch_is_complete_after_its_restart(
+def test_query_that_is_killed_in_a_batch_is_complete_after_its_restart(
     spark: SparkSession, hanging_query: tuple[Path, Callable[[], None]]
 ) -> None:
     folder, kill = hanging_query
@@ -187,4 +185,4 @@ def test_query_killed_in_the_middle_of_a_batch_is_complete_after_its_restart(
     found = spark.read.parquet(str(folder / "out")).orderBy("id").collect()
     assert [tuple(row) for row in found] == [(i, f"fact {i}") for i in range(FILES * ROWS_PER_FILE)]
     assert set(before) >= set(range(2 * ROWS_PER_FILE))
-    assert after == list(range(2 * ROWS_PER_FILE, FILES * ROWS_PER_FILE))  # the batch that was cut off, and the last
+    assert after == list(range(2 * ROWS_PER_FILE, FILES * ROWS_PER_FILE))  # the interrupted batch, and the last one

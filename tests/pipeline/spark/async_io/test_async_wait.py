@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,22 @@ def _classes_travel_by_value() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(module)
 
 
+@contextmanager
+def setting(spark: SparkSession, key: str, value: str | int) -> Iterator[None]:
+    before = spark.conf.get(key)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(key, before)
+
+
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[int]:
-    """Spark hands its rows over in batches of so many."""
-    rows, key = 10, "spark.sql.execution.arrow.maxRecordsPerBatch"
-    before = spark.conf.get(key)
-    spark.conf.set(key, rows)
-    yield rows
-    spark.conf.set(key, before)
+    """The number of rows in each of Spark's batches."""
+    rows = 10
+    with setting(spark, "spark.sql.execution.arrow.maxRecordsPerBatch", rows):
+        yield rows
 
 
 def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
@@ -128,16 +137,12 @@ def test_rows_keep_their_types_and_values(spark: SparkSession, zone: str) -> Non
     async def same(row: Row) -> Row:
         return row
 
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
+    with setting(spark, "spark.sql.session.timeZone", zone):
         table = spark.sql(_ALL_TYPES)
         found = ordered_wait(table, same, table.schema, timeout=TIMEOUT_S)
 
         assert found.schema == table.schema
         assert sorted(found.collect(), key=lambda row: row.big) == sorted(table.collect(), key=lambda row: row.big)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_variant_and_time_of_day_pass_through(spark: SparkSession) -> None:
@@ -151,27 +156,23 @@ def test_variant_and_time_of_day_pass_through(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("zone", ["Z", "GMT+3", "+05:30"])
-def test_time_zones_that_python_calls_otherwise_are_understood(spark: SparkSession, zone: str) -> None:
-    """They failed the tasks, whether there was a timestamp or not."""
+def test_time_zones_with_other_names_in_python_are_understood(spark: SparkSession, zone: str) -> None:
+    """These names failed the tasks, even without a timestamp column."""
 
     async def hour(row: Row) -> tuple[int, Any]:
         return row.at.hour, row.at.replace(tzinfo=None)
 
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
+    with setting(spark, "spark.sql.session.timeZone", zone):
         table = spark.sql("SELECT TIMESTAMP'2026-07-01 12:00:00' AS at")
         (found,) = ordered_wait(table, hour, "hour int, at timestamp", timeout=TIMEOUT_S).collect()
 
         assert found.hour == 12
         assert found.at == table.collect()[0].at
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 @pytest.mark.parametrize("names", [["id", "id"], ["id", "ID"], ["a.b", "c"], ["`", "a b"]])
 def test_columns_are_given_whatever_their_names(spark: SparkSession, names: list[str]) -> None:
-    """Spark looks them up by name on the way to Python, and found none or too many."""
+    """Spark resolves them by name on the way to Python, and found none or too many."""
 
     async def swap(row: Row) -> tuple[int, int, list[str]]:
         return row[1], row[0], row.__fields__  # type: ignore[attr-defined]
@@ -194,7 +195,7 @@ def test_timestamps_reach_the_function_with_the_time_zone_of_the_session(spark: 
 
 def test_calls_are_under_way_across_input_batches(spark: SparkSession, small_batches: int) -> None:
     class Together(AsyncFunction[Row, tuple[int]]):
-        """Nobody is answered before three batches of calls are there."""
+        """No call returns before three batches of calls are under way."""
 
         def open(self) -> None:
             self.calls = 0
@@ -228,7 +229,7 @@ def test_one_operator_may_feed_another(spark: SparkSession) -> None:
 
 
 class Together:
-    """A blocking function: four of its calls wait for each other."""
+    """A blocking function whose calls wait for each other in fours."""
 
     def open(self) -> None:
         self.barrier = threading.Barrier(4)
@@ -312,7 +313,7 @@ def test_columns_of_both_sides_with_one_name_are_refused(spark: SparkSession) ->
 
 
 def append(path: Path, line: str) -> None:
-    """Any process, any thread: short appends are whole."""
+    """Any process, any thread: a short append is atomic."""
     with path.open("a") as lines:
         lines.write(line + "\n")
 
@@ -372,7 +373,8 @@ def test_result_that_does_not_fit_is_the_error_of_its_row(spark: SparkSession) -
     assert [row.id for row in rows] == [0, 1, None, 3]
     assert rows[2].error.input.id == 2
     assert rows[2].error.error_class == "pipeline.spark.errors.ResultSchemaError"
-    assert rows[2].error.message == "the column size of the result does not fit the schema: 'large' (str) is no int"
+    reason = "'large' (str) is not of type int"
+    assert rows[2].error.message == f"the column size of the result does not fit the schema: {reason}"
 
 
 def test_call_without_an_answer_times_out(spark: SparkSession) -> None:
@@ -403,7 +405,7 @@ def test_timeout_hook_gives_results_instead(spark: SparkSession) -> None:
 
 def test_calls_are_retried_on_errors_and_on_results(spark: SparkSession) -> None:
     class Third(AsyncFunction[Row, tuple[int, int]]):
-        """An error, then a result that fits no schema, then one that is not wanted, then the answer."""
+        """Fails, then returns a result that does not fit, then one that is retried, then the answer."""
 
         def open(self) -> None:
             self.attempts: dict[int, int] = {}
@@ -442,7 +444,7 @@ def test_rate_limit_spreads_the_calls(spark: SparkSession) -> None:
         numbers(spark, 6, 1), Timed(), "after_s double", timeout=TIMEOUT_S, rate_limit=RateLimit(50, burst=1)
     ).collect()
 
-    # The sixth call is 5 / 50 s after the first at the earliest, whatever the machine does.
+    # The sixth call starts at the earliest 5 / 50 s after the first, on any machine.
     assert found[-1].after_s >= 0.09
 
 
@@ -450,7 +452,7 @@ def test_rate_limit_spreads_the_calls(spark: SparkSession) -> None:
 
 
 class Logged(AsyncFunction[Row, tuple[int, int]]):
-    """Says in a file when it is opened, closed, and when a call of it is given up."""
+    """Logs to a file when it is opened or closed, and when a call is cancelled."""
 
     def __init__(self, log: Path, hangs_at: int | None = None, fails_at: int | None = None) -> None:
         self.log = log
@@ -466,8 +468,8 @@ class Logged(AsyncFunction[Row, tuple[int, int]]):
 
     async def async_invoke(self, row: Row) -> list[tuple[int, int]]:
         if row.id == self.fails_at:
-            await self.hanging.wait()  # so that there is a call to give up
-            raise ValueError("as it was told")
+            await self.hanging.wait()  # so that there is a call to cancel
+            raise ValueError("on purpose")
         if row.id == self.hangs_at:
             self.hanging.set()
             try:
@@ -506,7 +508,7 @@ def test_connection_is_closed_when_no_task_has_used_it_for_a_while(spark: SparkS
     wait_for_line(log, f"close {found[0].worker}")
 
 
-def test_connection_is_closed_when_the_worker_is_told_to_end(spark: SparkSession, tmp_path: Path) -> None:
+def test_connection_is_closed_when_a_signal_ends_the_worker(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
     found = ordered_wait(numbers(spark, 2, 1), Logged(log), "id long, worker int", timeout=TIMEOUT_S).collect()
 
@@ -517,7 +519,7 @@ def test_connection_is_closed_when_the_worker_is_told_to_end(spark: SparkSession
 
 def test_limit_gives_up_the_calls_under_way(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    # More than Spark's buffers take, so that the worker notices that nobody reads on.
+    # More rows than Spark buffers, so that the worker notices that the reader stopped.
     table = numbers(spark, 100_000, 1)
     function = Logged(log, hangs_at=3)
 
@@ -532,7 +534,7 @@ def test_failed_task_gives_up_its_calls_and_closes_the_connection(spark: SparkSe
     log = tmp_path / "log"
     function = Logged(log, hangs_at=1, fails_at=5)
 
-    with pytest.raises(Exception, match="as it was told"):
+    with pytest.raises(Exception, match="on purpose"):
         ordered_wait(numbers(spark, 10, 1), function, "id long, worker int", timeout=TIMEOUT_S).collect()
 
     wait_for_line(log, "cancelled")
@@ -563,10 +565,10 @@ def test_impossible_options_are_refused_on_the_driver(
         ordered_wait(numbers(spark, 1), square, SQUARES, **({"timeout": 1.0} | options))
 
 
-def test_types_that_do_not_cross_to_python_are_refused_on_the_driver(spark: SparkSession) -> None:
+def test_unsupported_types_are_refused_on_the_driver(spark: SparkSession) -> None:
     months = spark.sql("SELECT INTERVAL '1' MONTH AS months")
 
-    with pytest.raises(TypeError, match="the DataFrame: the column months is of the type interval month"):
+    with pytest.raises(TypeError, match="the DataFrame: the column months has the type interval month"):
         ordered_wait(months, square, SQUARES, timeout=1.0)
     with pytest.raises(TypeError, match="the schema of the results: the column months"):
         ordered_wait(numbers(spark, 1), square, months.schema, timeout=1.0)
@@ -596,15 +598,11 @@ def test_function_that_does_not_pickle_is_refused_on_the_driver(spark: SparkSess
 
 
 def test_time_zone_that_python_does_not_know_is_refused_on_the_driver(spark: SparkSession) -> None:
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "PST")
-    try:
+    with setting(spark, "spark.sql.session.timeZone", "PST"):
         with pytest.raises(ValueError, match=r"time zone is 'PST', .* such as America/Los_Angeles"):
             ordered_wait(numbers(spark, 1), square, SQUARES, timeout=1.0)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
 
 
-def test_what_is_no_function_is_refused_on_the_driver(spark: SparkSession) -> None:
+def test_a_value_that_is_not_a_function_is_refused_on_the_driver(spark: SparkSession) -> None:
     with pytest.raises(TypeError, match="'square' is not callable"):
         ordered_wait(numbers(spark, 1), "square", SQUARES, timeout=1.0)  # type: ignore[arg-type]

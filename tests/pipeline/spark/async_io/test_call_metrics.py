@@ -26,42 +26,42 @@ def counted(calls: int, call_ns: int) -> CallMetrics:
     return metrics
 
 
-def told(report: TaskReport, is_last: bool = False) -> dict[str, int]:
+def taken(report: TaskReport, is_last: bool = False) -> dict[str, int]:
     return dict(zip(METRICS_TYPE.names, report.take(is_last), strict=True))
 
 
 # ------------------------------------------------------------------------------------------------------ of one task
 
 
-def test_task_tells_what_it_has_counted_since_the_last_time() -> None:
+def test_report_has_the_counts_since_the_previous_one() -> None:
     metrics = counted(3, 1_000_000)
     report = TaskReport(metrics)
-    first = told(report)
+    first = taken(report)
 
     metrics.calls += 2
     metrics.call_time.record_ns(5_000_000)
-    second = told(report, is_last=True)
+    second = taken(report, is_last=True)
 
     assert (first["tasks"], first["calls"], first["call_time_sum_ns"]) == (0, 3, 3_000_000)
     assert (second["tasks"], second["calls"], second["call_time_sum_ns"]) == (1, 2, 5_000_000)
     assert (first["call_time_20"], second["call_time_20"]) == (3, 0)
 
 
-def test_longest_time_is_told_as_it_is_every_time() -> None:
+def test_every_report_has_the_longest_time() -> None:
     report = TaskReport(counted(1, 7_000_000))
 
-    assert [told(report)["call_time_max_ns"] for _ in range(2)] == [7_000_000, 7_000_000]
+    assert [taken(report)["call_time_max_ns"] for _ in range(2)] == [7_000_000, 7_000_000]
 
 
 @pytest.mark.parametrize(("call_ns", "bucket"), [(0, 20), (2**20 - 1, 20), (2**20, 21), (2**34, 35), (2**50, 35)])
 def test_very_short_and_very_long_times_share_a_bucket_each(call_ns: int, bucket: int) -> None:
-    values = told(TaskReport(counted(1, call_ns)))
+    values = taken(TaskReport(counted(1, call_ns)))
 
     counts = {name: values[name] for name in values if re.fullmatch(r"call_time_\d+", name)}
     assert [name for name, count in counts.items() if count] == [f"call_time_{bucket}"]
 
 
-def test_what_is_no_observation_of_calls_is_refused() -> None:
+def test_other_observations_are_refused() -> None:
     with pytest.raises(ValueError, match=r"no metrics of asynchronous calls in \{'rows': 5\}"):
         call_metrics({"rows": 5})
     with pytest.raises(ValueError, match="the metrics 'calls' of the progress"):
@@ -80,7 +80,7 @@ def test_table_has_a_line_for_each_operator() -> None:
 
 
 def test_no_quantile_of_a_printed_table_is_above_the_longest_time() -> None:
-    """All times below 1 ms are one bucket, by which the median of short calls was 0.5 ms."""
+    """All times below 1 ms share one bucket, so the median of short calls was printed as 0.5 ms."""
     metrics = CallMetrics()
     metrics.call_time.counts[20] = 10
     metrics.call_time.total_ns, metrics.call_time.max_ns = 1_000_000, 100_000
@@ -94,7 +94,7 @@ def test_no_quantile_of_a_printed_table_is_above_the_longest_time() -> None:
 
 
 def eventful_calls(spark: SparkSession, observation: Any, **options: Any) -> Any:
-    """Of four calls one fails, one hangs and one fails at first."""
+    """One call in four fails, one hangs, and one fails at its first attempt."""
 
     async def eventful(row: Row, failed: list[int] = []) -> tuple[int]:  # noqa: B006 - the worker's own
         if row.id % 4 == 1:
@@ -123,7 +123,7 @@ def test_observation_has_the_counts_of_all_tasks(spark: SparkSession) -> None:
     rows = eventful_calls(spark, observation, on_error="capture").collect()
 
     metrics = call_metrics(observation)
-    assert len(rows) == 40  # the rows that carry metrics are not among them
+    assert len(rows) == 40  # without the rows that carry metrics
     assert observation.get["tasks"] == 4
     assert (metrics.calls, metrics.retried) == (50, 10)
     assert (metrics.completed, metrics.failed, metrics.captured) == (20, 20, 20)
@@ -133,8 +133,8 @@ def test_observation_has_the_counts_of_all_tasks(spark: SparkSession) -> None:
     assert metrics.call_time.max_s > 0
 
 
-def test_counts_do_not_depend_on_what_follows(spark: SparkSession) -> None:
-    """A filter, a projection and an aggregate behind the operator must not reach the rows with the metrics."""
+def test_counts_do_not_depend_on_the_steps_that_follow(spark: SparkSession) -> None:
+    """A filter, a projection or an aggregate after the operator must not see the rows with the metrics."""
     observation = Observation()
 
     found = eventful_calls(spark, observation, on_error="drop").where("id > 30").groupBy().count().collect()
@@ -177,5 +177,5 @@ def test_observation_of_a_stream_is_refused(spark: SparkSession) -> None:
 
     stream = spark.readStream.format("rate").load()
 
-    with pytest.raises(ValueError, match="metrics is an Observation, which is for batch queries; give a name"):
+    with pytest.raises(ValueError, match="an Observation, which only batch queries support; for a stream give a name"):
         ordered_wait(stream, same, stream.schema, timeout=1.0, metrics=Observation())

@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 
 
 def raised(function: Callable[[], Any]) -> Exception:
-    with pytest.raises(Exception) as info:  # noqa: PT011 - whatever it is
+    with pytest.raises(Exception) as info:  # noqa: PT011 - any error
         function()
     return info.value
 
@@ -84,14 +84,14 @@ def raised_in_library_only() -> Exception:
     return cause.with_traceback(traceback)
 
 
-def test_outside_a_worker_tracebacks_are_left_as_they_are() -> None:
+def test_outside_a_worker_tracebacks_stay_enabled() -> None:
     with pytest.raises(AsyncTaskError, match="x"):
         raise_in_worker(AsyncTaskError("x"))
 
     assert not hasattr(sys, "tracebacklimit")
 
 
-def test_error_about_something_else_is_no_task_failure() -> None:
+def test_other_errors_are_not_task_failures() -> None:
     assert task_failure(ValueError("x")) is None
     assert task_failure(None) is None
 
@@ -106,7 +106,7 @@ def test_text_is_found_in_the_causes_of_an_error() -> None:
 
 @pytest.fixture
 def failing(spark: SparkSession) -> Any:
-    """A function that makes the table of a failing call, of whatever is read."""
+    """Applies a failing call to a table."""
 
     async def picky(row: Row) -> tuple[int]:
         if row.id == 5:
@@ -139,7 +139,7 @@ def test_helper_gives_the_text_of_a_failed_action(spark: SparkSession, failing: 
 
     assert text is not None
     assert EXPECTED_LINE in text.splitlines()[0]
-    assert text.splitlines()[-1].startswith("  To go on without such rows")
+    assert text.splitlines()[-1].startswith("  To continue without such rows")
 
 
 def test_helper_gives_the_text_of_a_failed_stream(spark: SparkSession, failing: Any, tmp_path: Any) -> None:
@@ -158,10 +158,10 @@ def test_helper_gives_the_text_of_a_failed_stream(spark: SparkSession, failing: 
         assert "Streaming Query" not in text
 
 
-def test_function_that_cannot_be_opened_says_so(spark: SparkSession) -> None:
+def test_function_that_cannot_be_opened_is_reported(spark: SparkSession) -> None:
     class Closed(AsyncFunction[Row, tuple[int]]):
         def open(self) -> None:
-            raise ConnectionRefusedError("nobody is there")
+            raise ConnectionRefusedError("no server")
 
         def close(self) -> None:
             pass
@@ -174,5 +174,5 @@ def test_function_that_cannot_be_opened_says_so(spark: SparkSession) -> None:
 
     text = task_failure(info.value)
     assert text is not None
-    assert "could not be opened: ConnectionRefusedError: nobody is there" in text.splitlines()[0]
+    assert "could not be opened: ConnectionRefusedError: no server" in text.splitlines()[0]
     assert "in open" in text

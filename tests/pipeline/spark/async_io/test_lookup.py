@@ -73,7 +73,7 @@ def test_an_inner_join_keeps_the_matches(events: DataFrame, nodes: SqliteTable, 
     assert_table(lookup_join(events, nodes, "node", "inner"), SCHEMA, MATCHED)
 
 
-def test_an_inner_join_without_columns_keeps_the_rows_whose_key_is_there(
+def test_an_inner_join_without_columns_keeps_the_rows_whose_key_exists(
     events: DataFrame, nodes: SqliteTable, tmp_path: Path, assert_table: AssertTable
 ) -> None:
     keys = SqliteTable(tmp_path / "nodes.db", "nodes", columns=[])
@@ -90,7 +90,7 @@ def test_an_ordered_join_keeps_the_order(spark: SparkSession, nodes: SqliteTable
     assert {(row.n, row.rack) for row in joined} == {("a", "r1"), ("b", None), ("c", None)}
 
 
-def test_it_is_spark_s_own_join(spark: SparkSession, tmp_path: Path) -> None:
+def test_it_equals_spark_s_own_join(spark: SparkSession, tmp_path: Path) -> None:
     table = [(number % 7, f"k{number % 5}", number) for number in range(50)]
     connection = sqlite3.connect(tmp_path / "t.db")
     connection.execute("CREATE TABLE t (a INT, b TEXT, v BIGINT)")
@@ -107,7 +107,7 @@ def test_it_is_spark_s_own_join(spark: SparkSession, tmp_path: Path) -> None:
         assert sorted(joined.collect(), key=repr) == sorted(expected.collect(), key=repr)
 
 
-def test_types_come_through(spark: SparkSession, postgres: PostgresServer, assert_table: AssertTable) -> None:
+def test_types_are_kept(spark: SparkSession, postgres: PostgresServer, assert_table: AssertTable) -> None:
     postgres.execute(
         "DROP TABLE IF EXISTS things",
         "CREATE TABLE things (id bigint, price numeric(10,2), at timestamptz, seen timestamp, tags text[], raw bytea,"
@@ -195,20 +195,20 @@ def test_errors_are_captured_with_their_rows(events: DataFrame) -> None:
 
 
 class AwayOnce(AsyncFunction[str, Any]):
-    """Is not available when it is first asked. A file tells the processes."""
+    """Unavailable for the first call of all processes, which share a marker file."""
 
-    def __init__(self, sign: Path) -> None:
-        self._sign = sign
+    def __init__(self, marker: Path) -> None:
+        self._marker = marker
 
     async def async_invoke_batch(self, values: list[str]) -> list[Any]:
-        if not self._sign.exists():
-            self._sign.touch()
+        if not self._marker.exists():
+            self._marker.touch()
             raise TableUnavailableError("away")
         return [[("r1",)] for _ in values]
 
 
-def test_retries_bridge_a_table_that_is_away(events: DataFrame, tmp_path: Path, assert_table: AssertTable) -> None:
-    table = FunctionTable(AwayOnce(tmp_path / "sign"), key="node string", columns="rack string")
+def test_retries_outlast_an_unavailable_table(events: DataFrame, tmp_path: Path, assert_table: AssertTable) -> None:
+    table = FunctionTable(AwayOnce(tmp_path / "marker"), key="node string", columns="rack string")
 
     joined = lookup_join(events.where("node = 'a'"), table, "node", retry_delay_s=0.001).select("seq", "rack")
 
@@ -253,22 +253,22 @@ def test_a_column_of_both_gets_the_suffix(spark: SparkSession, nodes: SqliteTabl
     assert joined.collect()[0].memory_table == 1
 
 
-def test_mistakes_are_told_in_one_line_on_the_driver(
+def test_mistakes_are_reported_in_one_line_on_the_driver(
     spark: SparkSession, events: DataFrame, nodes: SqliteTable, tmp_path: Path, postgres: PostgresServer
 ) -> None:
     twice = events.select("node", "node")
-    for mistake, said in (
+    for mistake, message in (
         (lambda: lookup_join(events, nodes, "host"), "has no column 'host'; it has seq, node"),
         (lambda: lookup_join(events, nodes, {"node": "host"}), "has no column 'host'; it has node, rack, memory"),
-        (lambda: lookup_join(events, SqliteTable(tmp_path / "nodes.db", "n"), "node"), "no such table"),
-        (lambda: lookup_join(events, PostgresTable(postgres.conninfo, "no"), "node"), "no such table"),
+        (lambda: lookup_join(events, SqliteTable(tmp_path / "nodes.db", "n"), "node"), "does not exist"),
+        (lambda: lookup_join(events, PostgresTable(postgres.conninfo, "no"), "node"), "does not exist"),
         (lambda: lookup_join(events, nodes, {"seq": "node"}), "'seq' of the input is int, but .* 'node' is string"),
         (lambda: lookup_join(twice, nodes, "node"), "has 2 columns 'node'"),
         (lambda: lookup_join(events, nodes, "node", cache="lru"), "cache is 'lru'"),
     ):
-        with pytest.raises(LookupTableError, match=said) as told:
+        with pytest.raises(LookupTableError, match=message) as raised:
             mistake()
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("function", [ordered_wait, unordered_wait, lookup_join])

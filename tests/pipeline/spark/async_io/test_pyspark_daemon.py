@@ -1,7 +1,7 @@
-"""What `worker_end` and `workers` rely on in PySpark's own daemon, so that another version says what it has changed.
+"""What `worker_end` and `workers` rely on in PySpark's daemon, so that a test names what a new version changed.
 
-A worker closes its connections when it ends because `os._exit` and `signal.signal` are replaced in it. That works only
-while the daemon looks both up in their modules, at the moment in which it calls them.
+A worker closes its connections at its end because `os._exit` and `signal.signal` are replaced in it. That works only
+while the daemon looks both up in their modules at each call.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ WORKER_END = f"pipeline/spark/async_io/worker_end.py relies on this, and pyspark
 @pytest.fixture(scope="module")
 def daemon() -> ast.Module:
     found = importlib.util.find_spec("pyspark.daemon")
-    assert found is not None, f"there is no module pyspark.daemon: {WORKER_END}"
+    assert found is not None, f"the module pyspark.daemon does not exist: {WORKER_END}"
     assert found.origin is not None
     return ast.parse(Path(found.origin).read_text())
 
 
 def calls_in(daemon: ast.Module, function: str) -> list[str]:
-    """The calls in a function of the daemon, as they are written."""
+    """The source of the calls in a function of the daemon."""
     found = [node for node in daemon.body if isinstance(node, ast.FunctionDef) and node.name == function]
     assert found, f"pyspark.daemon has no function {function}: {WORKER_END}"
     return [ast.unparse(node) for node in ast.walk(found[0]) if isinstance(node, ast.Call)]
@@ -52,7 +52,7 @@ def test_a_worker_leaves_by_os_exit(daemon: ast.Module) -> None:
     assert [call for call in calls if call.startswith("os._exit(")], f"a worker does not call os._exit(): {WORKER_END}"
 
 
-def test_the_daemon_tells_its_workers_whether_they_are_reused(daemon: ast.Module) -> None:
+def test_workers_read_from_the_environment_whether_they_are_reused(daemon: ast.Module) -> None:
     asked = "os.environ.get('SPARK_REUSE_WORKER')"
 
     assert asked in calls_in(daemon, "manager"), f"the daemon does not read {asked}: {WORKER_END}"

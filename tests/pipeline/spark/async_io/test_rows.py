@@ -31,7 +31,7 @@ def schema_of(*fields: tuple[str, T.DataType], nullable: bool = True) -> T.Struc
 
 
 def batch_of(schema: T.StructType, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    """The rows, checked and written as a task would write them."""
+    """The rows, checked and written as in a task."""
     check = row_check(schema, dt.UTC)
     (batch,) = ResultWriter(OutputColumns(schema, EMPTY), dt.UTC).batches([[check(row) for row in rows]])
     return batch
@@ -144,7 +144,7 @@ def test_large_rows_are_read_in_smaller_slices() -> None:
     assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]
 
 
-def test_row_behaves_as_that_of_pyspark() -> None:
+def test_row_behaves_like_pyspark_s() -> None:
     names = ["id", "count", "with space", "id"]
     made = row_maker(names)((1, 2, 3, 4))
     ours, theirs = made, Row(*names)(1, 2, 3, 4)
@@ -152,7 +152,7 @@ def test_row_behaves_as_that_of_pyspark() -> None:
     assert ours == theirs
     assert repr(ours) == repr(theirs)
     assert (ours.id, ours["count"], ours["with space"]) == (theirs.id, theirs["count"], theirs["with space"])
-    assert callable(ours.count)  # a tuple's own method, as it is there
+    assert callable(ours.count)  # the tuple's own method, as in PySpark
     assert type(pickle.loads(pickle.dumps(ours))) is Row
     assert pickle.loads(pickle.dumps(ours)).asDict() == theirs.asDict()
     with pytest.raises(AttributeError):
@@ -183,7 +183,7 @@ def test_result_may_be_a_row_a_dict_or_a_tuple(result: Any) -> None:
     assert isinstance(checked, tuple)
 
 
-def test_what_a_dict_leaves_out_is_null() -> None:
+def test_a_column_missing_in_a_dict_is_null() -> None:
     assert row_check(COLUMNS, dt.UTC)({"id": 1}) == (1, None)
 
 
@@ -192,15 +192,15 @@ def test_what_a_dict_leaves_out_is_null() -> None:
     [
         ((1,), r"\(1,\) has 1 values; the columns are id, name"),
         (Row(1, 2, 3), "has 3 values; the columns are id, name"),
-        ({"nane": "a"}, "it has no column nane; the columns are id, name"),
-        (Row(id=1, nane="a"), "it has no column nane"),
-        (5, r"5 \(int\) is no row; return a Row, a dict or a tuple"),
-        ("ab", "is no row"),
-        ((1, 2), r"the column name of the result does not fit the schema: 2 \(int\) is no string"),
-        (("1", "a"), r"the column id .* '1' \(str\) is no bigint"),
+        ({"nane": "a"}, "the result names nane; the columns are id, name"),
+        (Row(id=1, nane="a"), "the result names nane"),
+        (5, r"5 \(int\) is not a row; return a Row, a dict or a tuple"),
+        ("ab", "is not a row"),
+        ((1, 2), r"the column name of the result does not fit the schema: 2 \(int\) is not a string"),
+        (("1", "a"), r"the column id .* '1' \(str\) is not of type bigint"),
     ],
 )
-def test_result_that_is_no_row_of_the_schema_is_refused(result: Any, message: str) -> None:
+def test_result_that_is_not_a_row_of_the_schema_is_refused(result: Any, message: str) -> None:
     with pytest.raises(ResultSchemaError, match=message):
         row_check(COLUMNS, dt.UTC)(result)
 
@@ -208,35 +208,35 @@ def test_result_that_is_no_row_of_the_schema_is_refused(result: Any, message: st
 @pytest.mark.parametrize(
     ("data_type", "value", "message"),
     [
-        (T.ByteType(), 128, "128 does not fit into tinyint, which goes from -128 to 127"),
+        (T.ByteType(), 128, "128 does not fit into tinyint, whose range is -128 to 127"),
         (T.LongType(), 2**63, "does not fit into bigint"),
-        (T.LongType(), True, "True .bool. is no bigint"),
-        (T.LongType(), 1.0, "1.0 .float. is no bigint"),
-        (T.DoubleType(), "1", "is no double"),
+        (T.LongType(), True, "True .bool. is not of type bigint"),
+        (T.LongType(), 1.0, "1.0 .float. is not of type bigint"),
+        (T.DoubleType(), "1", "is not of type double"),
         (T.DoubleType(), 10**400, "does not fit into double"),
-        (T.BooleanType(), 1, "is no boolean"),
-        (T.StringType(), 1, "is no string"),
-        (T.StringType(), "\ud800", "half of a surrogate pair"),
-        (T.BinaryType(), "x", "is no binary"),
-        (T.DateType(), dt.datetime(2026, 1, 1), "is no date"),
-        (T.TimestampType(), dt.date(2026, 1, 1), "is no timestamp"),
+        (T.BooleanType(), 1, "is not a boolean"),
+        (T.StringType(), 1, "is not a string"),
+        (T.StringType(), "\ud800", "a lone surrogate"),
+        (T.BinaryType(), "x", "is not binary"),
+        (T.DateType(), dt.datetime(2026, 1, 1), "is not a date"),
+        (T.TimestampType(), dt.date(2026, 1, 1), "is not a timestamp"),
         (
             T.TimestampType(),
             dt.datetime(9999, 12, 31, 23, tzinfo=dt.timezone(-dt.timedelta(hours=5))),
             "years 1 to 9999",
         ),
         (T.TimestampNTZType(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "without a time zone"),
-        (T.DayTimeIntervalType(), 5, "is no timedelta"),
+        (T.DayTimeIntervalType(), 5, "is not a timedelta"),
         (T.DayTimeIntervalType(), dt.timedelta.max, "does not fit into an interval"),
-        (T.DecimalType(5, 2), Decimal("1.234"), "1.234 has 3 digits after the point, .* has room for 2; round it"),
+        (T.DecimalType(5, 2), Decimal("1.234"), "1.234 has 3 digits after the point, .* takes 2; round it"),
         (T.DecimalType(5, 2), Decimal("1000"), "3 digits before the point"),
-        (T.DecimalType(5, 2), Decimal("nan"), "is no number"),
-        (T.DecimalType(5, 2), 1.5, "is no decimal"),
+        (T.DecimalType(5, 2), Decimal("nan"), "is not a finite number"),
+        (T.DecimalType(5, 2), 1.5, "is not a decimal"),
         (T.NullType(), 1, "is not null"),
-        (T.VariantType(), {"a": 1}, "is no variant"),
-        (T.ArrayType(T.LongType()), "abc", "is no list"),
-        (T.MapType(T.StringType(), T.LongType()), [1], "is no dict"),
-        (STRUCT, [1, 2], "is no row"),
+        (T.VariantType(), {"a": 1}, "is not a variant"),
+        (T.ArrayType(T.LongType()), "abc", "is not a list"),
+        (T.MapType(T.StringType(), T.LongType()), [1], "is not a dict"),
+        (STRUCT, [1, 2], "is not a row"),
     ],
 )
 def test_value_that_does_not_fit_its_column_is_refused_with_the_column(
@@ -271,7 +271,7 @@ def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: 
         row_check(schema, dt.UTC)((value,))
 
 
-def test_numbers_of_numpy_pass_for_pythons() -> None:
+def test_numpy_numbers_count_as_python_s() -> None:
     schema = schema_of(
         ("count", T.LongType()),
         ("score", T.DoubleType()),
@@ -321,7 +321,7 @@ _SIMPLE_TYPES = [
     data_type=st.sampled_from(_SIMPLE_TYPES),
     nesting=st.sampled_from(["", "list", "struct", "map"]),
 )
-def test_whatever_the_check_lets_through_can_be_written(value: Any, data_type: T.DataType, nesting: str) -> None:
+def test_every_value_that_the_check_accepts_can_be_written(value: Any, data_type: T.DataType, nesting: str) -> None:
     if nesting == "list":
         value, data_type = [value], T.ArrayType(data_type)
     elif nesting == "struct":
@@ -337,7 +337,7 @@ def test_whatever_the_check_lets_through_can_be_written(value: Any, data_type: T
     assert batch_of(schema, [(value,), (None,)]).num_rows == 2
 
 
-def test_types_without_a_form_in_python_are_refused_by_name() -> None:
+def test_unsupported_types_are_refused_by_name() -> None:
     nested = schema_of(("id", T.LongType()), ("spans", T.ArrayType(T.YearMonthIntervalType())))
 
     with pytest.raises(UnsupportedTypeError, match=r"the DataFrame: the column spans .* array<interval year to month>"):
@@ -376,7 +376,8 @@ def test_small_chunks_go_together_into_one_batch() -> None:
 def test_rows_do_not_wait_for_a_full_batch_for_long() -> None:
     clock = Clock()
     writer = writer_of(BatchBounds(rows=100, wait_s=1.0), clock)
-    batches = writer.batches(chunk for chunk in late_chunks(clock))
+
+    batches = writer.batches(late_chunks(clock))
 
     assert next(batches).num_rows == 2
 
@@ -385,7 +386,7 @@ def late_chunks(clock: Clock) -> Iterator[list[tuple[str]]]:
     yield [("a",)]
     clock.now_s = 1.0
     yield [("b",)]
-    pytest.fail("the batch should have been written before")
+    pytest.fail("the batch should have been written earlier")
 
 
 def test_batches_of_large_rows_are_bounded_in_bytes() -> None:

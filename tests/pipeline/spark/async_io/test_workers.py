@@ -20,7 +20,7 @@ FOREVER_S = 3600.0
 
 
 class ShownHosts(WorkerHosts):
-    """Shows how many hosts are kept."""
+    """Exposes the number of kept hosts."""
 
     def size(self) -> int:
         with self._lock:
@@ -28,7 +28,7 @@ class ShownHosts(WorkerHosts):
 
 
 class Connection(AsyncFunction[Any, Any]):
-    """Counts how often it was opened and says when it is closed."""
+    """Counts its openings, and sets `closed` when it is closed."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -54,7 +54,7 @@ def maker(connection: Connection) -> Callable[[], CallHost]:
 
 
 def never() -> CallHost:
-    pytest.fail("there was a host already")
+    pytest.fail("a kept host was not reused")
 
 
 def test_host_is_opened_once_and_kept_for_the_next_task() -> None:
@@ -71,7 +71,7 @@ def test_host_is_opened_once_and_kept_for_the_next_task() -> None:
     hosts.close()
 
 
-def test_hosts_of_other_operators_are_others() -> None:
+def test_each_operator_has_its_own_host() -> None:
     connections = Connection(), Connection()
     hosts = ShownHosts(reuses_workers=True)
 
@@ -84,7 +84,7 @@ def test_hosts_of_other_operators_are_others() -> None:
     hosts.close()
 
 
-def test_host_that_nobody_uses_is_closed_after_a_while() -> None:
+def test_idle_host_is_closed() -> None:
     connection = Connection()
     hosts = ShownHosts(reuses_workers=True)
 
@@ -96,7 +96,7 @@ def test_host_that_nobody_uses_is_closed_after_a_while() -> None:
 
 
 def test_host_in_use_is_not_idle() -> None:
-    """A timer that went off just as the host was taken again must not close it under the task."""
+    """A timer that fires just as the host is leased again must not close it under the task."""
     connection = Connection()
     hosts = ShownHosts(reuses_workers=True)
     with hosts.lease("a", maker(connection), FOREVER_S) as host:
@@ -131,7 +131,7 @@ def test_host_is_closed_when_its_task_fails_or_is_given_up(ending: BaseException
     assert hosts.size() == 0
 
 
-def test_what_open_raises_is_raised_and_nothing_is_kept() -> None:
+def test_an_error_of_open_is_raised_and_no_host_is_kept() -> None:
     def make() -> CallHost:
         raise ConnectionError("no")
 
@@ -155,7 +155,7 @@ def test_two_tasks_of_one_process_have_a_host_each_and_one_is_kept() -> None:
     hosts.close()
 
 
-def test_close_closes_all_that_are_kept_and_those_in_use() -> None:
+def test_close_closes_kept_and_leased_hosts() -> None:
     connections = Connection(), Connection()
     hosts = ShownHosts(reuses_workers=True)
     with hosts.lease("a", maker(connections[0]), FOREVER_S):
@@ -171,7 +171,7 @@ def test_close_closes_all_that_are_kept_and_those_in_use() -> None:
 
 # ------------------------------------------------------------------------------------------------ the end of a process
 
-# As pyspark.daemon does between two tasks: back to the default handlers, then wait for the next task.
+# Like pyspark.daemon between two tasks: restores the default handlers, then waits for the next task.
 _WORKER = """
 import os, signal, sys
 from pipeline.spark.async_io.worker_end import call_at_worker_end
@@ -190,7 +190,7 @@ os.write(1, b"ready ")
 
 
 def run_worker(ending: str, number: signal.Signals | None = None, forks: bool = False) -> tuple[str, int]:
-    """What a worker that ends in this way has written, and its exit code."""
+    """The output and the exit code of a worker that ends with `ending` or by a signal."""
     with subprocess.Popen(
         [sys.executable, "-c", _WORKER.format(ending=ending, forks=forks)],
         stdin=subprocess.PIPE,
