@@ -134,7 +134,7 @@ def print_output(written: DataFrame, facts: Sequence[str]) -> None:
     written.orderBy("allocated_at", "container").select("container", "memory_mb", "node", *facts).show(5, False)
     is_unknown = F.coalesce(*(F.col(name).cast("string") for name in facts)).isNull()
     number, unknown = written.select(F.count("*"), F.count_if(is_unknown)).collect()[0]
-    print(f"{number:,} containers in all, {unknown:,} of them on nodes that are not in the table")
+    print(f"{number:,} containers in all, {unknown:,} of them on nodes that the table does not know")
 
 
 def run(arguments: argparse.Namespace, spark: SparkSession) -> None:

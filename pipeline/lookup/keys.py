@@ -97,17 +97,11 @@ def _timestamp_ntz(value: object) -> object:
 
 
 _BY_TYPE: dict[str, Normalizer] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _integer),
+    **dict.fromkeys(("float", "double"), _float),
+    **dict.fromkeys(("string", "varchar", "char"), _string),
     "boolean": _boolean,
-    "tinyint": _integer,
-    "smallint": _integer,
-    "int": _integer,
-    "bigint": _integer,
     "decimal": _decimal,
-    "float": _float,
-    "double": _float,
-    "string": _string,
-    "varchar": _string,
-    "char": _string,
     "binary": _binary,
     "date": _date,
     "timestamp": _timestamp,

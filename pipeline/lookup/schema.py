@@ -21,21 +21,10 @@ Row: TypeAlias = tuple[object, ...]
 
 _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint", "real": "float"}
 _FAMILIES = {
-    "boolean": "boolean",
-    "tinyint": "number",
-    "smallint": "number",
-    "int": "number",
-    "bigint": "number",
-    "decimal": "number",
-    "float": "float",
-    "double": "float",
-    "string": "string",
-    "varchar": "string",
-    "char": "string",
-    "binary": "binary",
-    "date": "date",
-    "timestamp": "timestamp",
-    "timestamp_ntz": "timestamp_ntz",
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "decimal"), "number"),
+    **dict.fromkeys(("float", "double"), "float"),
+    **dict.fromkeys(("string", "varchar", "char"), "string"),
+    **{name: name for name in ("boolean", "binary", "date", "timestamp", "timestamp_ntz")},
 }
 _NESTED = {"array", "map", "struct"}
 _DECIMAL_ALONE = "decimal(10,0)"

@@ -46,8 +46,8 @@ def result_schema(keys: Sequence[str]) -> pa.Schema:
 def sweep(spark: SparkSession, workload: Workload, combinations: Sequence[Combination]) -> DataFrame:
     """One row per combination: the outcome of replaying the workload with its settings. Also runs over Spark Connect.
 
-    Each combination is a task, the longest expected first, so as many run at a time as there are cores. Every action on
-    the result repeats all of them: collect it once, it is small.
+    Each combination is a task. As many run at a time as there are cores, and the longest expected start first. Every
+    action on the result repeats all of them: collect it once, it is small.
 
     Out: number int (the combination's, unique), settings map<string,string>, nodes long (of its cluster), then the
          fields of `pipeline.sweep.Outcome`, int as long and float as double, null for None; error string, null after a

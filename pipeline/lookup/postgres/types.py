@@ -30,22 +30,10 @@ _TYPES = {
 # The type in which keys are sent: the widest of its family, because a key out of a narrower column's range must match
 # nothing instead of failing. An index of the narrower type still serves.
 _KEY_ARRAYS = {
-    "bool": "bool[]",
-    "int2": "int8[]",
-    "int4": "int8[]",
-    "int8": "int8[]",
-    "float4": "float8[]",
-    "float8": "float8[]",
-    "numeric": "numeric[]",
-    "text": "text[]",
-    "varchar": "text[]",
-    "name": "text[]",
-    "bpchar": "bpchar[]",
-    "uuid": "uuid[]",
-    "bytea": "bytea[]",
-    "date": "date[]",
-    "timestamp": "timestamp[]",
-    "timestamptz": "timestamptz[]",
+    **dict.fromkeys(("int2", "int4", "int8"), "int8[]"),
+    **dict.fromkeys(("float4", "float8"), "float8[]"),
+    **dict.fromkeys(("text", "varchar", "name"), "text[]"),
+    **{n: f"{n}[]" for n in ("bool", "numeric", "bpchar", "uuid", "bytea", "date", "timestamp", "timestamptz")},
 }
 
 

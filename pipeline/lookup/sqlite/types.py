@@ -14,11 +14,9 @@ Converter: TypeAlias = Callable[[object], object]
 """Takes a value that is not None to the column's type. ValueError, TypeError: it cannot be converted."""
 
 _NAMED = {
-    "BOOLEAN": "boolean",
-    "BOOL": "boolean",
+    **dict.fromkeys(("BOOLEAN", "BOOL"), "boolean"),
+    **dict.fromkeys(("TIMESTAMP", "DATETIME"), "timestamp_ntz"),
     "DATE": "date",
-    "TIMESTAMP": "timestamp_ntz",
-    "DATETIME": "timestamp_ntz",
 }
 _MAX_PRECISION = 38
 
@@ -102,12 +100,8 @@ def _timestamp(value: object) -> object:
 
 
 _CONVERTERS: dict[str, Converter] = {
-    "tinyint": _integer,
-    "smallint": _integer,
-    "int": _integer,
-    "bigint": _integer,
-    "float": _float,
-    "double": _float,
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _integer),
+    **dict.fromkeys(("float", "double"), _float),
     "string": _string,
     "binary": _binary,
     "boolean": _boolean,

@@ -1,4 +1,4 @@
-"""Keys are equal if what they stand for is."""
+"""Keys in canonical form are equal if they stand for the same value."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_two_forms_of_one_key_are_equal(type_name: str, native: str, one: object
         ("string", "uuid", "no uuid"),
     ],
 )
-def test_what_no_row_can_have_is_no_key(type_name: str, native: str, value: object) -> None:
+def test_a_value_that_no_row_can_have_gives_no_key(type_name: str, native: str, value: object) -> None:
     assert key(type_name, value, native) is None
 
 
@@ -83,11 +83,11 @@ def test_a_null_in_one_column_makes_the_whole_key_match_nothing() -> None:
         ("timestamp_ntz", datetime.datetime(2026, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_a_value_of_another_type_is_told_with_both_types(type_name: str, value: object) -> None:
-    with pytest.raises(LookupTableError, match=type(value).__name__) as told:
+def test_a_value_of_another_type_is_refused_with_both_types(type_name: str, value: object) -> None:
+    with pytest.raises(LookupTableError, match=type(value).__name__) as raised:
         key(type_name, value)
 
-    assert f"'k' is {type_name}" in str(told.value)
+    assert f"'k' is {type_name}" in str(raised.value)
 
 
 def test_a_nested_column_cannot_be_a_key() -> None:

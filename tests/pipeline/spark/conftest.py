@@ -208,3 +208,15 @@ def _assert_table(table: DataFrame, schema: str, rows: list[tuple[Any, ...]]) ->
 def assert_table() -> Callable[[DataFrame, str, list[tuple[Any, ...]]], None]:
     """Compares a table's columns and types, and its rows in any order, with literal ones."""
     return _assert_table
+
+
+@pytest.fixture(scope="module")
+def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
+    """A session of Spark Connect, served by the classic session."""
+    for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
+        pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    session = ConnectSession.builder.remote(connect_url).create()
+    yield session
+    session.stop()

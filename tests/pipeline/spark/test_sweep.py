@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,18 +76,6 @@ def test_a_sweep_of_nothing_is_refused(spark: SparkSession) -> None:
 def test_files_have_a_column_for_each_setting() -> None:
     expected = ["number", "set scheduler", "set nodes", "nodes", "applications"]
     assert result_schema(["scheduler", "nodes"]).names[:5] == expected
-
-
-@pytest.fixture(scope="module")
-def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
-    """A session of Spark Connect, served by the classic session."""
-    for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
-        pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    session = ConnectSession.builder.remote(connect_url).create()
-    yield session
-    session.stop()
 
 
 def test_a_sweep_runs_over_connect(connect: Any) -> None:

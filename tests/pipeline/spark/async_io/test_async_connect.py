@@ -1,4 +1,4 @@
-"""The same over Spark Connect, served by the test run's own Spark."""
+"""Async I/O over Spark Connect, served by the test run's own Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.errors import PySparkException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.spark.call_metrics import CallMetricsListener, call_metrics
@@ -22,23 +22,16 @@ from pipeline.streaming.calls.functions import AsyncFunction
 TIMEOUT_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
-    """A session of Spark Connect beside the classic one, which serves it."""
-    for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
-        pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
+@pytest.fixture(scope="module", autouse=True)
+def _connect_mode(spark: object) -> Iterator[None]:  # Spark first: its own session is classic
+    """Makes pyspark.sql.functions and Observation use Spark Connect."""
     with pytest.MonkeyPatch.context() as patch:
-        # By this, pyspark.sql.functions and Observation are those of Spark Connect.
         patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-        session = ConnectSession.builder.remote(connect_url).create()
-        yield session
-        session.stop()
+        yield
 
 
 def halves() -> Any:
-    """The function by value: workers cannot import the tests."""
+    """A local function, which pickles by value: workers cannot import the tests."""
 
     async def half(row: Row) -> dict[str, Any]:
         if row.id == 7:
@@ -128,7 +121,7 @@ def test_stream_and_its_progress_come_over_connect(connect: Any, tmp_path: Path)
         batches = [call_metrics(progress, "calls") for progress in query.recentProgress if progress.numInputRows]
         deadline_s = time.monotonic() + TIMEOUT_S
         while not listener.totals():
-            assert time.monotonic() < deadline_s, "the listener has heard of no progress"
+            assert time.monotonic() < deadline_s, "no progress has reached the listener"
             threading.Event().wait(0.02)
     finally:
         query.stop()

@@ -65,6 +65,10 @@ async def square(row: Row) -> tuple[int, int]:
 SQUARES = "id long, square long"
 
 
+async def same(row: Row) -> Row:
+    return row
+
+
 # ------------------------------------------------------------------------------------------------------------- results
 
 
@@ -134,9 +138,6 @@ _ALL_TYPES = """
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_rows_keep_their_types_and_values(spark: SparkSession, zone: str) -> None:
-    async def same(row: Row) -> Row:
-        return row
-
     with setting(spark, "spark.sql.session.timeZone", zone):
         table = spark.sql(_ALL_TYPES)
         found = ordered_wait(table, same, table.schema, timeout=TIMEOUT_S)
@@ -146,9 +147,6 @@ def test_rows_keep_their_types_and_values(spark: SparkSession, zone: str) -> Non
 
 
 def test_variant_and_time_of_day_pass_through(spark: SparkSession) -> None:
-    async def same(row: Row) -> Row:
-        return row
-
     table = spark.sql("SELECT parse_json('{\"a\": [1, 2]}') AS v UNION ALL SELECT null")
     found = ordered_wait(table, same, table.schema, timeout=TIMEOUT_S).selectExpr("to_json(v) AS text")
 
@@ -598,9 +596,9 @@ def test_function_that_does_not_pickle_is_refused_on_the_driver(spark: SparkSess
 
 
 def test_time_zone_that_python_does_not_know_is_refused_on_the_driver(spark: SparkSession) -> None:
-    with setting(spark, "spark.sql.session.timeZone", "PST"):
-        with pytest.raises(ValueError, match=r"time zone is 'PST', .* such as America/Los_Angeles"):
-            ordered_wait(numbers(spark, 1), square, SQUARES, timeout=1.0)
+    refused = pytest.raises(ValueError, match=r"time zone is 'PST', .* such as America/Los_Angeles")
+    with setting(spark, "spark.sql.session.timeZone", "PST"), refused:
+        ordered_wait(numbers(spark, 1), square, SQUARES, timeout=1.0)
 
 
 def test_a_value_that_is_not_a_function_is_refused_on_the_driver(spark: SparkSession) -> None:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -53,13 +53,23 @@ def maker(connection: Connection) -> Callable[[], CallHost]:
     return make
 
 
+@pytest.fixture
+def hosts() -> Iterator[ShownHosts]:
+    hosts = ShownHosts(reuses_workers=True)
+    yield hosts
+    hosts.close()
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection()
+
+
 def never() -> CallHost:
     pytest.fail("a kept host was not reused")
 
 
-def test_host_is_opened_once_and_kept_for_the_next_task() -> None:
-    connection = Connection()
-    hosts = ShownHosts(reuses_workers=True)
+def test_host_is_opened_once_and_kept_for_the_next_task(hosts: ShownHosts, connection: Connection) -> None:
     with hosts.lease("a", maker(connection), FOREVER_S) as first:
         pass
 
@@ -68,12 +78,10 @@ def test_host_is_opened_once_and_kept_for_the_next_task() -> None:
 
     assert connection.opened == 1
     assert not connection.closed.is_set()
-    hosts.close()
 
 
-def test_each_operator_has_its_own_host() -> None:
+def test_each_operator_has_its_own_host(hosts: ShownHosts) -> None:
     connections = Connection(), Connection()
-    hosts = ShownHosts(reuses_workers=True)
 
     for key, connection in zip("ab", connections, strict=True):
         with hosts.lease(key, maker(connection), FOREVER_S):
@@ -81,13 +89,9 @@ def test_each_operator_has_its_own_host() -> None:
 
     assert [connection.opened for connection in connections] == [1, 1]
     assert hosts.size() == 2
-    hosts.close()
 
 
-def test_idle_host_is_closed() -> None:
-    connection = Connection()
-    hosts = ShownHosts(reuses_workers=True)
-
+def test_idle_host_is_closed(hosts: ShownHosts, connection: Connection) -> None:
     with hosts.lease("a", maker(connection), 0.0):
         pass
 
@@ -95,10 +99,8 @@ def test_idle_host_is_closed() -> None:
     assert hosts.size() == 0
 
 
-def test_host_in_use_is_not_idle() -> None:
+def test_host_in_use_is_not_idle(hosts: ShownHosts, connection: Connection) -> None:
     """A timer that fires just as the host is leased again must not close it under the task."""
-    connection = Connection()
-    hosts = ShownHosts(reuses_workers=True)
     with hosts.lease("a", maker(connection), FOREVER_S) as host:
         pass
 
@@ -106,7 +108,6 @@ def test_host_in_use_is_not_idle() -> None:
         hosts._close_idle("a", host)
 
         assert not connection.closed.is_set()
-    hosts.close()
 
 
 def test_host_is_closed_at_once_where_workers_are_not_reused() -> None:
@@ -120,10 +121,9 @@ def test_host_is_closed_at_once_where_workers_are_not_reused() -> None:
 
 
 @pytest.mark.parametrize("ending", [ValueError("the task has failed"), GeneratorExit()])
-def test_host_is_closed_when_its_task_fails_or_is_given_up(ending: BaseException) -> None:
-    connection = Connection()
-    hosts = ShownHosts(reuses_workers=True)
-
+def test_host_is_closed_when_its_task_fails_or_is_given_up(
+    hosts: ShownHosts, connection: Connection, ending: BaseException
+) -> None:
     with pytest.raises(type(ending)), hosts.lease("a", maker(connection), FOREVER_S):
         raise ending
 
@@ -131,11 +131,9 @@ def test_host_is_closed_when_its_task_fails_or_is_given_up(ending: BaseException
     assert hosts.size() == 0
 
 
-def test_an_error_of_open_is_raised_and_no_host_is_kept() -> None:
+def test_an_error_of_open_is_raised_and_no_host_is_kept(hosts: ShownHosts) -> None:
     def make() -> CallHost:
         raise ConnectionError("no")
-
-    hosts = ShownHosts(reuses_workers=True)
 
     with pytest.raises(ConnectionError, match="no"), hosts.lease("a", make, FOREVER_S):
         pass
@@ -143,21 +141,18 @@ def test_an_error_of_open_is_raised_and_no_host_is_kept() -> None:
     assert hosts.size() == 0
 
 
-def test_two_tasks_of_one_process_have_a_host_each_and_one_is_kept() -> None:
+def test_two_tasks_of_one_process_have_a_host_each_and_one_is_kept(hosts: ShownHosts) -> None:
     connections = Connection(), Connection()
-    hosts = ShownHosts(reuses_workers=True)
 
     with hosts.lease("a", maker(connections[0]), FOREVER_S), hosts.lease("a", maker(connections[1]), FOREVER_S):
         pass
 
     assert [connection.closed.is_set() for connection in connections] == [True, False]
     assert hosts.size() == 1
-    hosts.close()
 
 
-def test_close_closes_kept_and_leased_hosts() -> None:
+def test_close_closes_kept_and_leased_hosts(hosts: ShownHosts) -> None:
     connections = Connection(), Connection()
-    hosts = ShownHosts(reuses_workers=True)
     with hosts.lease("a", maker(connections[0]), FOREVER_S):
         pass
 
@@ -166,7 +161,6 @@ def test_close_closes_kept_and_leased_hosts() -> None:
 
         assert all(connection.closed.is_set() for connection in connections)
         assert hosts.size() == 0
-    hosts.close()
 
 
 # ------------------------------------------------------------------------------------------------ the end of a process
