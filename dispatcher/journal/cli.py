@@ -1,4 +1,4 @@
-"""`dispatcher journal verify|tail|recover JOURNAL`, and what other packages add."""
+"""`dispatcher journal verify|tail|recover JOURNAL`, and the subcommands that other packages register."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dispatcher import journal as journals
 from dispatcher.queue.redelivery import redeliver
 
 COMMANDS = "dispatcher.journal_commands"
-"""Entry point group of further subcommands: functions with Typer's annotations."""
+"""Entry point group of further subcommands: functions annotated for Typer."""
 
 app = typer.Typer(no_args_is_help=True, help="Look at an event journal.")
 
@@ -22,14 +22,14 @@ Journal = Annotated[Path, typer.Argument(help="the journal's folder")]
 
 @app.command()
 def verify(journal: Journal) -> None:
-    """Check every byte and every number; exit code 1 if something is wrong."""
+    """Check every byte and every sequence number; exit with 1 if there is a problem."""
     found = journals.verify(journal)
     for problem in found.problems:
         typer.echo(problem, err=True)
     for segment in found.open_segments:
         typer.echo(f"{segment.name}: open: being written, or left by a crash (then: dispatcher journal recover)")
     for torn in found.torn:
-        typer.echo(f"{torn}: torn off by a crash, or being written")
+        typer.echo(f"{torn}: cut off by a crash, or being written")
     typer.echo(f"{found.events} events, {found.transitions} transitions, {len(found.problems)} problems")
     if found.problems:
         raise typer.Exit(1)
@@ -52,13 +52,13 @@ def recover(
         typer.Option(
             "--with",
             metavar="MODULE:FUNCTION",
-            help="hand the unhandled events to the dispatcher that this function makes of a JournalWriter",
+            help="function that takes a JournalWriter and returns the dispatcher that handles the unhandled events",
         ),
     ] = None,
 ) -> None:
-    """Repair what a dead writer left: close its segment without what it had not finished writing.
+    """Repair a journal after a crash: cut the incomplete end off the open segment, and close it.
 
-    Without --with, prints the events that a journal in write-ahead mode has accepted and not seen handled.
+    Without --with, prints the events that a journal in write-ahead mode has accepted but not recorded as handled.
     """
     recovered = journals.recover(journal)
     for line in recovered.done:

@@ -1,4 +1,4 @@
-"""The journal's own thread: it does what falls due while no event makes another thread do it."""
+"""The journal's own thread: timed work that is due even when no event arrives."""
 
 from __future__ import annotations
 
@@ -13,23 +13,20 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.segment_log import SegmentLog
 
 _LONGEST_WAIT_S: Final = 3600.0
-"""An age may be configured that is longer than a wait for a lock can be."""
+"""A configured age may exceed the longest timeout that a lock accepts."""
 
 
 class Keeper:
-    """Syncs at intervals, closes old segments, removes old ones, and calls `on_flush_due` when `flush_by` says so.
-
-    Its thread ends with the log.
-    """
+    """Syncs at intervals, closes and removes old segments, and calls `on_flush_due`. Its thread ends with the log."""
 
     def __init__(self, segment_log: SegmentLog, on_flush_due: Callable[[], None]) -> None:
-        self._log = segment_log  # read only, as the one below
+        self._log = segment_log  # read only, like the next field
         self._on_flush_due = on_flush_due
-        self._flush_by_s = math.inf  # of monotonic: when to call on_flush_due; guarded by the lock of log.changed
-        self._thread: threading.Thread | None = None  # made under the lock of log.changed
+        self._flush_by_s = math.inf  # monotonic time at which to call on_flush_due; guarded by log.changed
+        self._thread: threading.Thread | None = None  # created under log.changed
 
     def ensure_running(self) -> None:
-        """Any thread. Not before the first frame: until then a process may fork."""
+        """Start the thread unless it runs. Any thread, from the first frame on: until then the process may fork."""
         if self._thread is not None:
             return
         with self._log.changed:
@@ -38,7 +35,7 @@ class Keeper:
                 self._thread.start()
 
     def flush_in(self, delay_s: float) -> None:
-        """Call `on_flush_due` after this time, unless it is due earlier already. Any thread."""
+        """Call `on_flush_due` after this delay, or at the earlier time already set. Any thread."""
         with self._log.changed:
             if self._flush_by_s == math.inf:
                 self._flush_by_s = time.monotonic() + delay_s
@@ -61,7 +58,7 @@ class Keeper:
                     self._flush_by_s = math.inf
             if flush:
                 self._on_flush_due()
-            with contextlib.suppress(JournalError), segment_log.failing():  # on_failure has been called with it
+            with contextlib.suppress(JournalError), segment_log.failing():  # `failing` has called on_failure
                 if now_s >= sync_at_s:
                     segment_log.commit()
                     sync_at_s = now_s + interval_s

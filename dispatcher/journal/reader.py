@@ -1,4 +1,4 @@
-"""Reading a journal without Spark. Rows of whole frames only: what is damaged is passed over and reported."""
+"""Reading a journal without Spark: the rows of intact frames. Damaged stretches are skipped and reported."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def read_rows(
 ) -> Iterator[dict[str, Any]]:
     """A table's rows in the order of their seq; a null is a missing key.
 
-    `include_open`: with what is whole in the segment that is being written, or was when its writer died.
-    `on_damage` gets a line for each stretch, and each missing segment, that is passed over; None: it is logged.
+    `include_open`: also the intact frames of the open segment. `on_damage` gets a line for each damaged stretch and
+    each missing segment; by default they are logged.
 
     Raises:
         JournalError: not a journal, or a file cannot be read.
@@ -36,30 +36,29 @@ def read_rows(
     report = on_damage or _logged(snapshot.path)
     for line in snapshot.missing():
         report(line)
-    for segment in (*snapshot.closed, *(_open_behind(snapshot) if include_open else ())):
+    for segment in (*snapshot.closed, *(_open_at_end(snapshot) if include_open else ())):
         for frame in _rows_frames(snapshot.path, segment, report):
             yield from _dicts(frame, table)
 
 
 def tail(path: Path | str, count: int = 10) -> list[dict[str, Any]]:
-    """The last `count` events, those of an open segment included as far as they are whole.
+    """The last `count` events, including the intact frames of an open segment.
 
     Raises:
         JournalError: as `read_rows`.
     """
     snapshot = look_at(path)
     rows: list[dict[str, Any]] = []
-    for segment in reversed((*snapshot.closed, *_open_behind(snapshot))):
-        frames = list(_rows_frames(snapshot.path, segment, _logged(snapshot.path)))
-        for frame in reversed(frames):
+    for segment in reversed((*snapshot.closed, *_open_at_end(snapshot))):
+        for frame in reversed(list(_rows_frames(snapshot.path, segment, _logged(snapshot.path)))):
             rows = [*_dicts(frame, EVENTS), *rows]
             if len(rows) >= count:
                 return rows[-count:] if count else []
     return rows
 
 
-def _open_behind(snapshot: JournalSnapshot) -> list[Path]:
-    """Open segments that come after all closed ones."""
+def _open_at_end(snapshot: JournalSnapshot) -> list[Path]:
+    """Open segments that follow all closed ones."""
     last = segment_number(snapshot.closed[-1]) if snapshot.closed else 0
     return [segment for segment in snapshot.left_open if segment_number(segment) > last]
 
@@ -96,7 +95,7 @@ def _rows_frames(path: Path, segment: Path, report: Callable[[str], None]) -> It
 
 
 def open_frames(segment: Path) -> FrameReader:
-    """The reader of a segment, also of an open one that its writer has closed since it was listed."""
+    """A reader of the segment, also if it was listed as open and its writer has closed it since."""
     try:
         return FrameReader(segment)
     except FileNotFoundError:

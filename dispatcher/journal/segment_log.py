@@ -1,4 +1,4 @@
-"""The files of a journal that is being written: frames appended to the open segment, synced, and closed with it.
+"""The writer's side of a journal's files: appending and syncing frames, closing and removing segments.
 
 Any thread may call anything here. Locks, in this order: `_sync_lock` (held during an fsync and while a segment is
 closed), `_file_lock` (held during an append). Both are released before foreign code runs.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,58 +20,55 @@ from dispatcher.journal.format.columns import EncodedRows
 from dispatcher.journal.format.segments import (
     Manifest,
     SegmentFile,
+    holds_journal,
     lock_for_writing,
-    open_segments,
-    read_manifest,
     segment_number,
     segment_path,
     segments,
 )
 from dispatcher.journal.recovery import Recovered, repair
-from dispatcher.journal.retention import has_retention, surplus
 from dispatcher.util.files import sync_folder
 
 log = logging.getLogger(__name__)
 
 
 class SegmentLog:
-    """Appends frames to the journal in `path`, durable as `config` says.
+    """Appends frames to the journal in `path`, as durable as `config` asks.
 
-    After a frame could not be written, nothing more is. `failing` turns the error of the disk into `failure`, and
-    `on_failure` is called once with it, on the thread that met it.
+    After the first frame that cannot be written, nothing is appended. `failing` turns the disk's error into `failure`
+    and calls `on_failure` once with it, on the thread that met the error.
 
     Raises:
-        JournalError: the folder holds a journal already, has another writer, or cannot be written.
+        JournalError: the folder already holds a journal, has another writer, or cannot be written.
     """
 
     def __init__(self, path: Path, config: JournalConfig, on_failure: Callable[[JournalError], None]) -> None:
-        self.path = path  # read only, as the three below
+        self.path = path  # read only, like the next three
         self.config = config
         self._on_failure = on_failure
         self._syncs = config.durability != "none"
         self._sync_lock = threading.Lock()  # before _file_lock
         self._file_lock = threading.Lock()  # leaf lock
         self.changed = threading.Condition(self._file_lock)
-        """Notified when the log has ended. Its lock is held only for moments."""
+        """Notified when the log has ended. Its lock is `_file_lock`."""
         self.failure: JournalError | None = None  # written under _file_lock
         self.is_closed = False  # nothing is appended after it is set; written under _file_lock
         self.frames = 0  # appended by this writer; written under _file_lock
         self._closed_bytes = 0  # written under both locks
         self.segments_closed = 0  # written under both locks
-        self.segments_removed = 0  # written under _sync_lock
-        self._synced_frames = 0  # of `frames`, those that are on the disk; written under _sync_lock
+        self._synced_frames = 0  # how many of `frames` are on the disk; written under _sync_lock
         self.syncs = 0  # written under _sync_lock
-        # Accepted and not settled, with the number of their segment, oldest first; guarded by _file_lock.
+        # Segment number by accepted seq, of events accepted but not settled, oldest first; guarded by _file_lock.
         self._outstanding: dict[int, int] = {}
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = lock_for_writing(path)  # by the thread that closes the journal
+            self._lock = lock_for_writing(path)  # released by the thread that closes the journal
         except OSError as error:
             raise self._unwritable(error) from error
         try:
             self.recovered = self._take_over()  # read only
             self._first = self.recovered.first_segment  # written under _sync_lock
-            # Replaced under both locks; its methods are called under _file_lock, but for `sync`.
+            # Replaced under both locks; its methods, except `sync`, are called under _file_lock.
             self._segment = SegmentFile(path, self.recovered.next_segment, self.recovered.summary)
             self._write_manifest(closed=False)
         except OSError as error:
@@ -81,10 +79,10 @@ class SegmentLog:
             raise
 
     def _take_over(self) -> Recovered:
-        if not (segments(self.path) or open_segments(self.path) or read_manifest(self.path) != (None, None)):
-            # Before the first segment, so that a crash in between does not leave one without a manifest.
+        if not holds_journal(self.path):
+            # Before the first segment: a crash in between must not leave a segment without a manifest.
             Manifest(1, 0, closed=True).write(self.path, sync=self._syncs)
-            return Recovered.nothing()
+            return Recovered()
         if not self.config.write_ahead:
             raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
         recovered = repair(self.path)
@@ -102,7 +100,7 @@ class SegmentLog:
         return len(self._outstanding)
 
     def age_from_s(self) -> float:
-        """Of monotonic: since when the open segment has held anything; now, if it is empty."""
+        """The monotonic time since which the open segment has had frames; now, if it is empty."""
         segment = self._segment
         return time.monotonic() if segment.is_empty else segment.opened_s
 
@@ -134,7 +132,7 @@ class SegmentLog:
             return seq
 
     def commit(self) -> None:
-        """Bring all frames that are appended now to the disk. A thread that waits for the lock often finds it done.
+        """Sync all frames appended so far, unless another thread's fsync has covered them meanwhile.
 
         Raises JournalError, OSError.
         """
@@ -149,9 +147,9 @@ class SegmentLog:
             if self.failure is not None:
                 raise self.failure
             if self.is_closed:
-                return  # closing has synced it
+                return  # `close` has synced the segment
             frames = self.frames
-        # Only a failure closes the file meanwhile: everything else takes _sync_lock for it.
+        # Only a failure can close the file meanwhile: every other path takes _sync_lock first.
         self._segment.sync()
         if self.failure is not None:
             raise self.failure
@@ -161,14 +159,14 @@ class SegmentLog:
     # -- segments --------------------------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """The open segment is big or old enough to be closed."""
+        """The open segment is large or old enough to be closed."""
         segment, config = self._segment, self.config
         return segment.size >= config.segment_bytes or (
             not segment.is_empty and time.monotonic() - segment.opened_s >= config.segment_age_s
         )
 
     def roll(self) -> None:
-        """Close the segment, if anything is in it, and begin the next one."""
+        """Close the segment and begin the next one, unless it is empty."""
         with self.failing(), self._sync_lock:
             with self._file_lock:
                 if self.is_closed or self._segment.is_empty:
@@ -180,12 +178,12 @@ class SegmentLog:
             self._write_manifest(closed=False)
 
     def close(self) -> None:
-        """Close the segment and the journal, and let others write it. Raises OSError."""
+        """Close the segment and the journal; `release` gives up the lock. Raises OSError."""
         with self._sync_lock:
             with self._file_lock:
                 self.is_closed = True
                 self.changed.notify_all()
-                if self._segment.is_empty:  # it is removed, so the manifest must not miss it
+                if self._segment.is_empty:  # `_close_segment` removes it; the manifest must be final before
                     self._write_manifest(closed=True)
                 self._close_segment()
             self._retain()
@@ -207,25 +205,24 @@ class SegmentLog:
             self._closed_bytes += self._segment.size
 
     def retain(self) -> None:
-        """Remove closed segments that are too old or too many, never one that recovery needs. Raises OSError."""
+        """Remove closed segments beyond the configured age or size, but none that recovery needs. Raises OSError."""
         with self._sync_lock:
             self._retain()
 
     def _retain(self) -> None:
         """Under _sync_lock."""
-        if not has_retention(self.config):
+        if self.config.retention_s is None and self.config.retention_bytes is None:
             return
         with self._file_lock:
             needed = next(iter(self._outstanding.values()), self._segment.number)
-        for path in surplus(self.path, self.config, needed):
-            # The manifest first: a reader that finds the segment gone can see that it was meant to be.
+        for path in _surplus(self.path, self.config, needed):
+            # The manifest first: it shows a reader that misses the segment that its removal was intended.
             self._first = segment_number(path) + 1
             self._write_manifest(closed=False)
             path.unlink(missing_ok=True)
-            self.segments_removed += 1
 
     def _write_manifest(self, *, closed: bool) -> None:
-        """Under _sync_lock, but for the constructor."""
+        """Under _sync_lock, or in the constructor."""
         last = self._segment.number
         if not segment_path(self.path, last).exists():
             last -= 1
@@ -244,7 +241,7 @@ class SegmentLog:
 
     @contextlib.contextmanager
     def failing(self, *, always: bool = False) -> Iterator[None]:
-        """Turn an error of the disk into the journal's failure; raise it if the policy is to stop, or `always`."""
+        """Turn the disk's error into the journal's failure; raise it under the policy `stop`, or if `always`."""
         raises = always or self.config.failure_policy == "stop"
         try:
             yield
@@ -257,7 +254,7 @@ class SegmentLog:
                 raise
 
     def fail(self, error: OSError) -> None:
-        """End the journal because of an error of the disk. Repeating it does nothing."""
+        """End the journal because of the disk's error. Repeating it does nothing."""
         with self._file_lock:
             if self.failure is not None:
                 return
@@ -265,8 +262,8 @@ class SegmentLog:
             self.is_closed = True
             self._segment.abandon()
             self.changed.notify_all()
-        goes_on = "; the dispatcher goes on without it" if self.config.failure_policy == "continue" else ""
-        log.error("%s What is journaled so far stays%s", self.failure, goes_on)
+        continues = "; the dispatcher continues without it" if self.config.failure_policy == "continue" else ""
+        log.error("%s What is journaled so far stays%s", self.failure, continues)
         self._on_failure(self.failure)
 
     def _unwritable(self, error: OSError) -> JournalError:
@@ -274,3 +271,19 @@ class SegmentLog:
             f"{self.path}: the journal cannot be written: {error.strerror or error}. "
             "Make room, or give it another folder, and start again."
         )
+
+
+def _surplus(journal: Path, config: JournalConfig, needed: int) -> Iterator[Path]:
+    """The closed segments below number `needed` that exceed the age or the total size, oldest first."""
+    sizes: dict[Path, os.stat_result] = {}
+    for path in segments(journal):
+        with contextlib.suppress(FileNotFoundError):  # removed by another program
+            sizes[path] = path.stat()
+    total = sum(status.st_size for status in sizes.values())
+    for path, status in sizes.items():
+        too_old = config.retention_s is not None and time.time() - status.st_mtime > config.retention_s
+        too_large = config.retention_bytes is not None and total > config.retention_bytes
+        if segment_number(path) >= needed or not (too_old or too_large):
+            return
+        yield path
+        total -= status.st_size

@@ -1,6 +1,6 @@
-"""One look at a journal's folder, which its check, its readers and a report share.
+"""A snapshot of a journal's folder, for verification, the readers and a report.
 
-Readers take no lock and may run beside a writer: closed segments do not change, and retention removes the oldest only.
+Readers take no lock and may run beside a writer: closed segments do not change, and retention removes only the oldest.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dispatcher.journal.format.segments import (
     segments,
 )
 
-_LOOKS: Final = 100
-"""More than enough to find a moment in which no segment is closed."""
+_ATTEMPTS: Final = 100
+"""More than enough to find a moment at which the writer closes no segment."""
 _MANY: Final = 1000
-"""Missing segments that are not listed one by one."""
+"""From this number on, missing segments are reported as one range."""
 
 
 class ClosedSegment(NamedTuple):
-    """A closed segment, and what its end says of it."""
+    """A closed segment and the summary at its end."""
 
     path: Path
     size: int
@@ -39,33 +39,29 @@ class ClosedSegment(NamedTuple):
     summary: Summary | None
     """None: its end is damaged, or the segment is gone."""
     is_gone: bool = False
-    """It was removed since it was listed."""
+    """It was removed after it was listed."""
 
 
 @dataclass(frozen=True)
 class JournalSnapshot:
-    """A journal's manifest and segments as they were at one moment, also beside a writer."""
+    """A journal's manifest and segments at one moment, consistent even beside a writer."""
 
     path: Path
     manifest: Manifest | None
     problem: str | None
-    """What is wrong with the manifest. No manifest and no problem: there is none."""
+    """What is wrong with the manifest. Both None: the journal has no manifest."""
     closed: tuple[Path, ...]
     """Closed segments, oldest first."""
     left_open: tuple[Path, ...]
-    """Being written, or left by a writer that died; none that is closed."""
+    """Segments that are being written, or were when their writer died."""
 
     @cached_property
     def summarized(self) -> tuple[ClosedSegment, ...]:
-        """The closed segments with their summaries, which are read once, when this is first asked for.
-
-        Raises:
-            JournalError: one cannot be read.
-        """
+        """The closed segments with their summaries, read on first access. Raises JournalError as `summarize`."""
         return tuple(summarize(self.closed))
 
     def missing(self) -> list[str]:
-        """A line for each segment that the manifest, or a gap in the numbers, says should be among the closed ones."""
+        """A line for each closed segment that is absent according to the manifest or the numbers of the others."""
         numbers = list(map(segment_number, self.closed))
         first = self.manifest.first if self.manifest is not None else min(numbers, default=1)
         last = max(max(numbers, default=0), self.manifest.last if self.manifest is not None else 0)
@@ -77,16 +73,17 @@ class JournalSnapshot:
 
 
 def look_at(path: Path | str) -> JournalSnapshot:
-    """
+    """Take a snapshot.
+
     Raises:
-        JournalError: there is no such folder, or it is not a journal, or one of another format.
+        JournalError: the folder does not exist, is not a journal, or has another format.
     """
     path = Path(path)
     if not path.is_dir():
         raise JournalError(f"{path}: no such journal folder")
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         manifest, problem = read_manifest(path)
-        # In this order, so that one that is closed meanwhile is found.
+        # Open ones first: a segment closed in between is then in both lists, not in neither.
         left_open, closed = open_segments(path), segments(path)
         if read_manifest(path) == (manifest, problem):
             break
@@ -98,19 +95,15 @@ def look_at(path: Path | str) -> JournalSnapshot:
 
 
 def check_journal(path: Path | str) -> Path:
-    """The path, if it is a journal's.
-
-    Raises:
-        JournalError: as `look_at`.
-    """
+    """The path, if the folder is a journal. Raises JournalError as `look_at`."""
     return look_at(path).path
 
 
 def summarize(closed: Sequence[Path]) -> list[ClosedSegment]:
-    """The segments with what their ends say; nothing else is read of them.
+    """The segments with their summaries; only their ends are read.
 
     Raises:
-        JournalError: one cannot be read.
+        JournalError: a segment cannot be read.
     """
     found = []
     for segment in closed:
@@ -124,7 +117,7 @@ def summarize(closed: Sequence[Path]) -> list[ClosedSegment]:
 
 
 def is_retired(path: Path, number: int) -> bool:
-    """Whether retention has removed a segment by now."""
+    """Whether retention has removed the segment of this number."""
     manifest, _ = read_manifest(path)
     return manifest is not None and number < manifest.first
 
@@ -132,7 +125,7 @@ def is_retired(path: Path, number: int) -> bool:
 def _missing_between(path: Path, first: int, last: int) -> list[str]:
     if last - first >= _MANY:
         return [f"{segment_path(path, first).name} to {segment_path(path, last).name}: are missing"]
-    # One that retention has removed since the look is not missing.
+    # A segment that retention has removed since the snapshot is not missing.
     return [
         f"{segment_path(path, number).name}: is missing"
         for number in range(first, last + 1)

@@ -1,7 +1,4 @@
-"""The check of a journal: of its folder, of one segment byte by byte, and of the whole.
-
-Each gives findings. `verify` reports all of them as lines; other views take from a finding what they show.
-"""
+"""Verification of a journal: of its folder, of one segment byte by byte, and of the whole."""
 
 from __future__ import annotations
 
@@ -27,31 +24,31 @@ class Verification(NamedTuple):
     problems: tuple[str, ...]
     """One line each: segment, place and what is wrong; empty for a sound journal."""
     open_segments: tuple[Path, ...]
-    """Being written, or left by a writer that died."""
+    """Segments that are being written, or were when their writer died."""
     torn: tuple[str, ...] = ()
-    """Ends of open segments that are no whole frame: cut off by a crash, or being written just now."""
+    """Incomplete frames at the ends of open segments: cut off by a crash, or being written."""
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong with a journal."""
+    """One problem of a journal."""
 
     segment: str
     """Name of a file in the journal's folder."""
     line: str
-    """For people; names the segment, and the frame if it is about one."""
+    """The message; names the segment, and the frame if there is one."""
     offset: int | None = None
-    """Where it is, in bytes; None with `length` where it is about the file as a whole."""
+    """In bytes; like `length` None if the finding is about the whole file."""
     length: int | None = None
     is_torn: bool = False
-    """Only the end of an open segment, cut off by a crash or being written."""
+    """An incomplete frame at the end of an open segment, which is not a problem."""
     is_consequence: bool = False
     """It follows from another finding of the segment."""
     of_segment: str = ""
-    """The line for a view that says nothing of single frames, where that is another one."""
+    """The message for a view of whole segments, if it differs from `line`."""
 
 
 class Progress:
-    """Counts of what was checked so far, and the numbers that come next; None: any."""
+    """Counts of the rows checked so far, and the seqs expected next; None accepts any."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -70,7 +67,7 @@ def verify(path: Path | str) -> Verification:
     manifest, closed = snapshot.manifest, snapshot.closed
     progress = Progress()
     if manifest is not None:
-        # A segment before the first is about to be removed, or a crash came before that.
+        # A segment before the first is about to be removed, or a crash prevented its removal.
         closed = tuple(segment for segment in closed if segment_number(segment) >= manifest.first)
         if manifest.first == 1 and (not closed or segment_number(closed[0]) == 1):
             progress.next_seq = progress.next_accepted = 1
@@ -81,7 +78,7 @@ def verify(path: Path | str) -> Verification:
             for finding in check_segment(segment, progress, is_open=segment in snapshot.left_open):
                 (torn if finding.is_torn else problems).append(finding.line)
         except FileNotFoundError:
-            # Removed by retention since it was listed; what comes next is the first.
+            # Retention has removed it since it was listed: any seq may follow.
             progress.next_seq = progress.next_accepted = None
             if not is_retired(snapshot.path, segment_number(segment)):
                 problems.append(f"{segment.name}: is missing")
@@ -91,7 +88,7 @@ def verify(path: Path | str) -> Verification:
 
 
 def check_folder(snapshot: JournalSnapshot) -> list[Finding]:
-    """What the folder shows without a look into its segments: a damaged manifest, missing segments."""
+    """Findings that need no look into the segments: a damaged or missing manifest, missing segments."""
     lines = [snapshot.problem] if snapshot.problem is not None else []
     if snapshot.manifest is None and snapshot.problem is None:
         lines.append(f"{MANIFEST}: is missing")
@@ -117,13 +114,13 @@ def _against_manifest(snapshot: JournalSnapshot) -> Iterator[str]:
 
 
 def _is_begun(segment: Path) -> bool:
-    """Whether more than its start is in an open segment."""
+    """Whether an open segment holds more than its START frame."""
     with open_frames(segment) as reader:
         return any(isinstance(found, Frame) and found.header.kind != START for found in reader.frames(lambda _: False))
 
 
 def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -> Iterator[Finding]:
-    """Check each byte of a segment, and each frame's place and numbers, and go on counting in `progress`.
+    """Check each byte of a segment and each frame's place and numbers, and add its rows to `progress`.
 
     Raises:
         OSError: it cannot be read.
@@ -145,7 +142,7 @@ def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -
                 yield Finding(name, f"{where}: {problem}", found.offset, length, is_consequence=is_damaged)
             try:
                 if last == END:
-                    yield from _less_than_said(found, where, name, before, progress)
+                    yield from _lost_rows(found, where, name, before, progress)
                 else:
                     for problem in _unfit(found, segment, progress):
                         yield Finding(name, f"{where}: {problem}", found.offset, length)
@@ -157,13 +154,13 @@ def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -
         if last != END:
             yield Finding(name, f"{name}: has no end")
         if reader.last_frame() is None:
-            yield Finding(name, f"{name}: does not say where its end begins", is_consequence=last != END)
+            yield Finding(name, f"{name}: its trailer does not point to its end", is_consequence=last != END)
         if not frames:
-            yield Finding(name, f"{name}: has no whole frame", is_consequence=True)
+            yield Finding(name, f"{name}: has no intact frame", is_consequence=True)
 
 
 def _out_of_order(frame: Frame, progress: Progress) -> Iterator[str]:
-    """Whether the frame's events follow those before it."""
+    """Check that the frame's first seq follows the previous frame."""
     header = frame.header
     if header.kind == ROWS:
         yield from _order("seq", header.first_seq, progress.next_seq)
@@ -179,13 +176,13 @@ def _order(what: str, found: int, expected: int | None) -> Iterator[str]:
 
 
 def _unfit(frame: Frame, segment: Path, progress: Progress) -> Iterator[str]:
-    """Where a frame's payload contradicts its header. Raises ValueError, KeyError, TypeError: it cannot be read."""
+    """Contradictions between a payload and its header. Raises ValueError, KeyError, TypeError: it cannot be read."""
     header = frame.header
     if header.kind == ROWS:
         payload = decode_rows(frame.payload)
         counts = tuple(map(payload.rows_of, TABLES))
         if counts != (header.events, header.transitions):
-            yield f"has {counts} rows and says {(header.events, header.transitions)}"
+            yield f"has {counts} rows, but its header says {(header.events, header.transitions)}"
         else:
             yield from payload.misfits(header)
         progress.events += header.events
@@ -198,8 +195,8 @@ def _unfit(frame: Frame, segment: Path, progress: Progress) -> Iterator[str]:
         yield f"is of the unknown kind {header.kind}"
 
 
-def _less_than_said(end: Frame, where: str, name: str, before: Progress, progress: Progress) -> Iterator[Finding]:
-    """Whether the segment has the rows that its end says it had. Raises as `_unfit`."""
+def _lost_rows(end: Frame, where: str, name: str, before: Progress, progress: Progress) -> Iterator[Finding]:
+    """Compare the segment's rows with the counts in its END frame. Raises as `_unfit`."""
     had = Summary(**json.loads(end.payload))
     events, transitions = progress.events - before.events, progress.transitions - before.transitions
     if (had.events, had.transitions) != (events, transitions):

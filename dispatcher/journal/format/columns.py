@@ -1,20 +1,20 @@
-"""The payload of ROWS frames: rows column by column, each column one array, strings once per frame where they repeat.
+"""The payload of ROWS frames: rows stored column by column, each column one array.
 
-A payload is a length (u32), a JSON object of that length, and the columns' bytes one after the other. The object has
+A payload is a length (u32), a JSON object of that length, and the columns' bytes. The object has
 
     columns   [name, array type code, bytes] of each column in order; little-endian
-    kinds     the values of the events' `kind` columns, one list for each combination; `kind` is a position in it
-    moves     the same of the transitions, for `move.kind`
-    virtual   whether enqueued_at and finished_at are the same moment as started_at (virtual time stands still while
-              anything is queued); else they follow from started_at by queue_ns and handling_ns
+    kinds     the distinct combinations of the events' `kind` columns; a row stores its combination's position as `kind`
+    moves     the same for transitions, stored as `move.kind`
+    virtual   true: enqueued_at and finished_at equal started_at, as virtual time stands still while events are queued;
+              false: they are started_at minus queue_ns and plus handling_ns
 
-Column by column is what makes a row cost a fraction of a microsecond here and next to nothing in Spark: arrays are
-built and read by C code, and become Arrow's without a look at each value.
+C code builds and reads the arrays, and Arrow takes them over whole. A row costs a fraction of a microsecond here and
+almost nothing in Spark.
 
-Which columns there are, and how each is encoded, is in `dispatcher.journal.format.schema`. The names of the columns of
-transitions begin with `move.`. A text column NAME is `NAME.length` in bytes and `NAME.text`, and `NAME.null` where some
-are null, 1 for those; a sparse one has `NAME.row` with the rows that have a text, a flag `NAME.row` with those of which
-it is true. Beside the columns, `settled` has further accepted_seqs that no longer need a handler.
+`dispatcher.journal.format.schema` declares the columns and their encodings. Names of transition columns begin with
+`move.`. A text column NAME is stored as `NAME.length` in bytes and `NAME.text`, and as `NAME.null`, 1 for null, if it
+has nulls. A sparse column adds `NAME.row`, the rows that have a text. A flag is stored as `NAME.row`, the rows where it
+is true. The extra column `settled` lists further accepted_seqs that no longer need a handler.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _SETTLED: Final = "settled"
 
 
 class RowsPayload(NamedTuple):
-    """A payload taken apart: the JSON object's entries, and the bytes of each column with its type code."""
+    """A payload split into the JSON object's entries and each column's type code and bytes."""
 
     kinds: Mapping[str, Sequence[Sequence[Any]]]
-    """By the name of the table."""
+    """By table name."""
     virtual: bool
     columns: dict[str, tuple[str, memoryview]]
 
     def numbers(self, name: str) -> Sequence[int]:
-        """A column's numbers; none if the frame has no such column."""
+        """A column's numbers, empty if the frame lacks the column."""
         if name not in self.columns:
             return ()
         code, data = self.columns[name]
@@ -55,7 +55,6 @@ class RowsPayload(NamedTuple):
         return numbers
 
     def texts(self, name: str) -> list[str | None]:
-        """A text column's values."""
         nulls = self.numbers(f"{name}.null")
         text = bytes(self.columns[f"{name}.text"][1]) if f"{name}.text" in self.columns else b""
         values: list[str | None] = []
@@ -72,7 +71,7 @@ class RowsPayload(NamedTuple):
         return len(self.numbers(f"{table.prefix}kind"))
 
     def values(self, table: Table, column: Column, first_seq: int) -> Sequence[Any]:
-        """A column of a table, one value for each row; `first_seq`: of the frame."""
+        """A column's values, one for each row of the frame that begins at `first_seq`."""
         name, rows = table.stored_name(column), self.rows_of(table)
         match column.encoding:
             case "position":
@@ -96,63 +95,59 @@ class RowsPayload(NamedTuple):
                 true = set(self.numbers(f"{name}.row"))
                 return [row in true for row in range(rows)]
         at = self.numbers(table.prefix + table.time)
-        return at if self.virtual else _moved(column, at, self.numbers(table.prefix + column.span))
+        if self.virtual:
+            return at
+        return list(map(sub if column.encoding == "before" else add, at, self.numbers(table.prefix + column.span)))
 
     def no_longer_outstanding(self) -> Iterator[int]:
-        """Accepted seqs of events that were handled, and of those that never will be."""
+        """Accepted seqs of events that were handled or that never will be."""
         [accepted] = [column for column in EVENTS.columns if column.name == _ACCEPTED]
         yield from self.numbers(EVENTS.stored_name(accepted))
         yield from self.numbers(_SETTLED)
 
     def misfits(self, counts: Counts) -> Iterator[str]:
-        """Each column that does not have as many rows as `counts`, the frame's header, says; a line for each."""
+        """A line for each column whose row count differs from `counts`, the frame's header."""
         lengths = {name: len(data) // _WIDTHS[code] for name, (code, data) in self.columns.items()}
         for table in TABLES:
             rows = table.rows_in(counts)
             names = [f"{table.prefix}kind", *(_of_each_row(table, column) for column in table.stored)]
             for name in filter(None, names):
                 if lengths.get(name, 0) != rows:
-                    yield f"has {lengths.get(name, 0)} of {name} and says {rows}"
-            for name in (may_lack for column in table.stored for may_lack in _of_all_or_none(table, column)):
+                    yield f"has {lengths.get(name, 0)} of {name}, but its header says {rows}"
+            for name in filter(None, (_of_all_or_none(table, column) for column in table.stored)):
                 if lengths.get(name, rows) != rows:
-                    yield f"has {lengths[name]} of {name} and says {rows}"
+                    yield f"has {lengths[name]} of {name}, but its header says {rows}"
 
 
 def _of_each_row(table: Table, column: Column) -> str:
-    """What a frame must have of the column for each row; empty: nothing."""
+    """The array that must have a value for each row; empty: none."""
     name = table.stored_name(column)
     if column.encoding == "text":
         return f"{name}.length"
     return name if column.encoding in ("number", "duration", "offset") else ""
 
 
-def _of_all_or_none(table: Table, column: Column) -> Iterator[str]:
-    """What a frame has of the column either for each row or not at all."""
-    if column.encoding == "text":
-        yield f"{table.stored_name(column)}.null"
-    elif column.encoding == "optional":
-        yield table.stored_name(column)
-
-
-def _moved(column: Column, at: Iterable[int], span: Iterable[int]) -> list[int]:
-    return list(map(sub if column.encoding == "before" else add, at, span))
+def _of_all_or_none(table: Table, column: Column) -> str:
+    """The array that a frame may lack, and that otherwise has a value for each row; empty: none."""
+    name = table.stored_name(column)
+    return f"{name}.null" if column.encoding == "text" else name if column.encoding == "optional" else ""
 
 
 class EncodedRows(NamedTuple):
-    """A frame's payload, and what its header and the writer have to know of it."""
+    """A frame's payload, and the values for its header and the writer."""
 
     payload: bytes
     events: int
     transitions: int
     min_at: int
-    """The earliest time of any row; with `max_at` 0 where there is no row."""
+    """The earliest time of any row; like `max_at` 0 if there are no rows."""
     max_at: int
     settled: Sequence[int]
     """Accepted seqs that no longer need a handler."""
 
 
 class _Payload:
-    """Columns as they are put together."""
+    """Builds a payload."""
 
     def __init__(self) -> None:
         self._listed: list[tuple[str, str, int]] = []
@@ -173,7 +168,7 @@ class _Payload:
         if joined.isascii():
             data, lengths = joined.encode("ascii"), list(map(len, texts))  # type: ignore[arg-type]
         else:
-            # UTF-8 has no lone surrogates: they are written as escapes.
+            # UTF-8 cannot encode lone surrogates: they become escapes.
             each = [text.encode("utf-8", "backslashreplace") for text in texts]  # type: ignore[union-attr]
             data, lengths = b"".join(each), list(map(len, each))
         self.add(f"{name}.length", _smallest(lengths))
@@ -181,7 +176,7 @@ class _Payload:
         self._data.append(data)
 
     def add_sparse(self, name: str, texts: Sequence[str | None]) -> None:
-        """As `add_texts`, only of the rows that have one."""
+        """As `add_texts`, for the rows that have a text."""
         if texts.count(None) == len(texts):
             return
         rows = [row for row, text in enumerate(texts) if text is not None]
@@ -189,14 +184,13 @@ class _Payload:
         self.add_texts(name, [texts[row] for row in rows])
 
     def add_kinds(self, name: str, kinds: Sequence[int], among: Sequence[Kind]) -> list[Kind]:
-        """Add a column of positions among the kinds that occur, and return those."""
+        """Add each row's position among the kinds that occur, and return these kinds."""
         used = sorted(set(kinds))
         position = {kind: index for index, kind in enumerate(used)}
         self.add(name, array("H" if len(used) <= 0x10000 else "I", map(position.__getitem__, kinds)))
         return [among[kind] for kind in used]
 
     def add_column(self, column: Column, name: str, values: Sequence[Any], first_seq: int) -> None:
-        """Add the values of one stored column."""
         match column.encoding:
             case "number":
                 self.add(name, array("q", values))
@@ -228,9 +222,9 @@ def encode_rows(
     virtual: bool = False,
     settled: Sequence[int] = (),
 ) -> EncodedRows:
-    """The payload of a frame with these events, whose first is `first_seq`, and transitions.
+    """The payload of a frame with these events, the first of which is `first_seq`, and transitions.
 
-    A row's kind is its position in `kinds` or `transition_kinds`; only those that occur are written.
+    A row's kind is a position in `kinds` or `transition_kinds`; only kinds that occur are written.
     """
     payload = _Payload()
     about: dict[str, Any] = {"virtual": virtual, EVENTS.kinds_key: [], TRANSITIONS.kinds_key: []}
@@ -260,7 +254,7 @@ def _earliest_and_latest(table: Table, columns: Mapping[str, Sequence[int]], vir
 
 
 def _smallest(numbers: Iterable[int]) -> array[int]:
-    """The numbers, none of them negative, in the smallest type that they fit."""
+    """The numbers, which are >= 0, in the smallest type that holds them all."""
     for code in "BHI":
         try:
             return array(code, numbers)
@@ -270,10 +264,10 @@ def _smallest(numbers: Iterable[int]) -> array[int]:
 
 
 def decode_rows(payload: bytes) -> RowsPayload:
-    """Take a payload apart; nothing is copied.
+    """Split a payload without copying its columns.
 
     Raises:
-        ValueError, KeyError, TypeError: it is not a payload of rows; impossible for one that passed its checksum.
+        ValueError, KeyError, TypeError: not a payload of rows; impossible for one that passed its checksum.
     """
     whole = memoryview(payload)
     start = 4 + int.from_bytes(whole[:4], "little")
@@ -286,7 +280,7 @@ def decode_rows(payload: bytes) -> RowsPayload:
 
 
 def row_dicts(payload: RowsPayload, table: Table, first_seq: int) -> Iterator[dict[str, Any]]:
-    """A table's rows as the schema has them; a null is a missing key."""
+    """A table's rows with the schema's columns; a null is a missing key."""
     names = table.names
     for values in zip(*(payload.values(table, column, first_seq) for column in table.columns), strict=True):
         yield {name: value for name, value in zip(names, values, strict=True) if value is not None}

@@ -1,8 +1,8 @@
-"""Events as they are kept in the write-ahead log: JSON, by the classes that were declared for their Enum class.
+"""Events in the write-ahead log: lines of JSON, encoded and decoded by the classes declared for their Enum class.
 
-A line is `{"event_class": ..., "event_type": ..., "model": ..., "event": {...}}`: the names of the Enum class and of
-its member, that of the event's own class, and its fields. Pydantic writes and reads the fields; no class is ever looked
-up by a name that a log gives, but among those declared.
+A line is `{"event_class": ..., "event_type": ..., "model": ..., "event": {...}}`: the names of the Enum class, its
+member and the event's own class, then the event's fields, which pydantic writes and reads. Names in a log select only
+among the declared classes; nothing else is ever imported or instantiated.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _EVENT: Final = b',"event":'
 
 
 class EventCodec:
-    """The declared event classes of one dispatcher. Declaring and encoding are for any thread."""
+    """The declared event classes of one dispatcher. Any thread may declare, encode and decode."""
 
     def __init__(self, dispatcher: str) -> None:
         self._dispatcher = dispatcher
         self._lock = threading.Lock()  # leaf lock
-        # Each is replaced under _lock, never changed in place, and read without it.
+        # Each dict is replaced under _lock, never changed in place, and read without the lock.
         self._types: dict[str, type[Enum]] = {}  # replaced under _lock
         self._models: dict[tuple[str, str], TypeAdapter[Any]] = {}  # by Enum class and event class; under _lock
         self._names: dict[type, str] = {}  # as JSON, by the event's class; replaced under _lock
 
     def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
-        """Events whose type is a member of `event_type` are instances of `classes`.
+        """Declare that events whose type is a member of `event_type` are instances of `classes`.
 
         Raises:
-            TypeError: one of them is neither a pydantic model nor a dataclass, or has a field that cannot be kept.
-            ValueError: another Enum class, or another event class, of the same name was declared.
+            TypeError: a class is neither a pydantic model nor a dataclass, or has a field that JSON cannot hold.
+            ValueError: another Enum class or event class of the same name was declared.
         """
         made = {}
         for class_ in classes:
@@ -46,26 +46,26 @@ class EventCodec:
                 raise TypeError(f"events= takes pydantic models and dataclasses; {class_!r} is neither")
             try:
                 made[class_] = TypeAdapter(class_)
-            except Exception as error:  # pydantic has many, and they are about the class's fields
+            except Exception as error:  # pydantic raises many kinds, all about the class's fields
                 raise TypeError(f"{class_.__name__} cannot be kept in a journal: {error}") from error
         name = event_type.__name__
         with self._lock:
             if self._types.get(name, event_type) is not event_type:
-                raise ValueError(f"two Enum classes of the name {name} are registered; the journal tells them by it")
+                raise ValueError(f"two Enum classes named {name} are registered; the journal identifies them by name")
             for class_ in made:
                 known = self._models.get((name, class_.__name__))
                 if known is not None and class_ not in self._names:
-                    raise ValueError(f"two event classes of the name {class_.__name__} are declared for {name}")
+                    raise ValueError(f"two event classes named {class_.__name__} are declared for {name}")
             self._types = {**self._types, name: event_type}
             self._models = {**self._models, **{(name, class_.__name__): made[class_] for class_ in made}}
             self._names = {**self._names, **{class_: json.dumps(class_.__name__) for class_ in made}}
 
     def encode(self, event: Any) -> bytes:
-        """The event's line, without its end.
+        """The event's line, without the newline.
 
         Raises:
             EventNotDeclaredError: its class was not declared for its Enum class.
-            JournalError: a field has a value that cannot be kept.
+            JournalError: a field has a value that JSON cannot hold.
         """
         type_ = event.type
         name = type(type_).__name__
@@ -74,9 +74,9 @@ class EventCodec:
             raise EventNotDeclaredError(self._dispatcher, event)
         try:
             fields = to_json(event, inf_nan_mode="constants")
-            # What cannot be read again must not go into the log, to be found there after a crash.
+            # Recovery must be able to read every line: an event that does not survive the round trip is refused here.
             self._models[name, type(event).__name__].validate_json(fields)
-        except Exception as error:  # of pydantic, or of the user's own serializers
+        except Exception as error:  # from pydantic, or from the user's own serializers
             raise JournalError(
                 f"{self._dispatcher}: {event!r} cannot be kept in the journal: {error}. Post an event whose fields are "
                 "of their declared types and go into JSON and back."
@@ -85,13 +85,12 @@ class EventCodec:
         return b"".join((head.encode("ascii"), _EVENT, fields, b"}"))
 
     def decode(self, line: bytes) -> Any:
-        """The event of a line.
-
+        """
         Raises:
-            JournalError: its classes are not declared, or have changed so that it does not fit any more.
+            JournalError: the event's classes are not declared, or the line no longer fits them.
         """
         try:
-            head, _, fields = line.partition(_EVENT)  # a quotation mark within a name would have a backslash before it
+            head, _, fields = line.partition(_EVENT)  # cannot match inside a name, where JSON escapes quotation marks
             names = json.loads(head + b"}")
             key = names["event_class"], names["model"]
             adapter = self._models.get(key)
@@ -104,12 +103,12 @@ class EventCodec:
             wanted = self._types[key[0]][names["event_type"]]
         except (ValueError, KeyError, TypeError) as error:
             raise JournalError(
-                f"{self._dispatcher}: an unhandled event of the journal does not fit its class any more: {error}. "
+                f"{self._dispatcher}: an unhandled event of the journal no longer fits its class: {error}. "
                 f"Read it with the version that wrote it; it is {line[:500].decode('utf-8', 'replace')}"
             ) from error
         if event.type is not wanted:
             raise JournalError(
-                f"{self._dispatcher}: {event!r}, read from the journal, has the type {event.type}, and was written "
+                f"{self._dispatcher}: {event!r}, read from the journal, has the type {event.type}, but was written "
                 f"with {wanted}. Make `type` a field of {key[1]}."
             )
         return event

@@ -1,19 +1,19 @@
-"""Frames: the unit in which a journal is written, checked and believed.
+"""Frames: the unit in which a journal is written and checked.
 
-A segment is a file of frames, one after the other. A frame is a header of 64 bytes and a payload:
+A segment is a sequence of frames. A frame is a header of 64 bytes and a payload:
 
     sync 8s | header CRC-32 | kind u8, 3 bytes 0 | number u32 | payload length u32 | payload CRC-32 |
     first seq u64 | events u32 | transitions u32 | earliest time i64 | latest time i64 | segment u32
 
-All little-endian. `number` counts a segment's frames from 0. A frame is whole and in its place, or it is not there:
-what a crash cut off, a full disk cut short or anything has changed does not pass its checksums, what was copied from
-elsewhere has another segment or number; and the search for the next sync mark goes on behind it, so that damage costs
-the frames that it hit and no others. No text holds that mark: its first byte is none of UTF-8's.
+All little-endian. `number` counts a segment's frames from 0. A reader accepts only intact frames in their place: a
+truncated or changed frame fails its checksums, and a frame copied from elsewhere has another segment or number. The
+reader then searches for the next sync mark, so damage costs only the frames it hits. Text cannot contain the mark: its
+first byte never occurs in UTF-8.
 
-    START      the segment's first: a JSON object about it
-    ROWS       events that were handled and the transitions made meanwhile (dispatcher.journal.format.columns)
-    ACCEPTED   write-ahead mode: events that were accepted, one JSON object per line
-    END        a closed segment's last: a JSON object that sums it up; then 16 bytes that say where this frame begins
+    START      the first of a segment: a JSON object about it
+    ROWS       handled events and the transitions made meanwhile (dispatcher.journal.format.columns)
+    ACCEPTED   write-ahead mode: accepted events, one JSON object per line
+    END        the last of a closed segment: a JSON object that sums it up; then 16 bytes with the offset of this frame
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ END: Final = 4
 
 SYNC: Final = b"\xffDJF\r\n\x1a\n"
 _HEADER: Final = struct.Struct("<8sIBxxxIIIQIIqqI")
-_CHECKED_FROM: Final = 12  # what the header's checksum covers begins behind it
+_CHECKED_FROM: Final = 12  # the header's checksum covers the bytes behind it
 _TRAILER: Final = struct.Struct("<QI4s")
 _TRAILER_MARK: Final = b"DJE\n"
 TRAILER_BYTES: Final = _TRAILER.size
@@ -40,7 +40,7 @@ _CHUNK: Final = 1 << 20
 
 
 class Header(NamedTuple):
-    """What a frame says of itself. For ACCEPTED frames `first_seq` and `events` count accepted events."""
+    """A frame's header. For ACCEPTED frames `first_seq` and `events` count accepted events."""
 
     kind: int
     number: int
@@ -55,12 +55,11 @@ class Header(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A whole frame; `payload` is empty if it was not asked for."""
+    """An intact frame; `payload` is empty if it was not wanted."""
 
     header: Header
     payload: bytes
     offset: int
-    """Where it begins in its file."""
 
     @property
     def end(self) -> int:
@@ -68,20 +67,20 @@ class Frame(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A stretch of a segment that is no whole frame in its place; of length 0 where frames are missing."""
+    """A stretch of a segment that holds no intact frame; of length 0 where frames are missing."""
 
     segment: Path
     offset: int
     length: int
     at_end: bool
-    """No whole frame follows: in an open segment a tail torn off by a crash."""
+    """No intact frame follows: in an open segment, a tail cut off by a crash."""
     missing: int = 0
-    """Frames that should come here."""
+    """Number of frames missing here."""
 
     def __str__(self) -> str:
         if self.missing:
             return f"{self.segment.name}: {self.missing} frames are missing at byte {self.offset}"
-        return f"{self.segment.name}: {self.length} bytes from byte {self.offset} on are no whole frame"
+        return f"{self.segment.name}: {self.length} bytes from byte {self.offset} on hold no intact frame"
 
 
 def encode_frame(
@@ -95,22 +94,21 @@ def encode_frame(
     min_at: int = 0,
     max_at: int = 0,
 ) -> bytes:
-    """A frame as it is written."""
     numbers = (kind, number, len(payload), crc32(payload), first_seq, events, transitions, min_at, max_at, segment)
     checked = _HEADER.pack(SYNC, 0, *numbers)[_CHECKED_FROM:]
     return b"".join((SYNC, crc32(checked).to_bytes(4, "little"), checked, payload))
 
 
 def encode_trailer(end_offset: int) -> bytes:
-    """The last bytes of a closed segment: where its END frame begins."""
+    """The last bytes of a closed segment: the offset of its END frame."""
     return _TRAILER.pack(end_offset, crc32(end_offset.to_bytes(8, "little")), _TRAILER_MARK)
 
 
 class FrameReader:
-    """Reads the frames of one segment file, whatever is in it. Closed by `with`. One thread.
+    """Reads the frames of one segment file, also a damaged one. A context manager, for one thread.
 
     Raises:
-        OSError: from the constructor: the file cannot be opened; from the others: it cannot be read.
+        OSError: the file cannot be opened (constructor) or read (methods).
     """
 
     def __init__(self, path: Path) -> None:
@@ -128,9 +126,9 @@ class FrameReader:
     def frames(
         self, wanted: Callable[[Header], bool] = lambda _: True, *, start: int = 0, check_all: bool = False
     ) -> Iterator[Frame | Damage]:
-        """The frames from byte `start` on, and a Damage for each stretch between them that is none.
+        """The intact frames from byte `start` on, and a Damage for each stretch between them.
 
-        Of frames that are not `wanted` only the header is read, unless `check_all`: then their payloads are checked.
+        Frames that are not `wanted` come without their payloads, which are read and checked only with `check_all`.
         """
         position, end = start, self._end_of_frames()
         expected = None if start else 0  # number of the next frame
@@ -148,13 +146,13 @@ class FrameReader:
                 position, expected, was_damaged = frame.end, number + 1, False
                 continue
             was_damaged = True
-            following = self._next_whole(position + 1, end, expected or 0)
+            following = self._next_intact(position + 1, end, expected or 0)
             upto = end if following is None else following
             yield Damage(self.path, position, upto - position, following is None)
             position = upto
 
     def last_frame(self) -> Frame | None:
-        """The END frame, found by the trailer; None if there is none: the segment is open or damaged."""
+        """The END frame, found by the trailer; None: the segment is open or damaged."""
         offset = self._trailer()
         if offset is None:
             return None
@@ -175,7 +173,7 @@ class FrameReader:
         return self.size if self._trailer() is None else self.size - TRAILER_BYTES
 
     def _header_at(self, position: int, end: int, expected: int = 0) -> Header | None:
-        """The header there, if it is sound, of this segment, has no number that was passed, and its frame fits."""
+        """The header there, if it is sound, of this segment, not behind `expected`, and its frame ends before `end`."""
         if position + _HEADER.size > end:
             return None
         data = os.pread(self._file, _HEADER.size, position)
@@ -196,8 +194,8 @@ class FrameReader:
             return None
         return Frame(header, payload if wanted else b"", position)
 
-    def _next_whole(self, position: int, end: int, expected: int) -> int | None:
-        """Where the next whole frame begins, from `position` on; None if there is none."""
+    def _next_intact(self, position: int, end: int, expected: int) -> int | None:
+        """The offset of the next intact frame from `position` on, or None."""
         while position < end:
             # Overlapping reads: a sync mark may lie across two of them.
             data = os.pread(self._file, _CHUNK + len(SYNC) - 1, position)

@@ -1,9 +1,8 @@
-"""The journal's two tables. Each column is declared here, once; rows, frames, Arrow and Spark follow from it.
+"""The journal's two tables. Each column is declared here, once; rows, frames, Arrow and Spark derive from it.
 
-How they lie on the disk is in `dispatcher.journal.format.segments` (files), `frames` (checksums) and `columns` (rows).
+The format on disk is in `dispatcher.journal.format.segments` (files), `frames` (checksums) and `columns` (rows).
 
-A column that is new must be `sparse`, `optional` or `flag`: frames may lack such a column, so that journals written
-before it are still read.
+A new column must be `sparse`, `optional` or `flag`: frames may lack such a column, so older journals stay readable.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 ColumnType = Literal["long", "string", "boolean"]
 
 Encoding = Literal[
-    "position",  # not stored: the row's position behind the frame's first seq
-    "kind",  # one of the strings that repeat; a row stores the number of their combination
+    "position",  # not stored: the frame's first seq plus the row's position
+    "kind",  # one of few values; a row stores the position of its combination of them
     "number",  # 64 bits
     "offset",  # a number minus the frame's first seq
-    "duration",  # a number, in as few bytes as the frame's greatest takes
+    "duration",  # a number >= 0, in the smallest type that holds the frame's greatest
     "text",  # of each row
     "sparse",  # a text that most rows lack
-    "optional",  # a positive number, 0 where there is none
-    "flag",  # which rows it is true of
-    "before",  # not stored: the table's time minus the duration `span`; in virtual time the same moment
-    "after",  # as `before`, plus the duration
+    "optional",  # a positive number, or 0 for null
+    "flag",  # the rows for which it is true
+    "before",  # not stored: the table's time minus the duration `span`; in virtual time equal to the table's time
+    "after",  # like `before`, plus the duration
 ]
 
 TIME_UNIT: Final = "Unix ns"
@@ -33,7 +32,7 @@ DURATION_UNIT: Final = "ns"
 
 
 class Column(NamedTuple):
-    """One column: its name, its type under Spark's name for it, and whether it can be null."""
+    """One column; `type` is Spark's name for it."""
 
     name: str
     type: ColumnType
@@ -41,21 +40,21 @@ class Column(NamedTuple):
     meaning: str
     encoding: Encoding
     unit: str = ""
-    """`TIME_UNIT`: a moment in the clock of the run; `DURATION_UNIT`: time by the wall clock."""
+    """`TIME_UNIT`: a moment on the run's clock; `DURATION_UNIT`: a wall-clock duration."""
     span: str = ""
-    """Of `before` and `after`: the column with the duration."""
+    """The column with the duration, for `before` and `after`."""
     stored_as: str = ""
-    """Its name in a frame where that is another one."""
+    """Its name in a frame, if different."""
 
 
 Row = tuple[Any, ...]
-"""A row as the writer keeps it: `kind`, then the columns that are stored, in the order of the schema."""
+"""A row in the writer: `kind`, then the stored columns, in schema order."""
 Kind = tuple[str | bool, ...]
-"""The values of a table's `kind` columns, in the order of the schema."""
+"""The values of a table's `kind` columns, in schema order."""
 
 
 class Counts(Protocol):
-    """What says how many rows of each table there are: the header of a frame, the summary of a segment."""
+    """The rows of each table, counted: the header of a frame, the summary of a segment."""
 
     @property
     def events(self) -> int: ...
@@ -70,11 +69,11 @@ class Table(NamedTuple):
     name: str
     columns: tuple[Column, ...]
     time: str
-    """The column that `since` and `until` are about."""
+    """The column that `since` and `until` filter."""
     prefix: str = ""
-    """Of the names of its columns in a frame."""
+    """Prefix of its column names in a frame."""
     kinds_key: str = "kinds"
-    """Where a frame lists its kinds."""
+    """The payload's entry with the table's kinds."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,7 +89,7 @@ class Table(NamedTuple):
 
     @property
     def stored(self) -> tuple[Column, ...]:
-        """The columns of a row behind its `kind`."""
+        """The columns of a `Row` after its `kind`."""
         return tuple(column for column in self.columns if column.encoding not in _NOT_IN_ROWS)
 
     @property
@@ -98,7 +97,6 @@ class Table(NamedTuple):
         return ("kind", *(column.name for column in self.stored))
 
     def stored_name(self, column: Column) -> str:
-        """The column's name in a frame."""
         return self.prefix + (column.stored_as or column.name)
 
     def rows_in(self, counts: Counts) -> int:
@@ -154,17 +152,17 @@ TABLES = (EVENTS, TRANSITIONS)
 
 
 def table_named(name: str) -> Table:
-    """The table of that name: for processes to which a table travels, where a copy of it would be another one."""
+    """The table of that name. A pickled table would arrive as a copy; its name arrives as the same table."""
     [found] = [table for table in TABLES if table.name == name]
     return found
 
 
 WALL_CLOCK_COLUMNS = tuple(column.name for column in EVENTS.columns if column.unit == DURATION_UNIT)
-"""What may differ between two replays of one workload; every other column is the same byte for byte."""
+"""The columns that may differ between two replays of a workload; all others are equal byte for byte."""
 
 
 def _row_type(table: Table) -> Callable[..., Row]:
-    """Makes the table's rows from `kind` and the stored columns by name; what is left out is null, 0 or false."""
+    """A named tuple of `kind` and the stored columns; omitted columns are null, 0 or false."""
     defaults = [_DEFAULTS[column.type] for column in table.stored]
     return namedtuple(f"{table.name}_row", table.row_fields, defaults=defaults)
 

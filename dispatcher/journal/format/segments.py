@@ -1,12 +1,12 @@
-"""The files of a journal: their names, the segment that is being written, and the manifest of those that are closed.
+"""The files of a journal: their names, the open segment, and the manifest of the closed ones.
 
-    JOURNAL/journal.json                    the manifest, replaced as a whole
+    JOURNAL/journal.json                    the manifest, replaced atomically
     JOURNAL/segment-00000001.journal        a closed segment
-    JOURNAL/.segment-00000002.journal.open  the one that is being written; a rename closes it
-    JOURNAL/.lock                           held by the process that writes
+    JOURNAL/.segment-00000002.journal.open  the open segment; a rename closes it
+    JOURNAL/.lock                           held by the writing process
 
-A listing of the folder shows only complete segments. The manifest says which there should be, so that even a last one
-that is missing is noticed.
+A listing of the folder shows only complete segments. The manifest records which segments should exist, so that even a
+missing last one is noticed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from zlib import crc32
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import EncodedRows
-from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, FrameReader, encode_frame, encode_trailer
+from dispatcher.journal.format.frames import (
+    ACCEPTED,
+    END,
+    ROWS,
+    START,
+    FrameReader,
+    Header,
+    encode_frame,
+    encode_trailer,
+)
 from dispatcher.util.files import FileLock, replace_file, sync_folder
 
 FORMAT: Final = 1
@@ -31,35 +40,28 @@ _NUMBER: Final = re.compile(r"^\.?segment-(\d+)\.journal(\.open)?$")
 
 
 def segment_path(journal: Path, number: int) -> Path:
-    """Where a closed segment is."""
+    """The path of a closed segment."""
     return journal / f"segment-{number:08d}.journal"
-
-
-def open_segment_path(journal: Path, number: int) -> Path:
-    """Where a segment is while it is written: a name that Spark and `segments` pass over."""
-    return journal / f".segment-{number:08d}.journal.open"
 
 
 def segments(journal: Path) -> list[Path]:
     """The closed segments, oldest first."""
-    return sorted((path for path in journal.glob("segment-*.journal") if segment_number(path)), key=segment_number)
+    return sorted(filter(segment_number, journal.glob("segment-*.journal")), key=segment_number)
 
 
 def open_segments(journal: Path) -> list[Path]:
-    """Segments that a writer has open, or left open when it died; at most one, unless somebody put more there."""
-    return sorted(
-        (path for path in journal.glob(".segment-*.journal.open") if segment_number(path)), key=segment_number
-    )
+    """Segments that a writer has open, or left open when it died; a writer leaves at most one."""
+    return sorted(filter(segment_number, journal.glob(".segment-*.journal.open")), key=segment_number)
 
 
 def segment_number(path: Path) -> int:
-    """The number in a segment's name; 0: it has none."""
+    """The number in a segment's name; 0: not a segment."""
     match = _NUMBER.match(path.name)
     return int(match.group(1)) if match else 0
 
 
 class Summary(NamedTuple):
-    """What a segment holds. Seqs and accepted seqs are contiguous, from their first on."""
+    """The contents of a segment. Seqs and accepted seqs are contiguous."""
 
     first_seq: int
     events: int = 0
@@ -67,14 +69,14 @@ class Summary(NamedTuple):
     first_accepted: int = 1
     accepted: int = 0
     min_at: int = 0
-    """Earliest time of any row; Unix ns in the clock of the run. With `max_at` 0 where there is no row."""
+    """Earliest time of any row, in Unix ns on the run's clock; like `max_at` 0 if there are no rows."""
     max_at: int = 0
     frames: int = 0
-    """With START and END."""
+    """Including START and END."""
     closed_at: int = 0
-    """Unix ns of real time."""
+    """Unix ns on the wall clock."""
     recover_from: int = 0
-    """The first segment that recovery has to read: the one with the oldest event accepted and not handled."""
+    """The first segment that recovery must read: the one with the oldest event accepted but not handled."""
 
     @property
     def next_seq(self) -> int:
@@ -84,13 +86,27 @@ class Summary(NamedTuple):
     def next_accepted(self) -> int:
         return self.first_accepted + self.accepted
 
+    def following(self) -> Summary:
+        """Of an empty segment behind this one."""
+        return Summary(self.next_seq, first_accepted=self.next_accepted)
+
+    def with_rows(self, rows: EncodedRows | Header, next_seq: int) -> Summary:
+        """After one more frame of rows, which ends before `next_seq`."""
+        ranges = [(part.min_at, part.max_at) for part in (self, rows) if part.events or part.transitions] or [(0, 0)]
+        return self._replace(
+            events=max(0, next_seq - self.first_seq),
+            transitions=self.transitions + rows.transitions,
+            min_at=min(min_at for min_at, _ in ranges),
+            max_at=max(max_at for _, max_at in ranges),
+        )
+
+    def closed(self, recover_from: int) -> Summary:
+        """With the END frame."""
+        return self._replace(frames=self.frames + 1, closed_at=time.time_ns(), recover_from=recover_from)
+
 
 def read_summary(segment: Path) -> Summary | None:
-    """What a closed segment says of itself, without reading the rest; None: its end is damaged.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The summary in a closed segment's END frame; None: its end is damaged. Raises OSError."""
     with FrameReader(segment) as reader:
         frame = reader.last_frame()
     if frame is None:
@@ -100,29 +116,25 @@ def read_summary(segment: Path) -> Summary | None:
 
 
 class Manifest(NamedTuple):
-    """Which segments there are: `first` to `last`, none if `last` is less; one more if a crash came between a rename
-    and the manifest."""
+    """The closed segments: `first` to `last`, empty if `last` < `first`. A crash between the rename of a segment and
+    the update of the manifest leaves one more in the folder."""
 
     first: int = 1
     last: int = 0
     closed: bool = False
-    """The writer has ended in good order: nothing comes after `last`."""
+    """The writer has closed the journal: no segment follows `last`."""
 
     def write(self, journal: Path, *, sync: bool) -> None:
-        """Replace the manifest by this one.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Replace the manifest in the folder. Raises OSError."""
         text = _manifest_text(FORMAT, self)
         replace_file(journal / MANIFEST, text.encode("ascii"), draft=journal / f".{MANIFEST}.new", sync=sync)
 
 
 def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
-    """The manifest, and what is wrong with it. No manifest and nothing wrong: there is none.
+    """The manifest or its problem; both None if the journal has no manifest.
 
     Raises:
-        JournalError: it is of a format that this version does not know.
+        JournalError: this version does not know the manifest's format.
     """
     path = journal / MANIFEST
     try:
@@ -134,7 +146,7 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
     try:
         fields = json.loads(data)
         manifest = Manifest(fields["first"], fields["last"], fields["closed"])
-        # Written as it is written here, to the byte: so a change of any byte shows.
+        # Encoding the fields again must give the same bytes: a change of any byte shows.
         is_sound = data == _manifest_text(fields["format"], manifest).encode("ascii")
     except (ValueError, KeyError, TypeError):
         return None, f"{MANIFEST}: is damaged"
@@ -142,7 +154,7 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
         return None, f"{MANIFEST}: is damaged"
     if fields["format"] != FORMAT:
         raise JournalError(
-            f"{journal}: a journal of format {fields['format']}, and this version reads format {FORMAT}. "
+            f"{journal}: a journal of format {fields['format']}, but this version reads format {FORMAT}. "
             "Read it with the version that wrote it."
         )
     return manifest, None
@@ -151,6 +163,11 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
 def _manifest_text(format_: int, manifest: Manifest) -> str:
     fields = {"format": format_, **manifest._asdict()}
     return json.dumps({**fields, "check": f"{crc32(json.dumps(fields).encode('ascii')):08x}"}) + "\n"
+
+
+def holds_journal(folder: Path) -> bool:
+    """Whether the folder has segments or a manifest, sound or damaged. Raises JournalError as `read_manifest`."""
+    return bool(segments(folder) or open_segments(folder) or read_manifest(folder) != (None, None))
 
 
 def lock_for_writing(journal: Path) -> FileLock:
@@ -168,17 +185,17 @@ def lock_for_writing(journal: Path) -> FileLock:
 
 
 class SegmentFile:
-    """The segment that is being written. Not thread-safe: its writer guards it with a lock.
+    """The open segment. Not thread-safe: its writer guards it with a lock.
 
     Raises (all methods):
-        OSError: the disk is full, read-only or gone. What was written of the frame is cut off again; should not even
-            that be possible, it is a torn tail, which no reader believes.
+        OSError: the disk is full, read-only or gone. The partial frame is cut off again; if even that fails, readers
+            reject it by its checksums.
     """
 
-    def __init__(self, journal: Path, number: int, summary: Summary) -> None:
-        """A new segment, which goes on where `summary`, that of its predecessor, ends."""
+    def __init__(self, journal: Path, number: int, before: Summary) -> None:
+        """Create the segment that follows the one summarized by `before`."""
         self.number = number
-        self._path = open_segment_path(journal, number)
+        self._path = journal / f".segment-{number:08d}.journal.open"  # a name that Spark and `segments` ignore
         self._closed_path = segment_path(journal, number)
         if self._closed_path.exists():
             raise FileExistsError(17, "a segment of that number exists", str(self._closed_path))
@@ -186,7 +203,7 @@ class SegmentFile:
         self._identity = _identity(os.fstat(self._file))
         self.size = 0
         self.opened_s = time.monotonic()
-        self.summary = Summary(summary.next_seq, first_accepted=summary.next_accepted)
+        self.summary = before.following()
         about = {"format": FORMAT, "segment": number, "first_seq": self.summary.first_seq}
         try:
             self._append(START, json.dumps(about).encode("ascii"))
@@ -195,36 +212,30 @@ class SegmentFile:
             raise
 
     def append_rows(self, rows: EncodedRows) -> None:
-        """Add a ROWS frame, whose first event has the next seq."""
-        now = self.summary
-        self._append(ROWS, rows.payload, now.next_seq, rows.events, rows.transitions, rows.min_at, rows.max_at)
-        if rows.events or rows.transitions:
-            has_rows = now.events or now.transitions
-            self.summary = self.summary._replace(
-                events=now.events + rows.events,
-                transitions=now.transitions + rows.transitions,
-                min_at=min(now.min_at, rows.min_at) if has_rows else rows.min_at,
-                max_at=max(now.max_at, rows.max_at) if has_rows else rows.max_at,
-            )
+        """Append a ROWS frame, whose first event gets the next seq."""
+        first_seq = self.summary.next_seq
+        self._append(ROWS, rows.payload, first_seq, rows.events, rows.transitions, rows.min_at, rows.max_at)
+        self.summary = self.summary.with_rows(rows, first_seq + rows.events)
 
     def append_accepted(self, payload: bytes, events: int, at: int) -> None:
-        """Add an ACCEPTED frame, whose first event has the next accepted seq."""
+        """Append an ACCEPTED frame, whose first event gets the next accepted seq."""
         now = self.summary
         self._append(ACCEPTED, payload, now.next_accepted, events, 0, at, at)
         self.summary = self.summary._replace(accepted=now.accepted + events)
 
     @property
     def is_empty(self) -> bool:
-        """Nothing but its START frame is in it."""
+        """It has only its START frame."""
         return self.summary.frames <= 1
 
     def _append(self, kind: int, payload: bytes, *numbers: int) -> None:
-        data = encode_frame(self.number, kind, self.summary.frames, payload, *numbers)
-        self._write(data)
+        self._write(encode_frame(self.number, kind, self.summary.frames, payload, *numbers))
         self.summary = self.summary._replace(frames=self.summary.frames + 1)
 
     def _write(self, data: bytes) -> None:
-        self._check_there()
+        # A file still accepts writes after its folder was removed or renamed, but no reader finds it any longer.
+        if _identity(self._path.stat()) != self._identity:
+            raise FileNotFoundError(2, "the segment that was being written is gone", str(self._path))
         rest = memoryview(data)
         try:
             while rest:
@@ -235,26 +246,17 @@ class SegmentFile:
             raise
         self.size += len(data)
 
-    def _check_there(self) -> None:
-        """A file whose folder was removed or moved takes all that is written, and nobody ever finds it."""
-        if _identity(self._path.stat()) != self._identity:
-            raise FileNotFoundError(2, "the segment that was being written is gone", str(self._path))
-
     def sync(self) -> None:
-        """Have it on the disk."""
         os.fdatasync(self._file)
 
     def close(self, *, sync: bool, recover_from: int) -> Path | None:
-        """Add the END frame and give the segment its name; None if it was empty: then it is removed."""
+        """Append the END frame and rename the segment; an empty one is removed instead, and None returned."""
         if self.is_empty:
             self.abandon()
             self._path.unlink()
             return None
-        summary = self.summary._replace(
-            frames=self.summary.frames + 1, closed_at=time.time_ns(), recover_from=recover_from
-        )
-        end = encode_frame(self.number, END, self.summary.frames, json.dumps(summary._asdict()).encode("ascii"))
-        self._write(end + encode_trailer(self.size))
+        summary = self.summary.closed(recover_from)
+        self._write(_encode_end(self.number, summary, self.size))
         if sync:
             os.fsync(self._file)
         self.summary = summary
@@ -263,30 +265,34 @@ class SegmentFile:
         return self._closed_path
 
     def abandon(self) -> None:
-        """Leave the segment as it is: one that a crash could have left. Repeating it does nothing."""
+        """Close the file but leave the segment open, as a crash would. Repeating it does nothing."""
         if self._file >= 0:
-            with contextlib.suppress(OSError):  # what could not be written still cannot
+            with contextlib.suppress(OSError):  # a failed disk may fail here again
                 os.close(self._file)
             self._file = -1
 
 
-def close_left_open(path: Path, keep: int, summary: Summary, recover_from: int, *, number: int) -> Path:
-    """Close a segment whose writer died: cut it after `keep` bytes, add the END frame, give it its name.
+def close_left_open(path: Path, keep: int, summary: Summary, recover_from: int) -> Path:
+    """Close a segment whose writer died: cut it after `keep` bytes, append the END frame, and rename it.
 
-    Repeating it after a crash does no harm. Raises OSError.
+    Safe to repeat after a crash. Raises OSError.
     """
-    summary = summary._replace(frames=summary.frames + 1, closed_at=time.time_ns(), recover_from=recover_from)
-    end = encode_frame(segment_number(path), END, number, json.dumps(summary._asdict()).encode("ascii"))
     with path.open("r+b") as file:
         file.truncate(keep)
         file.seek(keep)
-        file.write(end + encode_trailer(keep))
+        file.write(_encode_end(segment_number(path), summary.closed(recover_from), keep))
         file.flush()
         os.fsync(file.fileno())
     closed = path.with_name(path.name.removeprefix(".").removesuffix(".open"))
     path.rename(closed)
     sync_folder(path.parent)
     return closed
+
+
+def _encode_end(segment: int, summary: Summary, offset: int) -> bytes:
+    """The END frame, which begins at `offset`, and the trailer."""
+    end = encode_frame(segment, END, summary.frames - 1, json.dumps(summary._asdict()).encode("ascii"))
+    return end + encode_trailer(offset)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What a row has of an event in text: its payload as JSON, and the error of its handler. Neither ever raises."""
+"""The text columns of an event's row: its payload as JSON, and its handler's error. Neither function raises."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 def encode_payload(payload: Any) -> str:
     try:
         return json.dumps(payload, default=str, separators=(",", ":"))
-    except (
-        Exception
-    ) as error:  # e.g. a key that is not a string, a cycle, a __str__ that raises: the event still counts
+    except Exception as error:  # e.g. a key that is not a string, a cycle, a __str__ that raises
         return json.dumps({"unencodable": describe(error)})
 
 

@@ -106,7 +106,7 @@ def test_under_continue_the_failure_is_told_once_and_later_calls_do_nothing(
     assert told == [writer.failure]
     [message] = caplog.messages
     assert "No space left on device" in message
-    assert message.endswith("What is journaled so far stays; the dispatcher goes on without it")
+    assert message.endswith("What is journaled so far stays; the dispatcher continues without it")
     recover(journal)
     assert seqs(journal) == [1]
     assert verify(journal).problems == ()
@@ -315,7 +315,7 @@ def test_a_producer_is_refused_when_the_log_fails_and_the_dispatcher_stops(
     assert [accepted.seq for accepted in recover(journal).accepted] == ([1] if call == "write" else [1, 2])
 
 
-def test_under_continue_the_dispatcher_goes_on_without_a_log(
+def test_under_continue_the_dispatcher_continues_without_a_log(
     journal: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     handled: list[int] = []
@@ -330,7 +330,7 @@ def test_under_continue_the_dispatcher_goes_on_without_a_log(
 
     assert handled == [1, 2, 3, 4]
     assert dispatcher.failure_cause is None
-    assert len([message for message in caplog.messages if "goes on without it" in message]) == 1
+    assert len([message for message in caplog.messages if "continues without it" in message]) == 1
     recover(journal)
     assert [row.get("accepted_seq") for row in read_rows(journal, EVENTS)] in ([], [1])
     assert verify(journal).problems == ()

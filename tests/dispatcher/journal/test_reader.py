@@ -116,7 +116,7 @@ def test_a_flip_of_any_byte_is_found(writer: JournalWriter, journal: Path) -> No
         assert problems, offset
         start = max((start for start in lengths if start <= offset), default=0)
         if offset < start + lengths[start]:
-            assert f"{lengths[start]} bytes from byte {start} on are no whole frame" in problems[0]
+            assert f"{lengths[start]} bytes from byte {start} on hold no intact frame" in problems[0]
 
 
 def test_a_missing_segment_is_found_wherever_it_is(sound: Path, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_segment_under_the_name_of_another_is_found(sound: Path, tmp_path: Pat
     problems = verify(sound).problems
 
     for path in (second, third):
-        assert f"{path.name}: {path.stat().st_size - 16} bytes from byte 0 on are no whole frame" in problems
+        assert f"{path.name}: {path.stat().st_size - 16} bytes from byte 0 on hold no intact frame" in problems
     assert seqs(sound) == [1, 2]
 
 
@@ -219,7 +219,7 @@ def test_a_frame_that_was_taken_out_is_found(sound: Path) -> None:
 
     assert f"segment-00000002.journal: 1 frames are missing at byte {first.offset}" in problems
     assert "segment-00000002.journal, frame 2: seq 4 follows 2" in problems
-    assert "segment-00000002.journal: does not say where its end begins" in problems
+    assert "segment-00000002.journal: its trailer does not point to its end" in problems
     assert "segment-00000002.journal, frame 3: the segment had 2 events and 2 transitions, now 1 and 1" in problems
 
 
@@ -229,7 +229,7 @@ def test_an_end_that_was_taken_off_is_found(sound: Path) -> None:
 
     assert verify(sound).problems == (
         "segment-00000003.journal: has no end",
-        "segment-00000003.journal: does not say where its end begins",
+        "segment-00000003.journal: its trailer does not point to its end",
     )
 
 
@@ -251,8 +251,8 @@ def test_an_empty_segment_is_found(sound: Path) -> None:
 
     assert verify(sound).problems == (
         "segment-00000003.journal: has no end",
-        "segment-00000003.journal: does not say where its end begins",
-        "segment-00000003.journal: has no whole frame",
+        "segment-00000003.journal: its trailer does not point to its end",
+        "segment-00000003.journal: has no intact frame",
     )
 
 
@@ -261,13 +261,13 @@ def test_an_empty_segment_is_found(sound: Path) -> None:
     [
         ({"first_seq": 5}, "frame 1: seq 5 follows 2"),
         ({"first_seq": 2}, "frame 1: seq 2 follows 2"),
-        ({"events": 2}, "frame 1: has (1, 1) rows and says (2, 1)"),
-        ({"transitions": 0}, "frame 1: has (1, 1) rows and says (1, 0)"),
+        ({"events": 2}, "frame 1: has (1, 1) rows, but its header says (2, 1)"),
+        ({"transitions": 0}, "frame 1: has (1, 1) rows, but its header says (1, 0)"),
         ({"kind": 9}, "frame 1: is of the unknown kind 9"),
         ({"kind": START}, "frame 1: cannot be read: "),
         ({"kind": END}, "frame 1: cannot be read: "),
         ({"number": 2}, "1 frames are missing at byte 107"),
-        ({"segment": 3}, " bytes from byte 107 on are no whole frame"),
+        ({"segment": 3}, " bytes from byte 107 on hold no intact frame"),
     ],
     ids=str,
 )
@@ -314,7 +314,7 @@ def test_all_problems_are_told(sound: Path) -> None:
     for number in (1, 2, 3):
         flip(segment_path(sound, number), 100)
 
-    damaged = [line for line in verify(sound).problems if "no whole frame" in line]
+    damaged = [line for line in verify(sound).problems if "no intact frame" in line]
 
     assert [line[:24] for line in damaged] == [f"segment-0000000{number}.journal" for number in (1, 2, 3)]
 
@@ -379,7 +379,7 @@ def test_what_is_damaged_is_passed_over_and_told(sound: Path) -> None:
     assert read == [1, 2, 4]
     assert told == [
         "segment-00000003.journal: is missing",
-        f"segment-00000002.journal: {frame.end - frame.offset} bytes from byte {frame.offset} on are no whole frame",
+        f"segment-00000002.journal: {frame.end - frame.offset} bytes from byte {frame.offset} on hold no intact frame",
     ]
 
 

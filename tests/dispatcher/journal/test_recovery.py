@@ -151,7 +151,7 @@ def test_a_segment_of_which_nothing_is_left_is_removed(crashed: Path) -> None:
 
     done = recover(crashed).done
 
-    assert done == (".segment-00000002.journal.open: removed: nothing whole was in it, 8 bytes torn off",)
+    assert done == (".segment-00000002.journal.open: removed: it had no intact frame, cut 8 bytes",)
     assert files(crashed) == ["journal.json", "segment-00000001.journal"]
     assert read_manifest(crashed) == (Manifest(1, 1, True), None)
 
@@ -164,7 +164,7 @@ def test_what_is_whole_behind_damage_is_kept(crashed: Path) -> None:
 
     length = frame.end - frame.offset
     assert done == (
-        f".segment-00000002.journal.open: {length} bytes from byte {frame.offset} on are no whole frame: passed over",
+        f".segment-00000002.journal.open: {length} bytes from byte {frame.offset} on hold no intact frame: skipped",
         "segment-00000002.journal: closed: kept 3 events, cut 0 bytes",
     )
     assert seqs(crashed) == [1, 2, 3, 5]

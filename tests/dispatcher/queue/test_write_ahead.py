@@ -458,7 +458,7 @@ NeedsMore.__name__ = "Plain"
     ("events", "told"),
     [
         (Model, "an unhandled event of the class Plain for Job, which is not declared"),
-        (NeedsMore, "an unhandled event of the journal does not fit its class any more"),
+        (NeedsMore, "an unhandled event of the journal no longer fits its class"),
     ],
     ids=["not declared", "changed"],
 )

@@ -200,7 +200,7 @@ def test_a_folder_that_is_no_journal_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("events", "transitions", "said"),
-    [(2, 0, "has 1 of kind and says 2"), (1, 1, "has 0 of move.kind and says 1")],
+    [(2, 0, "has 1 of kind, but its header says 2"), (1, 1, "has 0 of move.kind, but its header says 1")],
 )
 def test_a_frame_that_has_other_rows_than_it_says_is_damage(events: int, transitions: int, said: str) -> None:
     payload = encode_rows([event(1)], [], 1, KINDS, MOVES).payload

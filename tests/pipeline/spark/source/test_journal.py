@@ -168,7 +168,7 @@ def test_with_spark_every_byte_is_checked(damaged: Path, spark: SparkSession) ->
 
     assert lines[0] == "segment-00000002.journal: 1 of 2 events and 0 of 0 transitions are left"
     assert lines[1].startswith("segment-00000002.journal: ")
-    assert lines[1].endswith(" are no whole frame")
+    assert lines[1].endswith(" hold no intact frame")
     assert lines[2:] == ["segment-00000003.journal: is missing"]
 
 

@@ -234,7 +234,7 @@ def test_damage_is_a_table(spread: Path, spark: SparkSession, assert_table: Any)
         found,
         "segment string, offset long, length long, problem string",
         [
-            (name, 0, 7, f"{name}: 7 bytes from byte 0 on are no whole frame"),
+            (name, 0, 7, f"{name}: 7 bytes from byte 0 on hold no intact frame"),
             (name, None, None, f"{name}: has no end"),
         ],
     )
