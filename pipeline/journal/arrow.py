@@ -1,6 +1,6 @@
-"""The event journal as Arrow batches, without a look at each row: for Spark, pandas, DuckDB and whatever takes Arrow.
+"""The event journal as Arrow batches, decoded column by column: for Spark, pandas, DuckDB and other users of Arrow.
 
-Text columns are plain strings, not dictionaries, which Spark does not take; times are Unix ns as int64.
+Text columns are plain strings, because Spark does not accept dictionaries; times are Unix ns as int64.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Numbers = npt.NDArray[np.int64]
 
 
 class UnknownColumnError(DispatcherError, ValueError):
-    """A column was asked for that the journal's table does not have, or has with another type."""
+    """The journal's table lacks a requested column, or has it with another type."""
 
 
 class DamagedFrameError(ValueError):
-    """A frame passed its checksum and does not hold what it says: no writer of this package made it."""
+    """A frame passed its checksum but contradicts itself: this package's writer did not make it."""
 
 
 def arrow_schema(table: Table, columns: Sequence[str] | None = None) -> pa.Schema:
-    """These columns of a table, by default all, in Arrow's types.
+    """A table's columns, by default all, in Arrow's types.
 
     Raises:
         UnknownColumnError: the table has no such column.
@@ -48,18 +48,18 @@ def arrow_schema(table: Table, columns: Sequence[str] | None = None) -> pa.Schem
 
 
 class OpenedFrame(NamedTuple):
-    """A ROWS frame, taken apart but not decoded."""
+    """A ROWS frame, split into columns but not decoded."""
 
     header: Header
     payload: RowsPayload
     where: str
-    """As messages name it."""
+    """Its name in messages."""
 
 
 def open_frame(header: Header, payload: bytes, where: str) -> OpenedFrame:
     """
     Raises:
-        DamagedFrameError: its columns are not as long as it says.
+        DamagedFrameError: a column's length contradicts the header.
     """
     try:
         opened = decode_rows(payload)
@@ -72,10 +72,10 @@ def open_frame(header: Header, payload: bytes, where: str) -> OpenedFrame:
 
 
 def decode_frames(frames: Sequence[OpenedFrame], table: Table, schema: pa.Schema) -> pa.RecordBatch:
-    """The table's rows in these frames, with the columns of `schema`, which `arrow_schema` made or one like it.
+    """The table's rows in these frames, with the columns of `schema`, as from `arrow_schema`.
 
     Raises:
-        DamagedFrameError: what the columns say of each other does not hold.
+        DamagedFrameError: the columns contradict each other.
     """
     rows = _Rows(frames, table)
     columns = {column.name: column for column in table.columns}
@@ -87,7 +87,7 @@ def decode_frames(frames: Sequence[OpenedFrame], table: Table, schema: pa.Schema
 
 
 class _Rows:
-    """A table's rows in several frames, one after the other. Each column is decoded when it is asked for."""
+    """A table's rows in consecutive frames. A column is decoded when it is requested."""
 
     def __init__(self, frames: Sequence[OpenedFrame], table: Table) -> None:
         self.table = table
@@ -117,9 +117,9 @@ class _Rows:
             case "offset":
                 return pa.array(self.numbers(name) + self.per_row(self._first_seqs()))
             case "before":
-                return pa.array(self._times() - self._moving(column.span))
+                return pa.array(self._times() - self._elapsed(column.span))
             case "after":
-                return pa.array(self._times() + self._moving(column.span))
+                return pa.array(self._times() + self._elapsed(column.span))
             case "number" | "duration":
                 return pa.array(self.numbers(name))
 
@@ -132,7 +132,7 @@ class _Rows:
         return pa.repeat(values[0], self.total)
 
     def _merged_kinds(self) -> tuple[list[Any], Any]:
-        """The kinds of all frames, each once, and each row's place among them."""
+        """The distinct kinds of all frames, and each row's position among them."""
         if self._kinds is None:
             places: dict[tuple[Any, ...], int] = {}
             parts = []
@@ -151,8 +151,8 @@ class _Rows:
     def _times(self) -> Numbers:
         return self.numbers(self.table.prefix + self.table.time)
 
-    def _moving(self, name: str) -> Any:
-        """The duration, with 0 in frames of virtual time: it does not pass there."""
+    def _elapsed(self, name: str) -> Any:
+        """The durations, as 0 in frames of virtual time, where no time passes."""
         virtual = [frame.payload.virtual for frame in self.frames]
         if all(virtual):
             return 0
@@ -160,13 +160,18 @@ class _Rows:
         return numbers * self.per_row([not is_virtual for is_virtual in virtual]) if any(virtual) else numbers
 
     def _optional(self, name: str) -> pa.Array:
+        numbers = self._numbers_or_zeros(name, np.int64)
+        return pa.nulls(self.total, pa.int64()) if numbers is None else pa.array(numbers, mask=numbers == 0)
+
+    def _numbers_or_zeros(self, name: str, dtype: Any) -> npt.NDArray[Any] | None:
+        """A column that frames may lack, 0 in those; None: all lack it."""
         if not any(name in frame.payload.columns for frame in self.frames):
-            return pa.nulls(self.total, pa.int64())
-        numbers = np.zeros(self.total, np.int64)
+            return None
+        numbers = np.zeros(self.total, dtype)
         for frame, start in zip(self.frames, self.starts, strict=True):
             of_frame = _numbers(frame.payload, name)
             numbers[start : start + len(of_frame)] = of_frame
-        return pa.array(numbers, mask=numbers == 0)
+        return numbers
 
     def numbers(self, name: str) -> Numbers:
         """A column that every frame has."""
@@ -175,12 +180,7 @@ class _Rows:
 
     def texts(self, name: str) -> pa.Array:
         lengths = self.numbers(f"{name}.length")
-        nulls = None
-        if any(f"{name}.null" in frame.payload.columns for frame in self.frames):
-            nulls = np.zeros(self.total, np.bool_)
-            for frame, start in zip(self.frames, self.starts, strict=True):
-                of_frame = _numbers(frame.payload, f"{name}.null")
-                nulls[start : start + len(of_frame)] = of_frame
+        nulls = self._numbers_or_zeros(f"{name}.null", np.bool_)
         return _strings(lengths, self._text(name), None if nulls is None else ~nulls)
 
     def sparse_texts(self, name: str) -> pa.Array:
@@ -206,12 +206,12 @@ class _Rows:
         return b"".join([data for _, data in filter(None, found)])
 
     def per_row(self, values: Sequence[int] | Numbers) -> Numbers:
-        """A frame's number for each of its rows."""
+        """Repeat each frame's value for each of its rows."""
         return np.repeat(np.array(values, np.int64), self.rows)
 
 
 def _numbers(payload: RowsPayload, name: str) -> npt.NDArray[Any]:
-    """A column's numbers, none if the frame has no such column; nothing is copied."""
+    """A column's numbers without a copy, empty if the frame lacks the column."""
     if name not in payload.columns:
         return np.empty(0, np.uint8)
     code, data = payload.columns[name]
@@ -219,13 +219,13 @@ def _numbers(payload: RowsPayload, name: str) -> npt.NDArray[Any]:
 
 
 def _strings(lengths: Numbers, text: bytes, valid: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """Texts that lie in `text` one after the other, as they are."""
+    """Texts that are concatenated in `text`."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if int(offsets[-1]) != len(text) or (lengths < 0).any():
-        raise DamagedFrameError(f"has {len(text)} bytes of text and says {int(offsets[-1])}")
+        raise DamagedFrameError(f"has {len(text)} bytes of text, but the lengths add up to {int(offsets[-1])}")
     if len(text) > np.iinfo(np.int32).max:
-        raise DamagedFrameError(f"has {len(text)} bytes of text in one column, more than an Arrow array takes")
+        raise DamagedFrameError(f"has {len(text)} bytes of text in one column, more than an Arrow array can hold")
     bitmap = None
     nulls = 0
     if valid is not None:
@@ -245,9 +245,9 @@ def join_frames(
     rows: int = 1 << 16,
     payload_bytes: int = 1 << 25,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of about so many rows, less where rows are large. Holds the frames of one batch at a time.
+    """Batches of about `rows` rows, fewer if rows are large. Holds the frames of one batch at a time.
 
-    `on_damage` gets a line for each frame that cannot be decoded and is left out.
+    `on_damage` gets a line for each frame that is skipped because it cannot be decoded.
     """
     waiting: list[OpenedFrame] = []
     waiting_rows = waiting_bytes = 0

@@ -1,8 +1,7 @@
-"""What is damaged or missing in a journal, as rows: at a glance, from its folder and the segments' ends, and byte by
-byte.
+"""Damaged and missing parts of a journal as rows: a quick check of the folder and the segments' ends, or of every byte.
 
-A view of the findings of `dispatcher.journal.verification`, without those that only follow from another one. The last
-word on a journal has `dispatcher journal verify`, which also checks the numbers from segment to segment.
+A view of the findings of `dispatcher.journal.verification`, without consequences of other findings. Only `dispatcher
+journal verify` also checks that seqs continue from segment to segment.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from pipeline.journal.scan import why_gone
 
 
 class Problem(NamedTuple):
-    """One stretch of a journal that cannot be read, or is not there."""
+    """A damaged or missing stretch of a journal."""
 
     segment: str
     """Name of a file in the journal's folder."""
     offset: int | None
-    """In bytes; null with `length` where the file as a whole is concerned."""
+    """In bytes; like `length` null if the problem is about the whole file."""
     length: int | None
     problem: str
-    """One line for people, which names the segment."""
+    """One line of text, which names the segment."""
 
 
 def _problem(finding: Finding) -> Problem:
@@ -34,12 +33,12 @@ def _problem(finding: Finding) -> Problem:
 
 
 def folder_problems(snapshot: JournalSnapshot) -> list[Problem]:
-    """What the folder shows without a look into its segments."""
+    """Problems that need no look into the segments."""
     return list(map(_problem, check_folder(snapshot)))
 
 
 def quick_check(snapshot: JournalSnapshot) -> list[Problem]:
-    """What the folder and the segments' ends show: missing segments, and those whose end is damaged.
+    """Missing segments, and segments whose end is damaged.
 
     Raises:
         JournalError: a file cannot be read.
@@ -53,7 +52,7 @@ def quick_check(snapshot: JournalSnapshot) -> list[Problem]:
 
 
 def segment_problems(segment: Path) -> Iterator[Problem]:
-    """Check each byte of a closed segment, and each frame's place.
+    """Check each byte of a closed segment, and the order of its frames.
 
     Raises:
         JournalError: it cannot be read.

@@ -1,6 +1,6 @@
-"""Which parts of a journal a query has to read, and reading them as Arrow batches. Knows nothing of Spark.
+"""Planning which parts of a journal a query must read, and reading them as Arrow batches. Independent of Spark.
 
-A journal is divided into tasks by what the segments' ends say of them; no other byte is read for it.
+Planning reads only the summaries at the segments' ends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pipeline.journal.conditions import Conditions
 log = logging.getLogger(__name__)
 
 TASK_BYTES: Final = 16 << 20
-"""About how much of a journal one task reads: enough that it is worth a task, and little enough to keep cores busy."""
+"""About how much of a journal one task reads: large against a task's overhead, small enough to keep all cores busy."""
 
 
 class Part(NamedTuple):
-    """The frames of a segment that begin from byte `start` on and before byte `end`."""
+    """The frames of a segment that begin at or after byte `start` and before byte `end`."""
 
     segment: str
     start: int = 0
@@ -44,19 +44,19 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """A table's rows in closed segments in the order of their frames, with these columns, by default all.
 
-    Parts that have no row that fulfils `conditions` are passed over; not every row that comes does.
-    `on_damage` gets a line for each stretch, and each missing segment, that is passed over; None: it is logged.
+    Frames and segments that cannot match `conditions` are skipped; rows that do not match remain. `on_damage` gets a
+    line for each damaged stretch and each missing segment; by default they are logged.
 
     Raises:
         JournalError: not a journal, or a file cannot be read. UnknownColumnError: no such column.
     """
     snapshot = look_at(path)
     schema = arrow_schema(table, columns)
-    tell = on_damage or logged(path)
+    report = on_damage or logged(path)
     for line in snapshot.missing():
-        tell(line)
+        report(line)
     parts = [Part(str(segment)) for segment in snapshot.closed]
-    yield from scan(parts, table, schema, conditions or Conditions(), tell)
+    yield from scan(parts, table, schema, conditions or Conditions(), report)
 
 
 def logged(path: Path | str) -> Callable[[str], None]:
@@ -66,9 +66,9 @@ def logged(path: Path | str) -> Callable[[str], None]:
 def plan(
     closed: Sequence[ClosedSegment], table: Table, conditions: Conditions, *, task_bytes: int = TASK_BYTES
 ) -> list[list[Part]]:
-    """What each task reads of these segments: all of it together is read once.
+    """The parts that each task reads; together they cover each wanted segment once.
 
-    A missing segment is planned anyway; the reader reports it.
+    A missing segment is planned as well: the reader reports it.
     """
     tasks: list[list[Part]] = []
     room = 0
@@ -98,35 +98,35 @@ def scan(
     table: Table,
     schema: pa.Schema,
     conditions: Conditions,
-    tell: Callable[[str], None],
-    tell_gone: Callable[[str], None] | None = None,
+    report: Callable[[str], None],
+    report_gone: Callable[[str], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows in `parts`, with the columns of `schema`, in batches of about 64k rows.
 
-    `tell` gets a line for each stretch that is passed over, `tell_gone`, by default the same, for each segment that is
-    not there any more; both may raise.
+    `report` gets a line for each damaged stretch, `report_gone`, by default the same function, for each segment that no
+    longer exists. Both may raise.
 
     Raises:
         JournalError: a file cannot be read.
     """
-    wanted = _Wanted(table, conditions, tell, tell_gone or tell)
+    wanted = _Wanted(table, conditions, report, report_gone or report)
     frames = (frame for part in parts for frame in wanted.frames(part))
-    yield from join_frames(frames, table, schema, tell)
+    yield from join_frames(frames, table, schema, report)
 
 
 def why_gone(segment: Path) -> str:
-    """A line for a segment that is not there."""
+    """A line about a segment that does not exist."""
     is_removed = is_retired(segment.parent, segment_number(segment))
     return f"{segment.name}: {'was removed by retention before it was read' if is_removed else 'is missing'}"
 
 
 class _Wanted(NamedTuple):
-    """Finds the frames that have rows of a table that fulfil the conditions, as far as that shows without decoding."""
+    """Finds the frames that can hold matching rows of a table, without decoding them."""
 
     table: Table
     conditions: Conditions
-    tell: Callable[[str], None]
-    tell_gone: Callable[[str], None]
+    report: Callable[[str], None]
+    report_gone: Callable[[str], None]
 
     def frames(self, part: Part) -> Iterator[OpenedFrame]:
         segment = Path(part.segment)
@@ -134,7 +134,7 @@ class _Wanted(NamedTuple):
             with FrameReader(segment) as reader:
                 yield from self._frames(reader, part)
         except FileNotFoundError:
-            self.tell_gone(why_gone(segment))
+            self.report_gone(why_gone(segment))
         except OSError as error:
             raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
 
@@ -144,20 +144,20 @@ class _Wanted(NamedTuple):
         def is_wanted(header: Header) -> bool:
             return position >= part.start and self._has_rows(header)
 
-        # Frames before the part are walked by their headers: only so it is sure where one begins.
+        # Only walking the headers from the segment's start on shows where frames begin.
         for found in reader.frames(is_wanted):
             if found.offset >= part.end:
                 return
             if not isinstance(found, Frame):
                 position = found.offset + found.length
                 if found.offset >= part.start:
-                    self.tell(str(found))
+                    self.report(str(found))
                 continue
             position, has_end = found.end, found.header.kind == END
             if found.payload:
                 yield from self._opened(found, f"{reader.path.name}, frame {found.header.number}")
         if not has_end:
-            self.tell(f"{reader.path.name}: has no end")
+            self.report(f"{reader.path.name}: has no end")
 
     def _has_rows(self, header: Header) -> bool:
         return (
@@ -170,7 +170,7 @@ class _Wanted(NamedTuple):
         try:
             opened = open_frame(frame.header, frame.payload, where)
         except DamagedFrameError as error:
-            self.tell(f"{where}: {error}")
+            self.report(f"{where}: {error}")
             return
         if self.conditions.can_hold_kinds(self.table, opened.payload):
             yield opened

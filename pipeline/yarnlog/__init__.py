@@ -1,4 +1,4 @@
-"""Logs of Hadoop's YARN and MapReduce daemons: lines in, records out. Independent of any engine."""
+"""Parses logs of Hadoop's YARN and MapReduce daemons into records. Independent of any engine."""
 
 from pipeline.yarnlog.conformance import is_declared, mismatch
 from pipeline.yarnlog.errors import YarnLogError

@@ -1,4 +1,4 @@
-"""Logs as Arrow: what runs in Spark's workers. It needs pyarrow, but no pyspark, which takes seconds to import."""
+"""Logs as Arrow batches, for Spark's workers. Needs pyarrow, but not pyspark, which takes seconds to import."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _arrow(row_type: type) -> pa.Schema:
 
 
 RECORDS = _ddl(Row)
-"""The fields of `Row`, as Spark names the types."""
+"""The fields of `Row`, in Spark's DDL."""
 UNPARSED = _ddl(UnparsedRow)
 
 _BATCH_ROWS = 4096
@@ -35,7 +35,7 @@ _ToRow = Callable[[Record | Unparsed, str, str, int], Row | UnparsedRow | None]
 
 
 def record_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The records of the files, with the columns of `RECORDS`; `files`: rows of a number and a path.
+    """The files' records, with the columns of `RECORDS`; `files` has a number and a path in each row.
 
     Raises:
         YarnLogError: a file cannot be read.
@@ -44,7 +44,7 @@ def record_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def unparsed_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As `record_batches`: the unparsed lines of the files, with the columns of `UNPARSED`."""
+    """The files' unparsed lines, with the columns of `UNPARSED`; otherwise as `record_batches`."""
     return _batches(_unparsed_row, _arrow(UnparsedRow), time_zone, files)
 
 

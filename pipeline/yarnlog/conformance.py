@@ -1,4 +1,4 @@
-"""Whether what a log says of a machine is what the machine's table says."""
+"""Whether a log's transitions conform to the machines' tables."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from statemachines.registry import FACTORIES
 
 
 def is_declared(machine: str) -> bool:
-    """Whether there is a table of the machine to hold its transitions against."""
+    """Whether the machine's table is known."""
     return machine in FACTORIES
 
 
-@lru_cache(maxsize=4096)  # a log says the same few things over and over
+@lru_cache(maxsize=4096)  # a log repeats the same few transitions
 def mismatch(machine: str, from_state: str, event_type: str, to_state: str, valid: bool) -> str | None:
-    """How the table contradicts a transition, in one line; None: it does not, or there is none of this machine.
+    """How a transition violates the machine's table, in one line; None: it conforms, or the table is unknown.
 
-    `event_type` empty: the log does not say, so any event will do. `valid` false: the machine refused the event, which
-    the table has to do as well.
+    An empty `event_type` stands for any event. `valid` false: the machine refused the event, as the table must.
     """
     if not is_declared(machine):
         return None

@@ -1,4 +1,4 @@
-"""What can go wrong with a log as a whole; a single line never fails."""
+"""Errors about a log as a whole; no single line raises one."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from dispatcher.errors import DispatcherError
 
 
 class YarnLogError(DispatcherError):
-    """User or disk: a path that is no log, a file that cannot be read, a time zone that there is not."""
+    """The user's or the disk's fault: a path without logs, an unreadable file, an unknown time zone."""

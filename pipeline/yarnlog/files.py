@@ -1,4 +1,4 @@
-"""Which files are logs, in which order, and their lines."""
+"""Finding log files, in order, and reading them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pipeline.yarnlog.errors import YarnLogError
 from pipeline.yarnlog.header import LogClock
 from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
 
-# A container's own log is `syslog`; a rotated one ends in a number, the higher the older, or in a date.
+# A container's own log is `syslog`. A rotated log ends in a date, or in a number that grows with its age.
 _LOG = re.compile(r"(?P<name>.*\.log|syslog)(?:\.(?P<rotated>[\w.-]+?))?(?:\.gz)?", re.ASCII | re.DOTALL)
 _BUFFER_BYTES = 1 << 20
 
 
 def log_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files to read, each once: a path that is a file whatever its name, of a folder all logs below it.
+    """The files to read, each once: a file at a path whatever its name, and all logs below a folder.
 
-    Logs of a folder are `*.log` and `syslog`, also rotated (`.log.1`, `.log.2015-10-18`) and packed (`.gz`); hidden
-    ones are not. They are sorted by name, and of one name from the oldest to the newest.
+    Logs in a folder are `*.log` and `syslog`, also rotated (`.log.1`, `.log.2015-10-18`) and compressed (`.gz`), but
+    not hidden. They are sorted by name, and by age from the oldest to the newest.
 
     Raises:
-        YarnLogError: there is nothing at a path, or no log in a folder.
+        YarnLogError: a path does not exist, or a folder has no logs.
     """
     found: dict[Path, None] = {}
     for path in map(Path, paths):
@@ -33,8 +33,8 @@ def log_files(paths: Iterable[str | Path]) -> list[Path]:
             logs = sorted((file for file in path.rglob("*") if _is_log(file, path)), key=_age)
             if not logs:
                 raise YarnLogError(
-                    f"{path}: no log in this folder; logs are *.log and syslog, also rotated (.log.1) or packed (.gz). "
-                    "Name a file of another name itself"
+                    f"{path}: no log in this folder; logs are *.log and syslog, also rotated (.log.1) or compressed "
+                    "(.gz). Give the path of a file with another name itself"
                 )
             found.update(dict.fromkeys(file.absolute() for file in logs))
         elif path.exists():
@@ -42,7 +42,7 @@ def log_files(paths: Iterable[str | Path]) -> list[Path]:
         else:
             raise YarnLogError(f"{path}: no such file or folder")
     if not found:
-        raise YarnLogError("no log is named; name a file or a folder")
+        raise YarnLogError("no path is given; name a file or a folder")
     return list(found)
 
 
@@ -62,14 +62,14 @@ def _age(file: Path) -> tuple[str, str, int, int, str]:
 
 
 def daemon_of(file: str | Path) -> str:
-    """The name of the log that the file is of, whether rotated or packed or not: that of its daemon."""
+    """The daemon's name: the log's name without the suffixes of rotation and compression."""
     name = Path(file).name
     found = _LOG.fullmatch(name)
     return name if found is None else found["name"]
 
 
 def open_log(path: str | Path) -> BinaryIO | gzip.GzipFile:
-    """The file's bytes, unpacked if its name ends in `.gz`."""
+    """The file's bytes, decompressed if its name ends in `.gz`."""
     if str(path).endswith(".gz"):
         return gzip.open(path, "rb")
     return Path(path).open("rb", buffering=_BUFFER_BYTES)
@@ -78,10 +78,10 @@ def open_log(path: str | Path) -> BinaryIO | gzip.GzipFile:
 def read_log(
     path: str | Path, clock: LogClock | None = None, *, errors: str = "surrogateescape"
 ) -> Iterator[Record | Unparsed]:
-    """As `parse_lines`, of a file. Reads while it is iterated over, and keeps no more than one record in memory.
+    """As `parse_lines`, for a file. Reads lazily and keeps at most one record in memory.
 
     Raises:
-        YarnLogError: while iterating: the file cannot be read, or is not what its name says (`.gz`).
+        YarnLogError: during the iteration: the file cannot be read, or a `.gz` file is not gzip.
     """
     try:
         with open_log(path) as lines:

@@ -1,4 +1,4 @@
-"""What log4j writes before the message: time, level, thread, logger, in the layouts that Hadoop 2 and 3 come with.
+"""The header of a log4j record: time, level, thread and logger, in the default layouts of Hadoop 2 and 3.
 
 2015-10-18 18:01:47,978 INFO [main] org.apache.hadoop.mapreduce.v2.app.MRAppMaster: message
 2015-10-18 18:01:47,978 INFO org.apache.hadoop.yarn.event.AsyncDispatcher: message
@@ -20,8 +20,7 @@ from pipeline.yarnlog.errors import YarnLogError
 _SECONDS_KEPT = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# The years are those whose nanoseconds a long can hold. The lengths are bounded, so that a long line costs no more
-# than its length.
+# Only years whose nanoseconds fit into a long. Bounded lengths keep matching linear in the length of a line.
 _START = (
     r"((?:19|20|21)\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d|\d\d/\d\d/\d\d \d\d:\d\d:\d\d)(?:[,.](\d{1,9}))?"
     r"(?: ?(Z|UTC|GMT|[+-](?:0\d|1[0-8]):?[0-5]\d))?[ \t]+"
@@ -33,26 +32,25 @@ _WITHOUT_LOGGER = re.compile(_START + "()(.*)", re.ASCII | re.DOTALL)
 
 
 class RecordHeader(NamedTuple):
-    """A line that begins a record, taken apart."""
+    """The fields of a record's first line."""
 
     at: int
     """Unix ns."""
     level: str
     thread: str | None
-    """None where the layout leaves it out."""
+    """None if the layout omits it."""
     logger: str
-    """As written: with its package, the end of it or none; empty where there is none to see."""
+    """As written: with its package, abbreviated or without; empty if the line has none."""
     message: str
 
 
 class LogClock:
-    """Reads the times of logs. Not thread-safe: it keeps the seconds that it has read, as they come again and again.
+    """Parses the times of logs. Not thread-safe: it caches the seconds that it has parsed.
 
-    `time_zone`: of the times that name none, such as Europe/Berlin; an hour that a clock went through twice is
-    taken for the first one.
+    `time_zone` applies to times that name none, such as Europe/Berlin; an ambiguous hour is taken for the first one.
 
     Raises:
-        YarnLogError: there is no such time zone.
+        YarnLogError: the time zone does not exist.
     """
 
     def __init__(self, time_zone: str = "UTC") -> None:
@@ -60,12 +58,12 @@ class LogClock:
             self._zone: tzinfo = UTC if time_zone == "UTC" else ZoneInfo(time_zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise YarnLogError(
-                f"{time_zone!r} is no time zone; name one as the time zone database does, such as Europe/Berlin"
+                f"{time_zone!r} is not a time zone; use a name from the time zone database, such as Europe/Berlin"
             ) from error
         self._seconds: dict[tuple[str, str | None], int | None] = {}
 
     def unix_ns(self, text: str, fraction: str | None, zone: str | None) -> int | None:
-        """The time in Unix ns, or None if there is no such day or hour."""
+        """The time in Unix ns, or None if the date or the hour does not exist."""
         key = text, zone
         try:
             seconds = self._seconds[key]
@@ -95,8 +93,8 @@ def _offset(zone: str) -> tzinfo:
 
 
 def read_header(line: str, clock: LogClock) -> RecordHeader | None:
-    """The line taken apart; None if it does not begin with a time and a level, as a line of a stack trace."""
-    if not "0" <= line[:1] <= "9":  # most lines that begin nothing begin with no digit
+    """The header; None if the line does not begin with a time and a level, such as a line of a stack trace."""
+    if not "0" <= line[:1] <= "9":  # rejects most other lines without a regex
         return None
     found = _WITH_LOGGER.match(line) or _WITHOUT_LOGGER.match(line)
     if found is None:

@@ -1,7 +1,4 @@
-"""The kinds of message that are read, by what Hadoop's classes log.
-
-What one class logs has changed little from Hadoop 2 to 3; where it has, both forms are here.
-"""
+"""The known kinds of message, by the texts that Hadoop's classes log; where Hadoop 2 and 3 differ, both texts."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ Kind = Literal[
 Fields = Mapping[str, str | int]
 
 KINDS: Mapping[Kind, str] = {
-    "transition": "a machine went from one state to another",
+    "transition": "a machine changed its state",
     "invalid_transition": "a machine refused an event in its state",
-    "invalid_event": "a machine refused an event, and the log does not say in which state",
-    "registration": "a dispatcher got a handler for a class of events",
-    "queue_size": "how long an event queue is, or how much room is left",
-    "dispatch": "what a dispatcher with a long queue handed out last",
-    "handling": "a container launcher or a committer began on an event",
-    "audit": "what a user or a master asked for, and whether it was granted",
+    "invalid_event": "a machine refused an event; the log does not name the state",
+    "registration": "a handler was registered with a dispatcher for a class of events",
+    "queue_size": "the size or the remaining capacity of an event queue",
+    "dispatch": "the last event that a dispatcher with a long queue handed out",
+    "handling": "a container launcher or a committer began to handle an event",
+    "audit": "a request of a user or an application master, and whether it was granted",
 }
 
 _NODE_MANAGER = {
@@ -36,7 +33,7 @@ _NODE_MANAGER = {
     "Container": "NMContainer",
     "LocalizedResource": "NMLocalizedResource",
 }
-"""Its machines by the class that logs, which older ones name by the interface. No tables of theirs are declared."""
+"""The NodeManager's machines by logging class, which older versions name by the interface. Their tables are unknown."""
 
 _EVENT_CLASSES = {
     "NMApplication": "ApplicationEventType",
@@ -45,11 +42,11 @@ _EVENT_CLASSES = {
 }
 _DECLARING_PACKAGES = ("hadoop.yarn.server.resourcemanager.", "hadoop.mapreduce.")
 
-# States are constants of an Enum, so capitals.
+# States are Enum constants, written in capitals.
 _STATES = re.compile(r"([A-Z][A-Z0-9_]*) to ([A-Z][A-Z0-9_]*)(?: on event ?=? ?(\w+))?", re.ASCII)
-_MOVED_KINDS = ("TaskAttempt", "Task", "Job", "Container", "Node")
+_ENTITY_KINDS = ("TaskAttempt", "Task", "Job", "Container", "Node")
 _RESOURCE = re.compile(r"(.+?)(?:\(->[^()]*\))?(?: size ?: ?-?\d+)?", re.ASCII | re.DOTALL)
-"""Where a resource came from; where it went to, and its size, are not its name."""
+"""A localized resource is named by its source, without the local path and the size."""
 
 _REFUSING_ENTITY = re.compile(
     r"App(?: attempt)?: (\S+) can't handle|at current state for (\S+)|container: \[([^\[\]]*)\]", re.ASCII
@@ -74,41 +71,38 @@ AUDIT_KEYS = (
     "CONTAINERID", "RESOURCE", "CALLERCONTEXT", "CALLERSIGNATURE", "QUEUENAME", "NODELABEL", "INCLUDEAPPS",
     "INCLUDECHILDQUEUES", "RECURSIVE",
 )  # fmt: skip
-"""Those that Hadoop 2 and 3 write; one that is not here is kept, too."""
-# A value can have tabs: diagnostics of several lines with a stack trace are one.
+"""The keys that Hadoop 2 and 3 write; other keys are kept as well."""
+# A value can contain tabs: diagnostics with a stack trace do.
 _TAB_BEFORE_KEY = re.compile(r"\t(?=[A-Z]+=)", re.ASCII)
-# What was copied from a terminal has spaces for tabs.
+# Text copied from a terminal has spaces instead of tabs.
 _BEFORE_KEY = re.compile(rf"(?<!\s)\s+(?=(?:{'|'.join(AUDIT_KEYS)})=)", re.ASCII)
 
 
 class Message(NamedTuple):
-    """What a record says, in the journal's terms.
+    """A record's message in the journal's terms.
 
-    For all but transitions `event_class` is the logging class and `event_type` tells the kind apart further.
+    Except for transitions, `event_class` is the logging class and `event_type` refines the kind.
     """
 
     kind: Kind
     event_class: str
     event_type: str
-    """Empty where the log does not tell the event and the machine's table has more than one that it can be."""
+    """Empty if the log does not name the event and the machine's table allows several."""
     entity: str | None = None
-    """None where the log does not say."""
+    """None if the log does not name it."""
     machine: str = ""
     from_state: str = ""
     to_state: str = ""
     is_told: bool = True
-    """False: `event_type` is the only event by which the machine's table leads from the one state to the other."""
+    """False: the log does not name the event; `event_type` is the only one for which the table has this transition."""
     error: str | None = None
-    """What was refused or failed; None: nothing."""
+    """The refusal or failure; None: neither."""
     fields: Fields | None = None
-    """What else the message says."""
+    """Further values in the message."""
 
 
 def read_message(logger: str, message: str) -> Message | None:
-    """What the first line of a record says; None if it is of no kind that is read.
-
-    That may not be all: `with_more_lines` adds what the lines after it say.
-    """
+    """Parse the first line of a record; None: an unknown kind. `with_more_lines` adds the record's other lines."""
     if "ransitioned from " in message or " State change from " in message:
         return _transition(logger, message)
     if "handle this event at current state" in message:
@@ -123,15 +117,15 @@ def read_message(logger: str, message: str) -> Message | None:
 
 @lru_cache(maxsize=1024)
 def simple_class(logger: str) -> str:
-    """The name of a logger's class without its package and the classes around it."""
+    """The name of a logger's class without its package and enclosing classes."""
     return re.split(r"[.$]", logger)[-1]
 
 
 @lru_cache(maxsize=1024)
 def machine_of(logger: str) -> str:
-    """The machine whose transitions the class logs: one of those declared, or a name for one that is not.
+    """The machine whose transitions the class logs: a declared one, or a name derived from the class.
 
-    Others than Hadoop have classes of the same simple name, and their packages tell them apart.
+    Other products have classes of the same simple name, in other packages.
     """
     name = simple_class(logger)
     if name in HADOOP_CLASSES:
@@ -142,7 +136,7 @@ def machine_of(logger: str) -> str:
 
 @lru_cache(maxsize=1024)
 def event_class_of(machine: str) -> str:
-    """The name of the Enum class of the events that the machine takes, for an unknown one a likely name."""
+    """The Enum class of the machine's events; for an unknown machine a likely name."""
     if machine in FACTORIES:
         return type(next(factory_of(machine).transitions()).event).__name__
     return _EVENT_CLASSES.get(machine, f"{machine}EventType")
@@ -150,7 +144,7 @@ def event_class_of(machine: str) -> str:
 
 @lru_cache(maxsize=4096)
 def only_event(machine: str, from_state: str, to_state: str) -> str:
-    """The one event by which the machine's table leads from the one state to the other; empty if there is not one."""
+    """The only event for which the machine's table has this transition; empty if there are none or several."""
     if machine not in FACTORIES:
         return ""
     events = [event for event, to_states in arcs_of(machine).get(from_state, {}).items() if to_state in to_states]
@@ -158,50 +152,46 @@ def only_event(machine: str, from_state: str, to_state: str) -> str:
 
 
 def _transition(logger: str, message: str) -> Message | None:
-    moved, _, states = message.partition(" State change from ")
+    subject, _, states = message.partition(" State change from ")
     if not states:
-        # In the ResourceManager and the MapReduce master with a capital, in the NodeManager without.
-        moved, _, states = message.partition("ransitioned from ")
+        # "Transitioned" in the ResourceManager and the MapReduce master, "transitioned" in the NodeManager.
+        subject, _, states = message.partition("ransitioned from ")
     found = _STATES.fullmatch(states)
     machine = machine_of(logger)
-    entity = _moved_entity(moved)
+    entity = _entity_of(subject)
     if found is None or not machine or not entity:
         return None
-    from_state, to_state, told = found.groups()
-    event = told or only_event(machine, from_state, to_state)
+    from_state, to_state, named = found.groups()
+    event = named or only_event(machine, from_state, to_state)
     fields = _of_container(entity) if event == "START" and machine == "RMContainer" else None
-    is_told = told is not None
-    event_class = event_class_of(machine)
+    is_told, event_class = named is not None, event_class_of(machine)
     return Message(
         "transition", event_class, event, entity, machine, from_state, to_state, is_told=is_told, fields=fields
     )
 
 
-def _moved_entity(moved: str) -> str:
+def _entity_of(subject: str) -> str:
     """`application_1_0001`, `job_1_0001Job T`, `host:8041 Node T`, `Container container_1_0001_01_000001 t`."""
-    if moved.endswith(" T"):
-        for kind in _MOVED_KINDS:
-            if moved.endswith(kind, 0, -2):
-                return moved[: -len(kind) - 2].rstrip(" ")  # the space before Job is missing in every version
-    elif moved.endswith(" t"):
-        kind, _, entity = moved[:-2].partition(" ")
+    if subject.endswith(" T"):
+        for kind in _ENTITY_KINDS:
+            if subject.endswith(kind, 0, -2):
+                return subject[: -len(kind) - 2].rstrip(" ")  # the space before Job is missing in every version
+    elif subject.endswith(" t"):
+        kind, _, entity = subject[:-2].partition(" ")
         if kind == "Resource":
             resource = _RESOURCE.fullmatch(entity)
             return "" if resource is None else resource[1]
         return entity or kind
-    return "" if " " in moved else moved
+    return "" if " " in subject else subject
 
 
 def _of_container(container: str) -> Fields | None:
-    """What a container's id says."""
+    """The application and the attempt in a container's id."""
     found = _CONTAINER.fullmatch(container)
     if found is None:
         return None
     application, attempt = found.groups()
-    return {
-        "application": f"application_{application}",
-        "attempt": f"appattempt_{application}_{int(attempt):06}",
-    }
+    return {"application": f"application_{application}", "attempt": f"appattempt_{application}_{int(attempt):06}"}
 
 
 def _refusal(logger: str, message: str) -> Message | None:
@@ -220,7 +210,7 @@ def _refused(refusal: Message, event: str, state: str) -> Message:
 
 
 def with_more_lines(message: Message, logger: str, first_line: str, lines: list[str]) -> Message:
-    """The message, and what the lines after the first say: the event that was refused, or the rest of an audit line."""
+    """Add the lines after the first: the refused event, or the rest of an audit line."""
     if message.kind in ("invalid_event", "invalid_transition"):
         for line in lines:
             found = _REFUSED_AT.search(line)
@@ -233,8 +223,6 @@ def with_more_lines(message: Message, logger: str, first_line: str, lines: list[
 
 def refused_entity(message: str) -> tuple[str, str] | None:
     """The event and the entity, if this is the line that a machine logs after the stack trace of a refusal."""
-    if not message.startswith("Invalid event "):
-        return None
     found = _INVALID_EVENT.fullmatch(message)
     return found and (found[1], found[2])
 

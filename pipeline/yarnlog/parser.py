@@ -1,13 +1,12 @@
-"""A log's lines in, its records out.
+"""Parses a log's lines into records.
 
-A line that begins with a time and a level begins a record, and the lines up to the next such line belong to it: a
-stack trace, or a message of several lines. Each line of a file is in exactly one of
+A line that begins with a time and a level begins a record. The lines up to the next such line belong to it: a stack
+trace, or the rest of a message. Each line of a file belongs to exactly one of
 
-- a `Record`: the message is of a kind that is read (`pipeline.yarnlog.messages`), and all of its lines count as parsed;
-- an `Unparsed`, one for each line: the message is of no such kind, or there was no record yet that the line could
-  belong to.
+- a `Record`, whose message is of a known kind (`pipeline.yarnlog.messages`);
+- an `Unparsed`, one for each line of other messages and each line before the first record.
 
-So the lines of a file are the sum of `line_count` over its records, plus the number of its unparsed lines.
+The number of lines in a file is the sum of `line_count` over its records plus the number of its unparsed lines.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from pipeline.yarnlog.header import LogClock, RecordHeader, read_header
 from pipeline.yarnlog.messages import Message, read_message, refused_entity, with_more_lines
 
 LINES_KEPT = 5000
-"""Of a record, so that a file without end of what is no log is not kept in memory; lines beyond are unparsed. The
-JVM prints at most 1,024 frames of a stack."""
+"""Lines per record; further lines are unparsed. Bounds the memory for a huge file that is not a log. The JVM prints at
+most 1,024 frames of a stack."""
 
 
 class Record(NamedTuple):
-    """One thing that a log says."""
+    """One record of a log."""
 
     line: int
-    """Of its first line, from 1."""
+    """Number of its first line, from 1."""
     line_count: int
-    """How many lines it has, > 0."""
+    """Number of its lines, > 0."""
     at: int
     """Unix ns."""
     level: str
@@ -41,14 +40,14 @@ class Record(NamedTuple):
 
 
 class Unparsed(NamedTuple):
-    """One line that says nothing that is read."""
+    """One line outside of records."""
 
     line: int
     text: str
 
 
 class _Open:
-    """The record whose lines are still coming."""
+    """The record that is still being read."""
 
     __slots__ = ("header", "line", "lines", "message")
 
@@ -59,13 +58,13 @@ class _Open:
         self.message = message
 
     def takes(self, header: RecordHeader) -> bool:
-        """Whether the line with this header only adds the entity to a refusal that did not tell it."""
+        """Whether the line with this header belongs to this record: it names the entity of a refusal."""
         if self.message.entity is not None or self.message.error is None or header.logger != self.header.logger:
             return False
-        told = refused_entity(header.message)
-        if told is None or told[0] != self._message().event_type:
+        refused = refused_entity(header.message)
+        if refused is None or refused[0] != self._message().event_type:
             return False
-        self.message = self.message._replace(entity=told[1])
+        self.message = self.message._replace(entity=refused[1])
         return True
 
     def close(self) -> Record:
@@ -84,9 +83,9 @@ def parse_lines(
 ) -> Iterator[Record | Unparsed]:
     """The records and the unparsed lines of one file, in the order of their first lines.
 
-    `lines`: as a binary file gives them; an end of line (`\\n` or `\\r\\n`) is taken off. Bytes that are no UTF-8 are
-    kept as `errors` says: by default so that `text.encode(errors="surrogateescape")` has them again; "replace" makes
-    them fit to be shown. `clock`: by default one of UTC. Whatever the lines are, none raises.
+    `lines`: as a binary file yields them; line ends (`\\n` or `\\r\\n`) are stripped. `errors` is the decoder's handler
+    for bytes that are not UTF-8: by default `text.encode(errors="surrogateescape")` restores them, while "replace"
+    makes the text printable. `clock`: by default in UTC. No input raises an error.
     """
     clock = clock or LogClock()
     opened: _Open | None = None

@@ -1,14 +1,8 @@
-"""A record as a row of the journal's tables.
-
-Of the columns of `events`, a log tells no `queue_ns`, `handling_ns` and `accepted_seq`: they are None. It has one time
-for each record, which is `enqueued_at`, `started_at` and `finished_at`, and `at` of a transition. `dispatcher` is the
-name of the log, without what rotation adds.
-"""
+"""A record as a row of the journal's tables. `dispatcher` is the log's name, without the suffix of its rotation."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from pipeline.yarnlog.parser import Record
@@ -17,11 +11,11 @@ _LINE_BITS = 40
 
 
 class Row(NamedTuple):
-    """What both tables have of a record."""
+    """The columns of both tables that a record has."""
 
     kind: str
     seq: int
-    """Unique over all files and rising with the lines of each; of a single file it is the number of the line."""
+    """Unique over all files and ascending in each; in the first file it equals the line's number."""
     dispatcher: str
     event_class: str
     event_type: str
@@ -44,23 +38,24 @@ class Row(NamedTuple):
 
 
 class UnparsedRow(NamedTuple):
-    """A line that is of no record."""
+    """A line outside of records."""
 
     seq: int
-    """As of `Row`."""
+    """As in `Row`."""
     file: str
     line: int
     text: str
 
 
 def seq_of(file_number: int, line: int) -> int:
-    """The place of a line among those of all files; `file_number` from 0."""
+    """The position of a line among the lines of all files; `file_number` from 0."""
     return file_number << _LINE_BITS | line
 
 
 def row_of(record: Record, file: str, dispatcher: str, file_number: int) -> Row:
-    """The record's row. `error` set means failed: refused by a machine, or not granted to a user."""
+    """The record's row. Its outcome is failed if it has an error: an event was refused or a request not granted."""
     message = record.message
+    fields = message.fields
     return Row(
         kind=message.kind,
         seq=seq_of(file_number, record.line),
@@ -71,7 +66,7 @@ def row_of(record: Record, file: str, dispatcher: str, file_number: int) -> Row:
         at=record.at,
         outcome="handled" if message.error is None else "failed",
         error=message.error,
-        payload=_json(message.fields),
+        payload=None if fields is None else json.dumps(fields, ensure_ascii=False, separators=(",", ":")),
         machine=message.machine,
         from_state=message.from_state,
         to_state=message.to_state,
@@ -84,7 +79,3 @@ def row_of(record: Record, file: str, dispatcher: str, file_number: int) -> Row:
         logger=record.logger,
         text=record.text,
     )
-
-
-def _json(fields: Mapping[str, str | int] | None) -> str | None:
-    return None if fields is None else json.dumps(fields, ensure_ascii=False, separators=(",", ":"))

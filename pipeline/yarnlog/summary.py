@@ -1,4 +1,4 @@
-"""What logs hold, counted, and where they contradict the tables."""
+"""Counts of the lines and records in logs, and the transitions that violate the machines' tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRANSITION_KINDS = ("transition", "invalid_transition")
 
 
 class Mismatch(NamedTuple):
-    """A transition that its machine's table contradicts."""
+    """A transition that violates its machine's table."""
 
     file: Path
     line: int
@@ -26,7 +26,7 @@ class Mismatch(NamedTuple):
     entity: str
     from_state: str
     event_type: str
-    """Empty where the log does not tell it, and the table leaves several."""
+    """Empty if the log does not name it and the table allows several."""
     to_state: str
     why: str
 
@@ -40,18 +40,18 @@ class LogSummary:
     records_by_kind: Counter[str] = field(default_factory=Counter)
     lines_by_kind: Counter[str] = field(default_factory=Counter)
     transitions_by_machine: Counter[str] = field(default_factory=Counter)
-    """Also of machines that no table is declared of, and refused ones."""
+    """Including refused transitions and machines whose table is unknown."""
     mismatches_by_machine: Counter[str] = field(default_factory=Counter)
     mismatches: list[Mismatch] = field(default_factory=list)
-    """In the order of the logs, no more than asked for."""
+    """In the order of the logs, at most `keep`."""
 
     @property
     def parsed_lines(self) -> int:
-        """Lines of records, those of their stack traces included."""
+        """Lines of records, including stack traces."""
         return self.lines_by_kind.total()
 
     def add(self, file: Path, record: Record, keep: int) -> None:
-        """Count a record; `keep`: how many mismatches to list at most."""
+        """Count a record; `keep`: greatest number of mismatches to list."""
         message = record.message
         self.lines += record.line_count
         self.records_by_kind[message.kind] += 1
@@ -69,7 +69,7 @@ class LogSummary:
 
 
 def summarize(files: Iterable[Path], clock: LogClock | None = None, *, keep: int = 100) -> LogSummary:
-    """Read the files, one after the other, and count.
+    """Read the files and count their lines, records and mismatches.
 
     Raises:
         YarnLogError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""The event journal as Spark tables, with the columns that the journal's schema declares."""
+"""The event journal as Spark tables with the journal's columns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PAYLOADS = {
         "host string, rack string, memory_mb long, vcores_milli long, gpus long, gpu_model string"
     ),
 }
-"""What the payloads that the jobs read have in them, in DDL, by event class and type; any key can be left out."""
+"""The fields of the payloads that the jobs read, in DDL, by event class and type; a payload may lack any of them."""
 
 
 class JournalTables(NamedTuple):
@@ -63,18 +63,18 @@ def read_journal(
     since: int | None = None,
     until: int | None = None,
 ) -> JournalTables:
-    """The closed segments of the journal in the folder `path`, which can also be a file: URI.
+    """The closed segments of the journal in the folder `path`, which may be a file: URI.
 
-    Registers the format `dispatcher_journal` in the session (`register_journal`). Segments are listed when a
-    job runs. A table without rows is empty. `columns`: those to decode, by the name of the table; by default, and for a
-    table that is not named, all. `since` (included) and `until` (not): Unix ns; only events that were started, and
-    transitions that were made, in that time; segments outside of it are not read. `mode`: what becomes of a job that
-    meets damage: under `PERMISSIVE` it has the rows of whole frames only, and `journal_damage` tells what was passed
-    over; under `FAILFAST` it fails, and `journal_failure` finds the reason.
+    Registers the format `dispatcher_journal` in the session. Segments are listed when a job runs.
+    `columns`: the columns to decode, by table name; a table that is not named has all.
+    `since` (inclusive) and `until` (exclusive): Unix ns; only events started and transitions made in that time.
+    Segments outside of it are not read.
+    `mode`: under `PERMISSIVE` a job returns the rows of intact frames, and `journal_damage` lists the damage; under
+    `FAILFAST` damage fails the job, and `journal_failure` finds the reason.
 
     Raises:
-        JournalError: `path` is not a journal folder; with Spark Connect, where the folder is another machine's, a job
-            says so. UnknownColumnError: a table has no such column.
+        JournalError: `path` is not a journal folder. With Spark Connect, where the folder is on another machine, the
+            job raises it. UnknownColumnError: a table has no such column.
     """
     folder = local_path(str(path)).absolute()
     if not is_remote(spark):
@@ -92,7 +92,7 @@ def load_tables(
     columns: Mapping[str, Sequence[str]] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> JournalTables:
-    """As `read_journal`, of a folder that is known to be a journal's."""
+    """As `read_journal`, for a folder that is known to hold a journal."""
     return JournalTables(*(_load(spark, spark.read, folder, table, columns, options or {}) for table in TABLES))
 
 
@@ -123,10 +123,10 @@ def stream_journal(
     max_segments_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> JournalTables:
-    """As `read_journal`, as streams: each segment once, when it has been closed. They wait where there is no journal.
+    """As `read_journal`, as streams: each segment once it is closed. They wait if the journal does not exist yet.
 
-    `max_segments_per_trigger`: of a batch, from Spark 4.2 on; None: all that there are. `fail_on_data_loss`: whether a
-    segment that was removed before the stream came to it fails the query; else it is logged in the driver's worker.
+    `max_segments_per_trigger`: per batch, from Spark 4.2 on; None: unlimited. `fail_on_data_loss`: a segment that was
+    removed before the stream read it fails the query; otherwise the driver's worker logs it.
 
     Raises:
         UnknownColumnError: a table has no such column.
@@ -152,10 +152,10 @@ def _load(
 
 
 def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> list[str]:
-    """What cannot be read of a journal's closed segments, one line each; empty for a sound one.
+    """One line for each damaged stretch and each missing closed segment of a journal; empty for a sound one.
 
-    Looks at the folder and the segments' ends: what is missing, or was cut off. With `spark` all bytes are read and
-    checked, by a job with a task for each segment. Many lines are cut to the first hundreds and a count of the rest.
+    Checks the folder and the segments' ends. With `spark`, a job with a task for each segment checks all bytes; it
+    returns at most 200 lines and a count of the rest.
 
     Raises:
         JournalError: `path` is not a journal folder, or a file cannot be read.
@@ -174,7 +174,7 @@ def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> li
 
 
 def journal_failure(error: BaseException | None) -> str | None:
-    """What a journal's reader said, in one line, somewhere in an error that Spark has raised; None: it is not from one.
+    """The journal reader's message inside an error from Spark; None: the error has another cause.
 
     For errors of actions, of streaming queries and of Spark Connect.
     """
@@ -191,5 +191,5 @@ def journal_failure(error: BaseException | None) -> str | None:
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether the session is one of Spark Connect, whose machines have folders of their own."""
+    """Whether the session is a Spark Connect session, whose server may not share this machine's folders."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

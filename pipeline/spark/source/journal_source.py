@@ -6,27 +6,26 @@
 
 Options:
 
-    table     events or transitions (dispatcher.journal), or damage: a row for each stretch that is damaged and
-              each segment that is missing: segment string, offset and length long in bytes, null where a whole file is
-              concerned, problem string, a line for people. All bytes are read for it.
-    columns   names with commas: those to decode, by default all. A schema that the reader is given does the same.
-    mode      PERMISSIVE, the default: the rows of whole frames; what is passed over is logged in the worker.
-              FAILFAST: the task fails.
-    since     Unix ns: segments and frames that ended before are passed over; those on the border come whole
-    until     Unix ns: the same with those that began at that time or later
-    pushFilters   true: filters on seq and times, and those for equality on what repeats, such as event_type or machine,
-              pass over segments and frames without such rows, too. Only for what is loaded for one query: Spark
-              (4.1 to 4.3) keeps a query's filters with the DataFrame, and its next query would lack rows. By default
-              false.
+    table     events or transitions (dispatcher.journal), or damage, which reads all bytes and has a row for each
+              damaged stretch and each missing segment: segment string, offset and length long (bytes;
+              null for a whole file), problem string (one line of text)
+    columns   comma-separated names of the columns to decode, by default all; a schema given to the reader does the same
+    mode      PERMISSIVE, the default: the rows of intact frames; the worker logs damage. FAILFAST: damage fails
+              the task.
+    since     Unix ns: skips segments and frames that ended before; rows of those on the border are not filtered
+    until     Unix ns: the same for segments and frames that began at this time or later
+    pushFilters   true: filters on seq and times, and equality filters on repeating values such as event_type or
+              machine, also skip segments and frames. Use it only for a DataFrame of a single query: Spark (4.1 to 4.3)
+              keeps a query's filters with the DataFrame, so its next query would lack rows. Default: false.
 
-and of streams
+Options of streams:
 
-    maxSegmentsPerTrigger   how many segments a batch has at most, by default all that there are; from Spark 4.2 on
-    failOnDataLoss          true, the default: a segment that was removed before the stream came to it is an error.
+    maxSegmentsPerTrigger   greatest number of segments per batch, by default unlimited; from Spark 4.2 on
+    failOnDataLoss          true, the default: a segment that was removed before the stream read it is an error.
                             false: it is logged.
 
-A batch reads the closed segments that there are when it is planned, a stream each that is closed. Times are longs:
-compare them with Unix ns.
+A batch reads the segments that are closed when it is planned; a stream reads each segment once it is closed. Times are
+longs: compare them with Unix ns.
 """
 
 from __future__ import annotations
@@ -75,16 +74,16 @@ _registered: WeakSet[SparkSession] = WeakSet()
 
 
 def register_journal(spark: SparkSession) -> None:
-    """Make the format known to a session, and let Spark push filters to it. Repeating it does nothing."""
+    """Register the format in a session, and let Spark push filters to it. Repeating it does nothing."""
     if spark not in _registered:
-        # Off by default, and then Spark refuses sources that take filters; the others do not mind.
+        # Without this setting Spark refuses sources that accept filters; other sources ignore it.
         spark.conf.set(_PUSHDOWN, "true")
         spark.dataSource.register(JournalSource)
         _registered.add(spark)
 
 
 def table_schema(table: Table, columns: Sequence[str] | None = None) -> StructType:
-    """A journal table's columns, by default all, in Spark's types. All are nullable, as Spark has it for files.
+    """A journal table's columns, by default all, in Spark's types. All are nullable, as in Spark's file sources.
 
     Raises:
         UnknownColumnError: the table has no such column.
@@ -96,21 +95,21 @@ def local_path(path: str) -> Path:
     """The folder that a path or a file: URI names.
 
     Raises:
-        JournalError: a URI of another kind.
+        JournalError: the URI has another scheme or a host.
     """
     if not re.match(r"^[a-zA-Z][a-zA-Z0-9+.-]*:/", path):
         return Path(path)
     parts = urlsplit(path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise JournalError(
-            f"{path}: a journal is read from a folder that is there under the same path for this process and for "
-            "Spark's workers, given as /path or file:///path. Copy it to one, or mount it."
+            f"{path}: a journal is read from a folder that this process and Spark's workers see under the same path, "
+            "given as /path or file:///path. Copy it to such a folder, or mount it."
         )
     return Path(unquote(parts.path))
 
 
 class JournalSource(DataSource):
-    """What Spark makes of the options. Spark calls it in Python workers on the driver's machine."""
+    """The format: parses the options. Spark calls it in Python workers on the driver's machine."""
 
     @classmethod
     def name(cls) -> str:
@@ -144,14 +143,14 @@ class JournalSource(DataSource):
 
     def _path(self) -> Path:
         if "path" not in self.options:
-            raise JournalError(f'{FORMAT}: there is no path; name the journal\'s folder: .load("JOURNAL")')
+            raise JournalError(f'{FORMAT}: the path is missing; name the journal\'s folder: .load("JOURNAL")')
         return local_path(self.options["path"])
 
     def _fails_fast(self) -> bool:
         return not self._choice("mode", _MODES)
 
     def _choice(self, option: str, choices: tuple[str, str]) -> bool:
-        """Whether the first of the choices is taken, as it is by default."""
+        """Whether the option is the first of the choices, which is the default."""
         given = self.options.get(option, choices[0])
         for choice in choices:
             if given.lower() == choice.lower():
@@ -159,7 +158,7 @@ class JournalSource(DataSource):
         raise JournalError(f"{FORMAT}: the option {option} is {given!r}; give it one of: {', '.join(choices)}")
 
     def _span(self, table: str) -> Conditions:
-        """What `since` and `until` ask of a row's times."""
+        """The conditions of `since` and `until` on a row's times."""
         least, most = self._time("since"), self._time("until")
         if least is None and most is None:
             return Conditions()
@@ -185,20 +184,20 @@ def _schema(table: str, columns: Sequence[str] | None = None) -> StructType:
     fields = {field.name: field for field in _SCHEMAS[table]}
     for name in columns or ():
         if name not in fields:
-            raise UnknownColumnError(f"the journal's table {table} has no column {name}. It has {', '.join(fields)}.")
+            raise UnknownColumnError(f"the journal's table {table} has no column {name}; it has {', '.join(fields)}")
     return StructType([fields[name] for name in (fields if columns is None else columns)])
 
 
 def _asked(schema: StructType, table: str) -> pa.Schema:
-    """A schema that a user has given, or `_schema`, in Arrow's types.
+    """The requested schema in Arrow's types.
 
     Raises:
-        UnknownColumnError: the table has no such column, or one of another type.
+        UnknownColumnError: the table lacks a column, or has it with another type.
     """
     for asked, known in zip(schema.fields, _schema(table, schema.names).fields, strict=True):
         if asked.dataType != known.dataType:
             raise UnknownColumnError(
-                f"the journal's column {table}.{asked.name} is of the type {known.dataType.simpleString()}, "
-                f"not {asked.dataType.simpleString()}. Read it as that, and cast it."
+                f"the journal's column {table}.{asked.name} has the type {known.dataType.simpleString()}, "
+                f"not {asked.dataType.simpleString()}. Read it with its own type, and cast it."
             )
     return pa.schema([pa.field(one.name, _ARROW_TYPES[one.dataType], one.nullable) for one in schema.fields])

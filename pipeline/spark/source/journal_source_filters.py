@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dispatcher.journal.format.schema import Table
@@ -13,9 +13,9 @@ _MOST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "LessThan": -1, "LessThanOrEqu
 
 
 def conditions_of(filters: Iterable[Any], table: Table) -> Conditions:
-    """What rows have to be like for all `filters` to hold, as far as it is known how to tell from a frame.
+    """The conditions that `filters` place on `seq`, times and kinds; other filters are ignored.
 
-    Filters are known by the name of their class: Spark 4.0 has none.
+    Filter classes are matched by name, because Spark 4.0 has none to import.
     """
     ranges: dict[str, tuple[int | None, int | None]] = {}
     values: dict[str, frozenset[Any]] = {}
@@ -27,7 +27,7 @@ def conditions_of(filters: Iterable[Any], table: Table) -> Conditions:
         if name == "seq" or name in table.time_columns:
             for least, most in _spans(kind, value):
                 old_least, old_most = ranges.get(name, (None, None))
-                ranges[name] = _greatest(old_least, least), _smallest(old_most, most)
+                ranges[name] = _tighter(max, old_least, least), _tighter(min, old_most, most)
         elif name in table.kind_columns:
             among = frozenset(value) if kind == "In" else frozenset((value,))
             if kind in ("In", "EqualTo", "EqualNullSafe"):
@@ -36,7 +36,7 @@ def conditions_of(filters: Iterable[Any], table: Table) -> Conditions:
 
 
 def _spans(kind: str, value: Any) -> Iterable[tuple[int | None, int | None]]:
-    """Least and greatest value that a filter leaves; none if it is not known."""
+    """The least and greatest value that pass a filter; empty for an unsupported one."""
     if kind == "In":
         numbers = [one for one in value if one is not None]
         if numbers and all(type(one) is int for one in numbers):
@@ -48,9 +48,5 @@ def _spans(kind: str, value: Any) -> Iterable[tuple[int | None, int | None]]:
         )
 
 
-def _greatest(one: int | None, other: int | None) -> int | None:
-    return max(one, other) if one is not None and other is not None else one if other is None else other
-
-
-def _smallest(one: int | None, other: int | None) -> int | None:
-    return min(one, other) if one is not None and other is not None else one if other is None else other
+def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+    return choose(one, other) if one is not None and other is not None else one if other is None else other

@@ -1,4 +1,4 @@
-"""Reading a journal's closed segments, and checking them, in Spark tasks."""
+"""Reading and checking a journal's closed segments in Spark tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROBLEMS_IN_A_BATCH = 1000
 
 
 class Reading(NamedTuple):
-    """What is read, and what becomes of damage. Pickles."""
+    """What is read, and whether damage fails the task. Picklable."""
 
     path: Path
     table: str
@@ -32,19 +32,19 @@ class Reading(NamedTuple):
         return [PartsPartition(parts) for parts in plan(closed, table_named(self.table), conditions)]
 
     def read(
-        self, partition: InputPartition, conditions: Conditions, tell_gone: Callable[[str], None] | None = None
+        self, partition: InputPartition, conditions: Conditions, report_gone: Callable[[str], None] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """
         Raises:
-            JournalError: a segment cannot be read; or it is damaged, and that is to fail the task.
+            JournalError: a segment cannot be read, or is damaged and `fails_fast` is set.
         """
-        # Where a plan has no partition, Spark makes one without anything in it.
+        # For a plan without partitions, Spark makes an empty one.
         parts = partition.parts if isinstance(partition, PartsPartition) else []
-        return scan(parts, table_named(self.table), self.schema, conditions, self.tell, tell_gone)
+        return scan(parts, table_named(self.table), self.schema, conditions, self.report, report_gone)
 
     @property
-    def tell(self) -> Callable[[str], None]:
-        """Takes a line for each stretch that is passed over."""
+    def report(self) -> Callable[[str], None]:
+        """Takes a line for each damaged stretch."""
         return self._refuse if self.fails_fast else logged(self.path)
 
     def _refuse(self, line: str) -> None:
@@ -52,8 +52,6 @@ class Reading(NamedTuple):
 
 
 class PartsPartition(InputPartition):
-    """What one task reads."""
-
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__([tuple(part) for part in parts])
 
@@ -63,7 +61,7 @@ class PartsPartition(InputPartition):
 
 
 class JournalReader(DataSourceReader):
-    """Reads the closed segments that there are when the query is planned, without what cannot hold `conditions`."""
+    """Reads the segments that are closed when the query is planned, without frames that cannot match `conditions`."""
 
     def __init__(self, reading: Reading, conditions: Conditions) -> None:
         self._reading = reading
@@ -72,7 +70,7 @@ class JournalReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         snapshot = look_at(self._reading.path)
         for line in snapshot.missing():
-            self._reading.tell(line)
+            self._reading.report(line)
         return self._reading.plan(snapshot.summarized, self._conditions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -80,23 +78,23 @@ class JournalReader(DataSourceReader):
 
 
 class FilteringReader(JournalReader):
-    """Takes filters from Spark, which keeps them with what was loaded: they hold for all its queries from then on."""
+    """Accepts filters from Spark, which keeps the reader with the DataFrame: they apply to all its later queries."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Takes note of those that frames can be passed over by; rows remain for Spark to filter, by all of them."""
+        """Skip frames by the supported filters; Spark still applies all of them to the rows."""
         self._conditions = self._conditions.and_also(conditions_of(filters, table_named(self._reading.table)))
         return filters
 
 
 class ProblemsPartition(InputPartition):
-    """Segments that one task checks, and what is known without."""
+    """The segments that one task checks, and problems that are already known."""
 
     def __init__(self, listed: Sequence[Path], known: Sequence[Problem]) -> None:
         super().__init__(([str(segment) for segment in listed], [tuple(problem) for problem in known]))
 
 
 class DamageReader(DataSourceReader):
-    """Checks each byte of the closed segments that there are when the query is planned."""
+    """Checks each byte of the segments that are closed when the query is planned."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""Following a journal: each closed segment once, in their order, as Structured Streaming asks for them.
+"""Following a journal with Structured Streaming: each closed segment once, in order.
 
-An offset is {"segment": n}: all segments up to n have been read. So a batch has the same rows however often it is
-repeated: a closed segment does not change.
+An offset is {"segment": n}: all segments up to n have been read. A repeated batch has the same rows, because closed
+segments do not change.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pipeline.spark.source.journal_source_reading import Reading
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
-except ImportError:  # before Spark 4.2: a batch has all that there is
+except ImportError:  # before Spark 4.2, which has no read limits: a batch has all closed segments
     ReadMaxFiles = None  # type: ignore[assignment,misc]
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Has no meaning there."""
+        pass
 
 
 log = logging.getLogger(__name__)
@@ -36,20 +36,20 @@ Offset = dict[str, int]
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Waits where there is no journal yet.
+    """Waits if the journal does not exist yet.
 
-    `max_segments`: of a batch; None: all. `fails_on_loss`: whether a segment that is gone before it was read is an
-    error; else it is logged and passed over.
+    `max_segments`: per batch; None: all. `fails_on_loss`: a segment that is gone before it was read is an error;
+    otherwise it is logged and skipped.
     """
 
     def __init__(self, reading: Reading, max_segments: int | None, fails_on_loss: bool) -> None:
         self._reading = reading
         self._max_segments = max_segments
         self._fails_on_loss = fails_on_loss
-        self._target: int | None = None  # of a query that ends once it has what there was at its start
+        self._target: int | None = None  # last segment for a query with Trigger.AvailableNow
 
     def initialOffset(self) -> Offset:
-        """Before the first segment that retention has left."""
+        """Just before the oldest segment that retention has left."""
         return {"segment": self._first() - 1}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -59,7 +59,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._max_segments is None else ReadMaxFiles(self._max_segments)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
-        """Spark before 4.2 gives no arguments."""
+        """Spark before 4.2 passes no arguments."""
         last = self._last()
         if self._target is not None:
             last = min(last, self._target)
@@ -67,7 +67,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"segment": last}
         begin = start["segment"]
         if ReadMaxFiles is not None and isinstance(limit, ReadMaxFiles):
-            # Those that retention has removed do not count.
+            # Segments that retention has removed do not count towards the limit.
             last = min(last, max(begin, self._first() - 1) + limit.max_files)
         return {"segment": max(begin, last)}
 
@@ -79,23 +79,23 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = [segment for segment in asked if segment.exists()]
         for segment in asked:
             if segment not in there:
-                self._tell_gone(why_gone(segment))
+                self._report_gone(why_gone(segment))
         return self._reading.plan(summarize(there), Conditions())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._reading.read(partition, Conditions(), self._tell_gone)
+        return self._reading.read(partition, Conditions(), self._report_gone)
 
-    def _tell_gone(self, line: str) -> None:
+    def _report_gone(self, line: str) -> None:
         path = self._reading.path
         if self._fails_on_loss:
             raise JournalError(
-                f"{path}: {line}, and the stream has not read it. To go on without its rows, set the option "
-                "failOnDataLoss to false; to begin again with what is left, give the query a new checkpoint."
+                f"{path}: {line}, and the stream has not read it. To continue without its rows, set the option "
+                "failOnDataLoss to false; to start over with the remaining segments, give the query a new checkpoint."
             )
-        log.warning("%s: %s; passed over", path, line)
+        log.warning("%s: %s; skipped", path, line)
 
     def _first(self) -> int:
-        """Number of the first segment that there is, or will be."""
+        """Number of the oldest segment, or of the first one to come."""
         path = self._reading.path
         manifest = read_manifest(path)[0] if path.is_dir() else None
         if manifest is not None:
@@ -103,10 +103,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(map(segment_number, self._segments()), default=1)
 
     def _last(self) -> int:
-        """Number of the last closed segment; 0: there is none."""
+        """Number of the last closed segment, or 0."""
         path = self._reading.path
         manifest = read_manifest(path)[0] if path.is_dir() else None
-        # The manifest also knows of a last one that is gone.
+        # The manifest also records a last segment that is gone.
         return max([0 if manifest is None else manifest.last, *map(segment_number, self._segments())])
 
     def _segments(self) -> list[Path]:

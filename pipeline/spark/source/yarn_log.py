@@ -1,4 +1,4 @@
-"""Logs of Hadoop's daemons as the journal's tables, and what they contradict of the machines' tables."""
+"""Logs of Hadoop's daemons as the journal's tables, and their conformance to the transition tables."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _DECLARED = "machine string, from_state string, event_type string, to_state stri
 
 @dataclass(frozen=True)
 class YarnLogTables:
-    """What logs say, as tables; rows in any order: sort by `seq`.
+    """Logs as tables; rows in any order: sort by `seq`.
 
-    Each line of each file is in one row of `events`, which has `line_count` of them, or is a row of `unparsed`.
-    The tables are read from the logs each time that a job needs one; `stored` reads them once for all.
+    Each line of each file belongs to one row of `events`, which counts its lines in `line_count`, or is a row of
+    `unparsed`. Each job reads the logs again; `stored` reads them once.
     """
 
     records: DataFrame
-    """As `events`, with what the other tables are made of."""
+    """As `events`, with the columns from which the other tables are made."""
     unparsed: DataFrame
-    """One row per line that is of no record, or of one whose message is of no kind that is read: seq long (unique,
-    also over `events`), file string, line long (from 1), text string."""
+    """One row per line outside of records or in a record of an unknown kind: seq long (unique, also over `events`),
+    file string, line long (from 1), text string."""
 
     @property
     def events(self) -> DataFrame:
         """One row per record: the journal's columns, then kind, file, level, thread, logger, text string, line,
         line_count long.
 
-        event_class, event_type: of a transition the machine's event, of other records the class that logs and what
-        the record is. event_type is empty where the log does not tell it and the machine's table leaves several.
-        Null, as a log does not tell them: queue_ns, handling_ns, accepted_seq; redelivered is false. The record's
-        one time is enqueued_at, started_at and finished_at. outcome is failed where a machine refused the event or
-        an audit line says that something was not granted; error says why. text has all lines of the record.
+        event_class, event_type: for a transition the machine's event, for other records the logging class and what
+        happened. event_type is empty if the log does not name the event and the machine's table allows several.
+        queue_ns, handling_ns and accepted_seq are null and redelivered is false, because logs do not have them. The
+        record's one time is enqueued_at, started_at and finished_at. outcome is failed if a machine refused the event
+        or a request was not granted; error has the reason. text has all lines of the record.
         """
         more = [name for name in _OF_RECORDS if name not in EVENTS.names]
         return self.records.select(*_of_table(EVENTS), *more)
@@ -58,50 +58,47 @@ class YarnLogTables:
         """One row per transition, made or refused: the journal's columns, then file string, line long, is_told
         boolean.
 
-        is_told false: the log does not tell the event. event_type is then the only one by which the machine's table
-        leads there, or empty if that has none or several. entity is empty where the log does not tell it.
+        is_told false: the log does not name the event. event_type is then the only event for which the machine's table
+        has this transition, or empty if there are none or several. entity is empty if the log does not name it.
         """
-        columns = {
-            "entity": F.coalesce("entity", F.lit("")),
-            "valid": F.col("kind") == "transition",
-        }
+        columns = {"entity": F.coalesce("entity", F.lit("")), "valid": F.col("kind") == "transition"}
         transitions = self.records.where(F.col("kind").isin(*TRANSITION_KINDS))
         return transitions.select(*_of_table(TRANSITIONS, columns), "file", "line", "is_told")
 
     @property
     def audit(self) -> DataFrame:
-        """One row per audit line: seq, at long, file string, line long, logger string, then strings, null where the
-        line has none: user, ip, operation, target, result, and so on for each of `AUDIT_KEYS` in small letters."""
+        """One row per audit line: seq, at long, file string, line long, logger string, then a string (null if absent)
+        for each of `AUDIT_KEYS` in lower case: user, ip, operation, target, result, and so on."""
         schema = ", ".join(f"{key} string" for key in AUDIT_KEYS)
         return self._of_kind("audit", "logger", schema=schema, columns=[(key, key.lower()) for key in AUDIT_KEYS])
 
     @property
     def queue_sizes(self) -> DataFrame:
-        """One row per line on an event queue: seq, at long, file string, line long, queue string (the dispatcher's
-        name, or the class that logs), event_type string (null: of all types), size long (how many events are
-        queued), room_left long (how many more it takes); one of the two is null."""
+        """One row per line about an event queue: seq, at long, file string, line long, queue string (the dispatcher's
+        name, or the logging class), event_type string (null: all types), size long (queued events), room_left long
+        (remaining capacity); one of the last two is null."""
         columns = [(name, name) for name in ("queue", "event_type", "size", "room_left")]
         schema = "queue string, event_type string, size long, room_left long"
         return self._of_kind("queue_size", schema=schema, columns=columns)
 
     @property
     def registrations(self) -> DataFrame:
-        """One row per handler that a dispatcher got: seq, at long, file string, line long, event_class,
-        handler_class string, with their packages."""
+        """One row per handler registered with a dispatcher: seq, at long, file string, line long, event_class,
+        handler_class string, both with their packages."""
         columns = [("event_class", "event_class"), ("handler_class", "handler_class")]
         schema = "event_class string, handler_class string"
         return self._of_kind("registration", schema=schema, columns=columns)
 
     @property
     def journal(self) -> JournalTables:
-        """The tables with the journal's columns only, and no null where a journal has none: the durations, which a log
-        does not have, are 0."""
+        """The tables with the journal's columns only. The durations, which logs do not have, are 0, because the
+        journal's columns are not nullable."""
         durations = {name: F.lit(0).cast("long") for name in WALL_CLOCK_COLUMNS}
         events = self.events.withColumns(durations).select(*EVENTS.names)
         return JournalTables(events, self.transitions.select(*TRANSITIONS.names))
 
     def stored(self, spark: SparkSession, folder: str | Path) -> YarnLogTables:
-        """Read the logs, and write what they say to Parquet below `folder`; gives the tables that are read from it."""
+        """Read the logs once, write the tables to Parquet below `folder`, and return tables that read from there."""
         stored = []
         for name, table in (("records", self.records), ("unparsed", self.unparsed)):
             path = f"{folder}/{name}"
@@ -120,13 +117,13 @@ class YarnLogTables:
 def read_yarn_log(
     spark: SparkSession, path: str | Path | Sequence[str | Path], *, time_zone: str = "UTC"
 ) -> YarnLogTables:
-    """The logs at `path`: files, also packed with gzip, or folders of them, which `log_files` tells apart.
+    """The logs at `path`: files, also compressed with gzip, or folders, which `log_files` searches.
 
-    Lists the files at once, here, and reads them when a job runs, each file in one task, line by line, in Python: the
-    workers have to see the files under the same paths. `time_zone`: of the times in the logs, which name none.
+    Lists the files immediately, on the driver. A job reads each file in one task, line by line, in Python: the workers
+    must see the files under the same paths. `time_zone` applies to times that name none.
 
     Raises:
-        YarnLogError: there is no log at a path, or no such time zone. A file that cannot be read fails the job.
+        YarnLogError: a path has no logs, or the time zone does not exist. A file that cannot be read fails the job.
     """
     LogClock(time_zone)
     files = log_files([path] if isinstance(path, (str, Path)) else path)
@@ -138,11 +135,11 @@ def read_yarn_log(
 
 
 def conformance(transitions: DataFrame) -> DataFrame:
-    """Each transition, and how the table of its machine contradicts it.
+    """Each transition, and how it violates its machine's table.
 
-    In:  journal transitions, of a log or not; an empty event_type stands for any event.
-    Out: its columns, then is_declared boolean (false: there is no table of this machine), violation string (null:
-         the table allows the transition, or refuses the event where the machine did, or there is no table).
+    In:  journal transitions, from a log or a journal; an empty event_type stands for any event.
+    Out: its columns, then is_declared boolean (false: this machine's table is unknown), violation string (null: the
+         table allows the transition, or refuses the event as the machine did, or is unknown).
     """
     why = F.udf(mismatch, "string", useArrow=False)
     columns = [F.col(name) for name in ("machine", "from_state", "event_type", "to_state", "valid")]
@@ -152,7 +149,7 @@ def conformance(transitions: DataFrame) -> DataFrame:
 
 
 def not_in_table(transitions: DataFrame) -> DataFrame:
-    """The transitions that the tables of their machines contradict, in the order of the logs.
+    """The transitions that violate their machines' tables, in the order of the logs.
 
     In:  `YarnLogTables.transitions`.
     Out: file string, line long, machine, entity, from_state, event_type, to_state, violation string, at long.
@@ -162,11 +159,10 @@ def not_in_table(transitions: DataFrame) -> DataFrame:
 
 
 def declared_for(spark: SparkSession, transitions: DataFrame) -> DataFrame:
-    """What `transition_counts` takes as declared, for a log.
+    """The `declared` argument of `transition_counts` for a log.
 
-    That is what the tables of its machines declare, and of what the log has besides: moves without an event that some
-    event of the table makes, and all moves of machines without a table, of which nothing can be undeclared.
-    Runs two jobs over the transitions.
+    It has the tables of the log's machines, the log's transitions without an event that some event of the table makes,
+    and all transitions of machines without a table. Runs two jobs over the transitions.
 
     Out: machine, from_state, event_type, to_state string.
     """
@@ -178,20 +174,20 @@ def declared_for(spark: SparkSession, transitions: DataFrame) -> DataFrame:
         for state in row.to_states
     ]
     kind = ["machine", "from_state", "event_type", "to_state"]
-    is_besides = (F.col("event_type") == "") | ~F.col("machine").isin(*FACTORIES)
-    besides = conformance(transitions.where(F.col("valid") & is_besides).select(*kind, "valid").distinct())
-    allowed = besides.where(F.col("violation").isNull()).select(*kind).collect()
+    is_other = (F.col("event_type") == "") | ~F.col("machine").isin(*FACTORIES)
+    others = conformance(transitions.where(F.col("valid") & is_other).select(*kind, "valid").distinct())
+    allowed = others.where(F.col("violation").isNull()).select(*kind).collect()
     return spark.createDataFrame(declared + [tuple(row) for row in allowed], _DECLARED)
 
 
 def _of_table(table: Table, columns: Mapping[str, Column] | None = None) -> list[Column]:
-    """The table's columns, from `columns` or from the records."""
+    """The table's columns: those of `columns`, the others from the records."""
     made = {column.name: _of_record(column) for column in table.columns} | dict(columns or {})
     return [made[name].alias(name) for name in table.names]
 
 
 def _of_record(column: JournalColumn) -> Column:
-    """Each of a row's times is the record's one time; what no record has is false or null."""
+    """A record's column. Each time is the record's one time; a column that records lack is false or null."""
     if column.name in Row._fields:
         return F.col(column.name)
     if column.unit == TIME_UNIT:

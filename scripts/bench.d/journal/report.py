@@ -17,7 +17,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 from journal.big_journals import replay_sample, write_big_journal
 from measure import Figures, Settings
@@ -99,6 +98,8 @@ def _by_spark(spark: SparkSession, journal: Path) -> None:
 
 
 def _by_duckdb(journal: Path) -> None:
+    import duckdb  # here, because merely importing it makes the process print leak reports at its end
+
     batches = read_batches(journal, EVENTS, COLUMNS)
     first = next(batches)
     rest = (batch for some in ([first], batches) for batch in some)

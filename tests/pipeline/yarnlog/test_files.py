@@ -60,7 +60,7 @@ def test_a_file_that_is_named_is_read_whatever_its_name_and_once(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("names", "why"),
-    [(["none"], "none: no such file or folder"), (["empty"], "no log in this folder"), ([], "no log is named")],
+    [(["none"], "none: no such file or folder"), (["empty"], "no log in this folder"), ([], "no path is given")],
 )
 def test_where_there_is_no_log_it_says_so(tmp_path: Path, names: list[str], why: str) -> None:
     (tmp_path / "empty").mkdir()

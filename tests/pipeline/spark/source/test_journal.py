@@ -126,7 +126,7 @@ def test_columns_that_were_asked_for_come_alone(journal: Any, spark: SparkSessio
 def test_an_unknown_column_is_refused_before_anything_runs(journal: Any, spark: SparkSession) -> None:
     journal.event(1, "AType", "A")
 
-    with pytest.raises(UnknownColumnError, match=r"table events has no column state\. It has seq, dispatcher, "):
+    with pytest.raises(UnknownColumnError, match=r"table events has no column state; it has seq, dispatcher, "):
         read_journal(spark, journal.path, columns={"events": ["state"]})
 
 

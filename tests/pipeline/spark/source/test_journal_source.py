@@ -187,11 +187,13 @@ def test_an_unknown_column_fails_before_any_task(spread: Path, spark: SparkSessi
 
     failure = journal_failure(raised.value)
     assert failure is not None
-    assert failure.startswith("the journal's table events has no column sate. It has seq, dispatcher, ")
+    assert failure.startswith("the journal's table events has no column sate; it has seq, dispatcher, ")
 
 
 def test_a_column_of_another_type_is_refused(spread: Path) -> None:
-    with pytest.raises(DispatcherError, match=r"events\.seq is of the type bigint, not timestamp\. Read it as that"):
+    with pytest.raises(
+        DispatcherError, match=r"events\.seq has the type bigint, not timestamp\. Read it with its own type"
+    ):
         source(spread).reader(StructType().add("seq", "timestamp"))
 
 
@@ -212,7 +214,7 @@ def test_an_option_with_a_value_that_it_cannot_have_is_refused(tmp_path: Path, o
 
 
 def test_a_path_is_needed() -> None:
-    with pytest.raises(DispatcherError, match="there is no path"):
+    with pytest.raises(DispatcherError, match="the path is missing"):
         JournalSource(CaseInsensitiveDict({"table": "events"})).reader(StructType().add("seq", "long"))
 
 

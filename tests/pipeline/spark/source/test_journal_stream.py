@@ -156,8 +156,8 @@ def test_without_fail_on_data_loss_it_is_logged_and_passed_over(
 
     assert found == [5, 6]
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "segment-00000001.journal: was removed by retention before it was read; passed over",
-        "segment-00000002.journal: was removed by retention before it was read; passed over",
+        "segment-00000001.journal: was removed by retention before it was read; skipped",
+        "segment-00000002.journal: was removed by retention before it was read; skipped",
     ]
 
 

@@ -243,7 +243,7 @@ def test_a_move_without_its_event_is_declared_if_any_event_makes_it(spark: Spark
 def test_where_there_is_no_log_it_says_so_at_once(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
     with pytest.raises(YarnLogError, match="no such file or folder"):
         read_yarn_log(spark, tmp_path / "none.log")
-    with pytest.raises(YarnLogError, match="'Mars' is no time zone"):
+    with pytest.raises(YarnLogError, match="'Mars' is not a time zone"):
         read_yarn_log(spark, folder, time_zone="Mars")
 
 
