@@ -1,6 +1,6 @@
-"""Writes the comments in config/resourcemanager.yaml anew: above each key the description that its model has.
+"""Rewrites the comments in config/resourcemanager.yaml: above each key, the description of its field in the model.
 
-The models are the source. Comment lines without a key below them stay, values are not touched.
+Values, and comments that no key follows, stay unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY = re.compile(r"( *)(- )?([a-z_]+):( .*)?")
 
 
 def described(text: str) -> str:
-    """The YAML with each key's comment made from its description."""
+    """The YAML with each key's comment replaced by its description."""
     lines: list[str] = []
     comment: list[str] = []
     above: list[tuple[int, type[BaseModel] | None]] = [(-1, ResourceManagerConfig)]
@@ -45,7 +45,7 @@ def described(text: str) -> str:
 
 
 def _comment(description: str, indent: str) -> list[str]:
-    # A literal value or a call that begins a sentence keeps its case.
+    # A literal value or a call at the beginning keeps its case.
     first = description[:1].upper() if re.match(r"[a-z]+[ ,]", description) else description[:1]
     sentence = first + description[1:].removesuffix(".") + "."
     head = f"{indent}# "

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the sample workload: two hours of MapReduce jobs on 200 nodes, in the format of Hadoop's SLS.
+"""Generates the sample workload: two hours of MapReduce jobs on 200 nodes, in the format of Hadoop's SLS.
 
-For about an hour the nodes are so full that applications wait for room; at the end they are idle again.
+For about an hour the cluster is full and applications wait for resources; at the end it is idle again.
 The same seed gives the same bytes.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SEED = 4
-"""One that comes close to the shares below."""
+"""Its random draws come close to the shares below."""
 JOBS = 520
 NODES = 200
 RACKS = 10
@@ -23,7 +23,7 @@ NODE_VCORES = 32
 LAST_SUBMIT_S = 6000
 PEAK_S = (1200, 4200)
 PEAK_SHARE = 0.65
-"""Of the jobs, besides those that come at any time."""
+"""Share of the jobs submitted within PEAK_S; the others are submitted at any time."""
 FAILED_SHARE = 0.04
 KILLED_SHARE = 0.03
 MOST_MAPS = 260
@@ -31,7 +31,7 @@ LONGEST_S = 2400
 
 
 class Size(NamedTuple):
-    """Of one kind of container. Without memory and vcores, the reader's defaults apply."""
+    """The size of one kind of container. Without memory and vcores, the reader's defaults apply."""
 
     memory_mb: int | None
     vcores: int | None
@@ -40,7 +40,7 @@ class Size(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """What the jobs of one queue look like."""
+    """The distribution of the jobs in one queue."""
 
     name: str
     share: float
@@ -60,7 +60,6 @@ QUEUES = (
 
 
 def main() -> None:
-    """Write the two files and say what is in them."""
     arguments = _arguments()
     rng = random.Random(arguments.seed)
     jobs = _jobs(rng)
@@ -73,7 +72,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=SEED, help="of the random numbers (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="random seed (default: %(default)s)")
     parser.add_argument(
         "--output",
         type=Path,
@@ -133,14 +132,14 @@ def _job(rng: random.Random, number: int, start_ms: int, queue: Queue) -> dict[s
         job["job.final.state"] = "FAILED"
     elif fate < FAILED_SHARE + KILLED_SHARE:
         job["job.final.state"] = "KILLED"
-        # The tasks keep the ends that they would have had: that is what makes the kill cut them short.
+        # The tasks keep their planned ends, so that the kill cuts them short.
         job["job.end.ms"] = first_ms + int((end_ms - first_ms) * rng.uniform(0.3, 0.8))
     job["job.tasks"] = tasks
     return job
 
 
 def _tasks(rng: random.Random, start_ms: int, queue: Queue) -> list[dict[str, Any]]:
-    """The maps, asked for as soon as the master is up, and the reduces, once most of the maps are done."""
+    """The maps, requested once the application master is up, and the reduces, once most maps have finished."""
     count = min(MOST_MAPS, 1 + int(queue.median_maps * rng.lognormvariate(0, 1.1)))
     up_ms = start_ms + int(rng.uniform(4000, 12000))
     maps = [_task(rng, up_ms + int(rng.expovariate(1 / 3000)), queue.map) for _ in range(count)]
@@ -164,7 +163,7 @@ def _task(rng: random.Random, start_ms: int, size: Size) -> dict[str, Any]:
 
 
 def _concatenated(objects: list[dict[str, Any]], list_key: str) -> bytes:
-    """One object after the other, as SLS reads them; each element of the list at `list_key` has its own line."""
+    """The objects concatenated, as SLS reads them; each element of the list at `list_key` is on a line of its own."""
     lines = []
     for values in objects:
         head = _compact({key: value for key, value in values.items() if key != list_key})

@@ -1,4 +1,4 @@
-"""Measurements behind every speed claim: each beside its peers, in one run, as medians.
+"""The measurements behind every speed claim: each beside its peers in one run, as medians.
 
 scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART|journal|journal.PART]...
 """
@@ -46,7 +46,7 @@ PARTS: dict[str, Callable[[Settings, Hadoop | None], Part]] = {
 
 
 def core(chosen: list[str], settings: Settings) -> None:
-    """The chosen parts, round by round; what is measured only once comes after the rounds."""
+    """The chosen parts, round by round; one-time measurements follow the rounds."""
     figures: Figures = {}
     started_s, others_s = time.perf_counter(), _others_busy_s()
     if WITH_HADOOP.keys() & set(chosen):
@@ -54,14 +54,14 @@ def core(chosen: list[str], settings: Settings) -> None:
             parts = _measure(chosen, settings, hadoop)
     else:
         parts = _measure(chosen, settings, None)
-    # Now that the JVM has ended, its time counts as ours.
+    # The JVM has ended, so its processor time now counts as this process's children's.
     others = (_others_busy_s() - others_s) / (time.perf_counter() - started_s)
     if _STAT.exists():
-        print(f"Other processes kept {max(0.0, others):.2f} cores busy meanwhile; figures count when that is near 0.")
+        print(f"Other processes kept {max(0.0, others):.2f} cores busy; the figures are valid if this is near 0.")
     for part in parts:
         figures |= part.report()
     print_targets(figures, CORE_TARGETS, everything=len(chosen) == len(PARTS))
-    print("queue.Queue, pykka and Hadoop's differ much between --one-core and several; look at both.")
+    print("queue.Queue, pykka and Hadoop differ greatly between --one-core and several cores; compare both.")
 
 
 def _measure(chosen: list[str], settings: Settings, hadoop: Hadoop | None) -> list[Part]:
@@ -77,7 +77,7 @@ def _measure(chosen: list[str], settings: Settings, hadoop: Hadoop | None) -> li
 
 
 def _others_busy_s() -> float:
-    """Processor seconds so far of all processes but this one and its children that have ended; 0.0 if not told."""
+    """Processor seconds so far of all processes except this one and its ended children; 0.0 if unknown."""
     if not _STAT.exists():
         return 0.0
     user, nice, system, _idle, _iowait, irq, softirq = map(int, _STAT.read_text().split()[1:8])
@@ -91,7 +91,6 @@ def _progress(text: str) -> None:
 
 
 def _machine() -> str:
-    """The processor's name, where the system tells it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -117,18 +116,18 @@ def main() -> None:
     parser.add_argument(
         "--one-core",
         action="store_true",
-        help="stay on one core, the JVM too (Linux): threads that hand each other a lock are then faster, and steadier",
+        help="use one core, also for the JVM (Linux): threads that pass a lock to each other run faster and steadier",
     )
     arguments = parser.parse_args()
     chosen = arguments.what or ["core", "replay"]
     unknown = [name for name in chosen if name not in choices]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(choices)}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; choose from {', '.join(choices)}")
     if arguments.repeats < 1 or arguments.scale <= 0 or arguments.events < 1 or arguments.containers < 1:
-        parser.error("--repeats, --scale, --events and --containers are more than 0")
+        parser.error("--repeats, --scale, --events and --containers must be greater than 0")
     if arguments.one_core and not hasattr(os, "sched_setaffinity"):
-        parser.error("--one-core needs a system that lets a process choose its cores, such as Linux")
-    logging.basicConfig(level=logging.ERROR)  # as for Hadoop's: full queues are meant to be full here
+        parser.error("--one-core needs a system with CPU affinity, such as Linux")
+    logging.basicConfig(level=logging.ERROR)  # as for Hadoop: warnings about full queues are expected here
     settings = Settings(arguments.repeats, arguments.scale, arguments.events, arguments.containers)
     scaled = f", counts scaled by {settings.scale:g}: a quick look, not a measurement" if settings.scale != 1 else ""
     cores = f"{os.cpu_count()} cores"

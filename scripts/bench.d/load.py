@@ -1,4 +1,4 @@
-"""What is posted, and by how many threads: the same for the dispatcher and for each of its peers."""
+"""The load: events and the threads that post them, the same for the dispatcher and each of its peers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Post = Callable[[Any], Any]
 
 
 class Counting:
-    """The handler: what it does is as little as a handler can do."""
+    """A handler that does as little as possible: it counts."""
 
     def __init__(self) -> None:
         self.handled = 0
@@ -32,7 +32,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class Load:
-    """Events for `producers` threads: those of `premade`, or, if that is None, made in the loop that posts them."""
+    """Events for `producers` threads: those of `premade`, or, if None, made in the loop that posts them."""
 
     producers: int = 1
     premade: Sequence[TickEvent] | None = None

@@ -1,6 +1,6 @@
-"""How things are measured here: rows of a table, run one round after the other, and told as medians.
+"""The measuring method: rows of a table, run round by round and reported as medians.
 
-A round runs every row once, so a slow moment of the machine hits all rows alike.
+A round runs every row once, so that a slow moment of the machine affects all rows alike.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 Figures = dict[str, float]
-"""What was measured, by `table.row`: medians; rates also have `table.row-highest`."""
+"""Medians by `table.row`; rates also have `table.row-highest`."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one run."""
-
     repeats: int = 7
     scale: float = 1.0
     """Factor on all counts: below 1 for a quick look while developing."""
@@ -39,7 +37,7 @@ class Part(Protocol):
     def round(self) -> None: ...
 
     def report(self) -> Figures:
-        """Print the tables; what they hold goes to the targets."""
+        """Print the tables; returns their figures, for the targets."""
 
 
 class Spread(NamedTuple):
@@ -54,19 +52,19 @@ class Spread(NamedTuple):
 
 @dataclass
 class Row:
-    """Something that is run `count` times over; `run(count)` returns the seconds that it took."""
+    """Something that runs `count` times; `run(count)` returns the seconds it took."""
 
     key: str
     name: str
     count: int
     run: Callable[[int], float]
     runs_per_round: int = 1
-    """More than one for what spreads widely from run to run."""
+    """More than one if the results vary widely."""
     rates: list[float] = field(default_factory=list)
 
     def measure(self) -> None:
         for _ in range(self.runs_per_round):
-            gc.collect()  # outside the time taken: what one row leaves behind is not the next one's to collect
+            gc.collect()  # outside the measured time: a row must not pay for another's garbage
             self.rates.append(self.count / self.run(self.count))
 
     def warm_up(self) -> None:
@@ -75,7 +73,7 @@ class Row:
 
 @dataclass
 class RateTable:
-    """Rates per second; the first row is ours, and the last column says how many times as fast it is as the others."""
+    """Rates per second; the first row is ours, and the last column is its ratio to each row."""
 
     key: str
     title: str
@@ -89,7 +87,7 @@ class RateTable:
 
 
 class RatePart:
-    """A part that is nothing but tables of rates."""
+    """A part that consists of tables of rates."""
 
     def __init__(self, *tables: RateTable) -> None:
         self._tables = tables

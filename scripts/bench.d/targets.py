@@ -1,4 +1,4 @@
-"""What must be reached, and what was in this run; misses are shown as such."""
+"""The targets, and the figures of this run beside them; misses are marked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Target(NamedTuple):
             return ""
         return "reached" if (value <= self.bound if self.at_most else value >= self.bound) else "MISSED"
 
-    def told(self, value: float) -> str:
+    def shown(self, value: float) -> str:
         if self.unit == "%":
             return f"{value:.1%}"
         return f"{value:,.0f}{self.unit}" if value >= 1000 else f"{value:,.2f}{self.unit}"
@@ -108,14 +108,14 @@ JOURNAL_TARGETS = (
 
 
 def print_targets(figures: Figures, targets: Sequence[Target], *, everything: bool) -> None:
-    """Those measured in this run; with `everything`, also those that could not be."""
+    """Print the targets measured in this run; with `everything`, also those that could not be measured."""
     measured_here = [(target, target.measured(figures)) for target in targets]
     shown = [(target, value) for target, value in measured_here if value is not None or everything]
     if not shown:
         return
     print(f"\n{'Targets':50} {'must be':>15} {'measured':>15}")
     for target, value in shown:
-        bound = f"{'<=' if target.at_most else '>='} {target.told(target.bound)}" if target.bound is not None else "-"
-        measured = "not measured" if value is None else target.told(value)
+        bound = f"{'<=' if target.at_most else '>='} {target.shown(target.bound)}" if target.bound is not None else "-"
+        measured = "not measured" if value is None else target.shown(value)
         verdict = "" if value is None else target.verdict(value)
         print(f"{target.what:50} {bound:>15} {measured:>15}  {verdict}".rstrip())

@@ -180,7 +180,7 @@ def test_columns_come_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
     assert batch.to_pylist() == [{"entity": "e1", "seq": 1}]
 
 
-def test_an_unknown_column_is_refused_and_the_known_ones_are_told(tmp_path: Path) -> None:
+def test_an_unknown_column_is_refused_and_the_known_ones_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownColumnError, match="transitions has no column state; it has seq, machine, entity, "):
         arrow_schema(TRANSITIONS, ["seq", "state"])
 
@@ -346,7 +346,7 @@ def test_every_flipped_byte_is_found_and_no_wrong_row_is_read(sound: Path) -> No
             assert len(found) in (len(rows[table.name]), 2 * len(rows[table.name]) // 3)
 
 
-def test_a_segment_cut_between_two_frames_is_told(sound: Path) -> None:
+def test_a_segment_cut_between_two_frames_is_reported(sound: Path) -> None:
     segment = segment_path(sound, 1)
     frame = segment.read_bytes().rindex(b"\xffDJF", 0, segment.read_bytes().rindex(b"\xffDJF"))
     segment.write_bytes(segment.read_bytes()[:frame])
@@ -358,7 +358,7 @@ def test_a_segment_cut_between_two_frames_is_told(sound: Path) -> None:
     assert [problem.problem for problem in segment_problems(segment)] == ["segment-00000001.journal: has no end"]
 
 
-def test_a_missing_segment_is_told(sound: Path) -> None:
+def test_a_missing_segment_is_reported(sound: Path) -> None:
     segment_path(sound, 1).unlink()
 
     assert damage(sound) == ["segment-00000001.journal: is missing"]
