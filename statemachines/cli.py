@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -76,24 +75,19 @@ def graph(
 
 
 def _workload(settings: ResourceManagerConfig) -> Workload:
-    """The daemon's nodes and the workload that it is to run, if any; configured nodes replace the workload's own."""
-    _check_hosts(settings.nodes)
+    """The daemon's nodes and its workload, if one is configured; configured nodes replace the workload's own."""
+    first: dict[str, int] = {}
+    for index, node in enumerate(settings.nodes):
+        other = first.setdefault(node.host, index)
+        if other != index:  # a second node of the host would register as the first one again
+            raise ConfigError(
+                f"nodes[{index}].host: {node.host} is already the host of nodes[{other}]; name each node once"
+            )
     nodes = tuple(map(_node_spec, settings.nodes))
     if settings.workload is None:
         return Workload("none", nodes, ())
     workload = read_workload(settings.workload, settings.simulation.workload_defaults)
     return Workload(workload.name, nodes or workload.nodes, workload.applications)
-
-
-def _check_hosts(nodes: Sequence[NodeConfig]) -> None:
-    """Two nodes of one host would be one that registers twice."""
-    first: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        other = first.setdefault(node.host, index)
-        if other != index:
-            raise ConfigError(
-                f"nodes[{index}].host: {node.host} is the host of nodes[{other}] too; name each node once"
-            )
 
 
 def _node_spec(node: NodeConfig) -> NodeSpec:

@@ -1,7 +1,4 @@
-"""Whether what a log says happened is what a machine's table allows.
-
-All by names, as logs, journals and DataFrames have them.
-"""
+"""Checks transitions against the machines' tables, by the names that logs, journals and DataFrames hold."""
 
 from __future__ import annotations
 
@@ -11,15 +8,15 @@ from functools import cache, lru_cache
 from statemachines.registry import factory_of
 
 Arcs = Mapping[str, Mapping[str, frozenset[str]]]
-"""The states to which a state's events lead, by state and event; every state of the machine has an entry."""
+"""Post states by state and event. Every state of the machine has an entry."""
 
 
-@cache  # as many entries as there are machines: an unknown name raises
+@cache  # bounded by the number of machines: an unknown name raises
 def arcs_of(machine: str) -> Arcs:
-    """The table of the machine of that name, in upper or lower case.
+    """The table of a machine; its name is case-insensitive.
 
     Raises:
-        UnknownMachineError: there is no such machine.
+        UnknownMachineError: no machine has this name.
     """
     factory = factory_of(machine)
     arcs: dict[str, dict[str, frozenset[str]]] = {factory.initial_state.name: {}}
@@ -31,14 +28,14 @@ def arcs_of(machine: str) -> Arcs:
     return arcs
 
 
-@lru_cache(maxsize=4096)  # a log says the same few things over and over
+@lru_cache(maxsize=4096)  # a log repeats the same few transitions
 def violation(machine: str, from_state: str, to_state: str, event: str | None = None) -> str | None:
-    """Why the table of `machine` does not allow the transition, in one line; None: it does.
+    """Explain in one line why the table of `machine` forbids the transition; None if it allows it. Any thread.
 
-    `event` None: the log does not say, so any event will do. Cheap enough for each line of a long log; any thread.
+    `event`: None matches any event, for logs that do not name it.
 
     Raises:
-        UnknownMachineError: there is no such machine.
+        UnknownMachineError: no machine has this name.
     """
     name, arcs = factory_of(machine).name, arcs_of(machine.lower())
     for state in (from_state, to_state):
@@ -51,7 +48,7 @@ def violation(machine: str, from_state: str, to_state: str, event: str | None = 
             return None
         return f"{name}: no event leads from {from_state} to {to_state}, only to {_listed(reachable)}"
     if event not in leaving:
-        return f"{name}: {from_state} does not take {event}, only {_listed(leaving)}"
+        return f"{name}: {from_state} does not accept {event}, only {_listed(leaving)}"
     if to_state not in leaving[event]:
         return f"{name}: {event} does not lead from {from_state} to {to_state}, only to {_listed(leaving[event])}"
     return None

@@ -1,10 +1,10 @@
 """State machines from a table, after Hadoop's StateMachineFactory.
 
-A factory is an immutable builder: each `add_transition` returns a new one, and a later arc for the same state and event
-replaces the earlier. `install_topology` builds the table that all machines made from it share.
+A factory is an immutable builder: each `add_transition` returns a new factory, and a later arc for the same state and
+event replaces the earlier one. `install_topology` builds the table, which all machines of the factory share.
 
-The table is one dict per state, keyed by the event type's name: hashing an Enum member runs Python code, hashing a
-string that has been hashed before does not. An identity check then makes sure that the name is of the right Enum.
+The table is one dict per state, keyed by the event type's name: hashing an Enum member runs Python code, while a string
+caches its hash. An identity check then confirms that the name belongs to the right Enum.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _NOTHING_CHOSEN: Any = object()
 
 
 class InvalidStateTransitionError(DispatcherError):
-    """A state does not take an event, or a hook returned a state that its arc does not declare.
+    """A state does not accept an event, or a hook returned a state that its arc does not declare.
 
-    The machine's state is unchanged. `machine` is the factory's name, `entity` says whose machine it is.
+    The machine's state is unchanged. `machine` is the factory's name, `entity` identifies the operand.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Transition(NamedTuple):
 
 
 class _Declaration(NamedTuple):
-    """What one `add_transition` said, and the ones before it: adding copies nothing, so a table costs its length."""
+    """The arguments of one `add_transition`, linked to the call before it: adding an arc copies nothing."""
 
     before: _Declaration | None
     pre: Enum
@@ -85,7 +85,7 @@ class _Row(NamedTuple):
 
 
 class _Arc:
-    """What a state does on an event. Shared by all machines of a factory; never changed."""
+    """What a state does on an event. Immutable, and shared by all machines of a factory."""
 
     __slots__ = ("event_type", "hook", "target", "targets")
 
@@ -93,11 +93,11 @@ class _Arc:
         self.event_type = event_type
         self.hook = hook
         self.target: _Node | None = None  # of a single arc
-        self.targets: dict[int, _Node] = {}  # of a multiple one, by the state's id(): nothing else will do as a choice
+        self.targets: dict[int, _Node] = {}  # of a multiple arc, by the state's id(): equal members do not count
 
 
 class _Node:
-    """A state and its arcs, by the event type's name. It knows the factory's name so that machines need not."""
+    """A state and its arcs by event type name. Holds the factory's name so that each machine need not."""
 
     __slots__ = ("arcs", "machine", "state")
 
@@ -108,10 +108,10 @@ class _Node:
 
 
 class StateMachineFactory(Generic[S, OPERAND]):
-    """A table of transitions, and the maker of machines that follow it. Immutable, so free to share.
+    """A table of transitions that makes the machines following it. Immutable and safe to share.
 
-    A single arc goes to its one state; its hook, if any, runs first and its result is ignored. A multiple arc is
-    declared with a set of states, and its hook returns the one taken.
+    A single arc has one post state; its optional hook runs first and its result is ignored. A multiple arc is declared
+    with a set of post states, and its hook returns the one to enter.
     """
 
     __slots__ = ("_declared", "_initial_state", "_name", "_nodes")
@@ -120,7 +120,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         self._initial_state = initial_state
         self._name = name
         self._declared: _Declaration | None = None  # the last one
-        self._nodes: dict[str, _Node] | None = None  # built when first needed; two threads that both build it agree
+        self._nodes: dict[str, _Node] | None = None  # built on first use; threads that race build equal tables
 
     @property
     def name(self) -> str:
@@ -137,12 +137,12 @@ class StateMachineFactory(Generic[S, OPERAND]):
         event_types: Enum | Iterable[Enum],
         hook: Hook | None = None,
     ) -> StateMachineFactory[S, OPERAND]:
-        """A new factory with an arc more, or with several if several event types are given.
+        """Return a new factory with one more arc per event type.
 
-        `post` is a state, or a set of states, of which `hook(operand, event)` returns the one taken.
+        `post` is a state, or a set of states from which `hook(operand, event)` chooses by returning one.
 
         Raises:
-            ValueError: no event type, no post state, or a set of states without a hook to choose.
+            ValueError: no event type, no post state, or a set of states without a hook.
             TypeError: a state or an event type is not an Enum member.
         """
         types = (event_types,) if isinstance(event_types, Enum) else _in_order(event_types)
@@ -159,10 +159,10 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return self._with(_Declaration(self._declared, pre, posts, types, hook, arc), None)
 
     def install_topology(self) -> StateMachineFactory[S, OPERAND]:
-        """A factory whose table is built, ready to make machines without delay.
+        """Return a factory whose table is already built, so that the first `make` does not wait for it.
 
         Raises:
-            ValueError: states, or event types, of two Enums share a name.
+            ValueError: two Enums share a state's or an event type's name.
         """
         return self._with(self._declared, self._table())
 
@@ -174,15 +174,15 @@ class StateMachineFactory(Generic[S, OPERAND]):
         *,
         synchronized: bool = False,
     ) -> StateMachine[S, OPERAND]:
-        """A machine for `operand`, in `initial_state` or the factory's own.
+        """Make a machine for `operand`, in `initial_state` or the factory's own.
 
-        `initial_state` is any member of the states' Enum; one without arcs refuses every event.
+        `initial_state` is any member of the states' Enum; a state without arcs refuses every event.
 
-        The machine belongs to one thread, which handles the operand's events. With `synchronized` it is safe from any
-        thread, as Hadoop's is: see `SynchronizedStateMachine`.
+        The machine belongs to the one thread that handles the operand's events. With `synchronized` any thread may use
+        it, as in Hadoop: see `SynchronizedStateMachine`.
 
         Raises:
-            ValueError: `initial_state` is of another Enum.
+            ValueError: `initial_state` is a member of another Enum.
         """
         nodes = self._nodes or self._table()
         if initial_state is None:
@@ -197,7 +197,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return StateMachine(node, operand, listener)
 
     def transitions(self) -> Iterator[Transition]:
-        """The table's rows in the order of declaration; a replaced arc has the place of the first."""
+        """The table's rows in order of declaration; a replacement keeps the position of the arc it replaces."""
         return (row.transition for row in self._rows())
 
     def _rows(self) -> Iterable[_Row]:
@@ -206,7 +206,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         while declared is not None:
             declarations.append(declared)
             declared = declared.before
-        # By identity, here and below: members of two Enums that mix in int or str can be equal.
+        # Keyed by identity: members of two Enums that mix in int or str can be equal.
         rows: dict[tuple[int, int], _Row] = {}
         for _, pre, posts, event_types, hook, arc in reversed(declarations):
             for event_type in event_types:
@@ -226,13 +226,13 @@ class StateMachineFactory(Generic[S, OPERAND]):
 
 
 class StateMachine(Generic[S, OPERAND]):
-    """One machine. It belongs to one thread, the one that handles its operand's events.
+    """One machine. It belongs to the one thread that handles its operand's events.
 
-    It takes no lock: two threads that make transitions at a time lose one of them without an error. For events from
-    several threads, `StateMachineFactory.make(..., synchronized=True)`.
+    It takes no lock: of two concurrent transitions, one is lost without an error. For events from several threads, use
+    `StateMachineFactory.make(..., synchronized=True)`.
     """
 
-    # A daemon has one for each of its entities: what all of a kind have in common is in their nodes.
+    # A daemon has one machine per entity, so whatever the machines of a kind share is in their nodes.
     __slots__ = ("_listener", "_node", "_operand", "_previous")
 
     def __init__(self, node: _Node, operand: OPERAND, listener: StateTransitionListener | None) -> None:
@@ -253,22 +253,22 @@ class StateMachine(Generic[S, OPERAND]):
     def do_transition(self, event_type: Enum, event: Any) -> S:
         """Make the transition of the current state on `event_type` and return the new state.
 
-        First the listener hears of it, then the hook runs, then the state changes, then the listener hears again. If
-        the hook raises, its error comes through, the state is unchanged, and the listener is not called a second time.
+        The order is: listener's `pre_transition`, hook, state change, listener's `post_transition`. If the hook raises,
+        its error propagates, the state is unchanged, and `post_transition` is not called.
 
         A hook or a listener may send its own machine another event; that transition runs at once, within this one. As
-        in Hadoop, one that a hook makes starts from the state before this transition, and its result is overwritten
-        by the state to which this transition leads. Post the event to the dispatcher to have it handled afterwards.
+        in Hadoop, a transition made by a hook starts from the state before this transition, and this transition then
+        overwrites its result. To have the event handled afterwards, post it to the dispatcher.
 
         Raises:
-            InvalidStateTransitionError: the state does not take the event, or the hook chose an undeclared state.
+            InvalidStateTransitionError: the state does not accept the event, or the hook chose an undeclared state.
         """
         node = self._node
         operand = self._operand
         listener = self._listener
         if listener is not None:
             listener.pre_transition(operand, node.state, event)
-            node = self._node  # an event of the listener's own may have moved the machine
+            node = self._node  # the listener may itself have sent the machine an event
         arc = node.arcs.get(event_type._name_)
         if arc is None or arc.event_type is not event_type:
             raise self._refusal(node, event_type, event, accepted=node.arcs)
@@ -278,7 +278,7 @@ class StateMachine(Generic[S, OPERAND]):
             if hook is not None:
                 hook(operand, event)
         else:
-            assert hook is not None  # a multiple arc is not declared without
+            assert hook is not None  # `add_transition` rejects a multiple arc without a hook
             chosen = hook(operand, event)
             target = arc.targets.get(id(chosen))
             if target is None:
@@ -290,10 +290,10 @@ class StateMachine(Generic[S, OPERAND]):
         return target.state  # type: ignore[return-value]
 
     def release(self) -> None:
-        """There will be no more transitions: let go of the operand, which very likely refers to this machine.
+        """Drop the operand and the listener after the last transition. The states can still be read.
 
-        Two that refer to each other are freed by the collector of cycles alone, some time. A hook may call this, in
-        the last transition; the listener still hears of that. The states can still be read.
+        Operand and machine usually refer to each other, and only the cyclic garbage collector would free the pair. A
+        hook may call this during the last transition; the listener still receives its `post_transition`.
         """
         self._operand = None
         self._listener = None
@@ -306,15 +306,15 @@ class StateMachine(Generic[S, OPERAND]):
 
 
 class SynchronizedStateMachine(StateMachine[S, OPERAND]):
-    """A machine that any thread may send events, with the rules of Hadoop's synchronized `doTransition`.
+    """A machine to which any thread may send events, with the rules of Hadoop's synchronized `doTransition`.
 
-    One transition runs at a time, its listeners included: another thread's event waits for the transition in progress
-    and meets the state to which it leads. The lock is reentrant, as Java's monitors are. So a hook or a listener may
-    send its own machine an event on the thread that runs it (`do_transition` says what comes of that). A hook that
-    waits for another thread to send the event waits for ever.
+    One transition runs at a time, including its listeners: another thread's event waits for the transition in progress
+    and finds the state that it leaves behind. The lock is reentrant, like Java's monitors, so a hook or a listener may
+    send its own machine an event on the same thread (see `do_transition`). A hook that waits for another thread to
+    send an event deadlocks.
 
-    `current_state` and `previous_state` do not wait, unlike Hadoop's `getCurrentState`: during a transition they are
-    those before it. A copy, or one from a pickle, has a lock of its own.
+    Unlike Hadoop's `getCurrentState`, `current_state` and `previous_state` do not wait: during a transition they return
+    the states before it. A copied or unpickled machine has its own lock.
     """
 
     __slots__ = ("_lock",)
@@ -331,7 +331,7 @@ class SynchronizedStateMachine(StateMachine[S, OPERAND]):
             return super().do_transition(event_type, event)
 
     def release(self) -> None:
-        """As `StateMachine.release`, after the transition in progress, if another thread makes one."""
+        """As `StateMachine.release`, once another thread's transition in progress has ended."""
         with self._lock:
             super().release()
 
@@ -341,14 +341,14 @@ class SynchronizedStateMachine(StateMachine[S, OPERAND]):
 
 
 def _in_order(members: Iterable[Enum]) -> tuple[Enum, ...]:
-    """As given and each once, but a set in the order of its Enum, so that a table is the same in each run."""
+    """The distinct members as given; a set in the order of its Enum, so that each run builds the same table."""
     if not isinstance(members, (set, frozenset)):
         return tuple({id(member): member for member in members}.values())
     return tuple(sorted(members, key=_place))
 
 
 def _place(member: Any) -> tuple[str, int]:
-    """Where a member stands in its Enum; the Enum's name first, for sets of several."""
+    """Sort key: the Enum's name, for sets that mix Enums, then the member's position in it."""
     return (type(member).__qualname__, list(type(member)).index(member)) if isinstance(member, Enum) else ("", -1)
 
 
@@ -368,6 +368,6 @@ def _build(initial: Enum, machine: str, rows: Sequence[_Row]) -> dict[str, _Node
         present = nodes[pre._name_].arcs.setdefault(event_type._name_, arc)
         if present is not arc:
             raise ValueError(f"{pre.name} has arcs for {present.event_type!r} and {event_type!r}: two Enums, one name")
-    for state in type(initial):  # those in no row: a machine can be made in them
+    for state in type(initial):  # a machine can also be made in a state without arcs
         nodes.setdefault(state._name_, _Node(state, machine))
     return nodes

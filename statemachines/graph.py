@@ -1,4 +1,4 @@
-"""A factory's table as text: CSV, Graphviz and Mermaid."""
+"""Export of a factory's table as CSV, Graphviz and Mermaid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dispatcher journal state`: the states of a journal's entities at a moment."""
+"""`dispatcher journal state`: the states of a journal's entities at a point in time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from statemachines.registry import factory_of
 from statemachines.time_travel import END, EntityState, Moment, TimeTravel, states_at
 
 LISTED = 20
-"""Entities in a table without `--all`."""
+"""Entities that the table lists without `--all`."""
 REMARKS_SHOWN = 10
-"""Lines for each kind of remark."""
+"""Lines printed for each kind of remark."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SEQ = re.compile(r"[0-9]{1,18}")
@@ -35,13 +35,13 @@ _ISO = re.compile(
 
 
 class MomentError(DispatcherError):
-    """A text that is no moment of a journal."""
+    """`--at` is neither a seq nor a time."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         super().__init__(
             f"--at {text!r}: not a moment of a journal; give the seq of an event (12345), a time "
-            "(2026-11-21T10:00:00Z, UTC where no zone is said) or Unix seconds (@1700000000.5)"
+            "(2026-11-21T10:00:00Z, UTC if it names no zone) or Unix seconds (@1700000000.5)"
         )
 
 
@@ -51,24 +51,24 @@ class StateFormat(Enum):
 
 
 def state(
-    journal: Annotated[Path, typer.Argument(help="the journal's folder")],
+    journal: Annotated[Path, typer.Argument(help="folder of the journal")],
     at: Annotated[
         str | None,
-        typer.Option(help="an event's seq, a time such as 2026-11-21T10:00:00Z, or @Unix seconds; else the end"),
+        typer.Option(help="an event's seq, a time such as 2026-11-21T10:00:00Z, or @Unix seconds; default: the end"),
     ] = None,
-    machine: Annotated[str | None, typer.Option(help="only machines of this name, in upper or lower case")] = None,
-    entity: Annotated[str | None, typer.Option(help="only the entity of this id")] = None,
+    machine: Annotated[str | None, typer.Option(help="only machines of this name (case-insensitive)")] = None,
+    entity: Annotated[str | None, typer.Option(help="only the entity with this id")] = None,
     everything: Annotated[
         bool | None,
-        typer.Option("--all/--summary", help=f"list all entities, or none but their counts; else the {LISTED} latest"),
+        typer.Option("--all/--summary", help=f"list all entities, or only counts; default: the {LISTED} latest"),
     ] = None,
     format: Annotated[
-        StateFormat, typer.Option("--format", "-f", help="json lists all entities unless --summary")
+        StateFormat, typer.Option("--format", "-f", help="json lists all entities unless --summary is given")
     ] = StateFormat.table,
 ) -> None:
-    """Replay the transitions through the state machines alone, and show where each entity is then.
+    """Replay the transitions through the state machines alone, and show each entity's state.
 
-    What is damaged, and what journal and tables do not agree on, is printed as an error, with exit code 1.
+    Damage, and disagreements between the journal and the tables, go to standard error, with exit code 1.
     """
     moment = END if at is None else parse_moment(at)
     lower_name = None if machine is None else machine.lower()
@@ -84,7 +84,7 @@ def state(
         wanted=None if machine is None and entity is None else wanted,
     )
     if machine is not None and not travel.counts():
-        factory_of(machine)  # raises for a name that nobody knows
+        factory_of(machine)  # raises for an unknown name
     lines = _as_json(travel, everything) if format is StateFormat.json else _as_table(travel, everything)
     for line in lines:
         typer.echo(line)
@@ -95,10 +95,10 @@ def state(
 
 
 def parse_moment(text: str) -> Moment:
-    """The moment that a user means.
+    """Parse a seq, an ISO 8601 time or `@` and Unix seconds.
 
     Raises:
-        MomentError: the text is none of the forms that there are.
+        MomentError: the text has none of these forms.
     """
     if _SEQ.fullmatch(text):
         return Moment(seq=int(text))
@@ -111,7 +111,7 @@ def parse_moment(text: str) -> Moment:
     fraction = iso["fraction"]
     time = iso["time"] if fraction is None else iso["time"][: -len(fraction) - 1]
     try:
-        # A date has no zone in Python; and its fractions of a second end at the sixth digit.
+        # Python parses no zone after a bare date, and no more than six digits of a second's fraction.
         moment = datetime.fromisoformat(time).replace(tzinfo=UTC)
         if iso["zone"] not in (None, "Z"):
             moment -= datetime.strptime(iso["zone"], "%z").utcoffset() or timedelta(0)
@@ -121,7 +121,7 @@ def parse_moment(text: str) -> Moment:
 
 
 def format_time(at: int) -> str:
-    """Unix ns as `parse_moment` takes it: ISO 8601 in UTC, to the last digit that is not 0."""
+    """Unix ns as ISO 8601 in UTC without trailing zeros; `parse_moment` reads it back."""
     seconds, nanoseconds = divmod(at, NS_PER_S)
     time = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     fraction = f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
@@ -148,7 +148,7 @@ def _as_table(travel: TimeTravel, everything: bool | None) -> Iterator[str]:
     replaced = travel.replaced()
     if replaced:
         yield ""
-        yield "Machines whose id a new one has taken, in their last states:"
+        yield "Machines replaced by a new one with the same id, in their last states:"
         yield from aligned(["machine", "state", "entities"], _count_rows(replaced))
     if everything is False:
         return
@@ -162,7 +162,7 @@ def _as_table(travel: TimeTravel, everything: bool | None) -> Iterator[str]:
 
 
 def _as_json(travel: TimeTravel, everything: bool | None) -> Iterator[str]:
-    """One object, and in it a line for each entity."""
+    """One JSON object, with a line per entity."""
     head = {
         "seq": travel.seq,
         "at": travel.at,
@@ -205,7 +205,7 @@ def _count_rows(counts: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
 
 
 def _latest(travel: TimeTravel, limit: int | None) -> Sequence[EntityState]:
-    """The entities, the one that changed last first; not more than `limit`."""
+    """At most `limit` entities, latest change first."""
     if limit is None:
         return sorted(travel.entities(), key=_since, reverse=True)
     return heapq.nlargest(limit, travel.entities(), key=_since)
@@ -222,7 +222,7 @@ def _entity_row(entity: EntityState) -> list[str]:
 
 
 def _remark_lines(travel: TimeTravel) -> Iterator[str]:
-    """The ordinary ones first, so that the disagreements are the last that a user sees."""
+    """Notes first, so that the disagreements end up next to the user's prompt."""
     kinds = sorted(travel.remarks, key=lambda kind: kind.is_disagreement)
     for kind in kinds:
         remarks = travel.remarks[kind]

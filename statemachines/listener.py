@@ -1,4 +1,4 @@
-"""Who hears of a machine's transitions, after Hadoop's StateTransitionListener and MultiStateTransitionListener."""
+"""Transition listeners, after Hadoop's StateTransitionListener and MultiStateTransitionListener."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 
 class StateTransitionListener(Protocol):
-    """Is told before and after each transition, on the thread that makes it.
+    """Called before and after each transition, on the thread that makes it.
 
-    An error from `pre_transition` prevents the transition; one from `post_transition` comes too late to undo it.
-    Either goes to the caller of `do_transition`. A transition that is refused, or whose hook raises, has been announced
-    by `pre_transition` and is not followed by `post_transition`.
+    An error from `pre_transition` prevents the transition; an error from `post_transition` does not undo it. Both
+    propagate to the caller of `do_transition`. A transition that is refused, or whose hook raises, has a
+    `pre_transition` call but no `post_transition` call.
     """
 
     def pre_transition(self, operand: Any, before: Any, event: Any) -> None: ...
@@ -20,13 +20,12 @@ class StateTransitionListener(Protocol):
 
 
 class MultiStateTransitionListener:
-    """Several listeners as one: tells each, in the order in which they were added.
+    """Calls several listeners, in the order in which they were added.
 
-    One that raises before a transition prevents it, and those after it hear nothing. After a transition, which then is
-    a fact, all are told whatever the others raise; afterwards the error is raised, or an ExceptionGroup of several.
+    A listener that raises in `pre_transition` prevents the transition, and later listeners are not called. After a
+    transition all listeners are called, whatever they raise; then the error is raised, or an ExceptionGroup of several.
 
-    Listeners may be added at any time, by the thread of the machines; one that is added while the others are told hears
-    of the next step only.
+    Only the machines' thread may add listeners, at any time; one added during a call is first called at the next.
     """
 
     __slots__ = ("_after", "_before")
@@ -38,20 +37,19 @@ class MultiStateTransitionListener:
             self.add_listener(listener)
 
     def add_listener(self, listener: StateTransitionListener) -> None:
-        """Tell `listener` too, after those that are there already."""
-        # Bound methods in tuples: telling them is one loop and one call each, and sees no change under way.
+        # New tuples of bound methods: a loop in progress does not see the change.
         self._before = (*self._before, listener.pre_transition)
         self._after = (*self._after, listener.post_transition)
 
     def pre_transition(self, operand: Any, before: Any, event: Any) -> None:
-        for tell in self._before:
-            tell(operand, before, event)
+        for notify in self._before:
+            notify(operand, before, event)
 
     def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None:
         errors: list[Exception] = []
-        for tell in self._after:
+        for notify in self._after:
             try:
-                tell(operand, before, after, event)
+                notify(operand, before, after, event)
             except Exception as error:
                 errors.append(error)
         if len(errors) == 1:

@@ -1,4 +1,4 @@
-"""How a machine that is only a table follows what a log says happened."""
+"""How a machine without hooks follows a log or a journal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Observation(NamedTuple):
-    """An event that was seen, and the state that it led to."""
+    """An observed event, and the state to which it led."""
 
     type: Enum
     to_state: Enum
 
 
 def as_observed(operand: object, event: Observation) -> Enum:
-    """Hook of every multiple arc: takes the state that the log tells. One that the arc does not declare is refused."""
+    """Hook for every multiple arc: choose the observed state. The machine refuses a state that the arc lacks."""
     return event.to_state

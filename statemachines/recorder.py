@@ -1,6 +1,6 @@
-"""Counting and journaling of transitions: the listener that a daemon gives to all its machines.
+"""Counts and journals transitions: the listener that a daemon gives to all its machines.
 
-Threading: called on the handler thread alone; a scrape reads the counters (invariant 11).
+Threading: only the handler thread calls it; a scrape reads the counters (invariant 11).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class MachineStats:
     def __init__(self, initial_state: str) -> None:
         self.initial_state = initial_state
         self.created = 0
-        self.forgotten: defaultdict[str, int] = defaultdict(int)  # by state, entities that are no longer kept
+        self.forgotten: defaultdict[str, int] = defaultdict(int)  # by state: entities that are no longer kept
         self.transitions: defaultdict[tuple[str, str], int] = defaultdict(int)  # by (from, to)
         self.invalid = 0
 
     def entities(self) -> dict[str, int]:
-        """How many entities are in each state, forgotten ones included. Derived, so that no transition pays for it."""
-        # Transitions first: a machine made and moved between the two reads would leave -1 in the initial state.
+        """Entities in each state, forgotten ones included. Derived on demand, so that transitions do not pay for it."""
+        # Transitions first: a machine made and transitioned between the two reads would leave -1 in the initial state.
         transitions = snapshot(self.transitions.copy)
         result: defaultdict[str, int] = defaultdict(int)
         result[self.initial_state] = self.created
@@ -44,8 +44,8 @@ class MachineStats:
         return dict(result)
 
     def kept_entities(self) -> dict[str, int]:
-        """As `entities`, without those that were forgotten."""
-        forgotten = snapshot(self.forgotten.copy)  # first: see above
+        """As `entities`, without forgotten entities."""
+        forgotten = snapshot(self.forgotten.copy)  # before the transitions, or a state's count could be negative
         result = self.entities()
         for state, count in forgotten.items():
             result[state] = result.get(state, 0) - count
@@ -53,9 +53,9 @@ class MachineStats:
 
 
 class TransitionRecorder:
-    """A StateTransitionListener that counts, and writes to a journal if there is one.
+    """A StateTransitionListener that counts transitions, and writes them to a journal if it has one.
 
-    Operands say which kind of machine they are by `machine` (str) and which one by `entity` (str).
+    Operands have the attributes `machine` (str, the factory's name) and `entity` (str).
     """
 
     def __init__(self, journal: JournalWriter | None = None) -> None:
@@ -63,7 +63,6 @@ class TransitionRecorder:
         self.machines: dict[str, MachineStats] = {}
 
     def created(self, machine: str, initial_state: Enum) -> None:
-        """A machine was made."""
         stats = self.machines.get(machine)
         if stats is None:
             stats = self.machines[machine] = MachineStats(initial_state._name_)
@@ -74,7 +73,7 @@ class TransitionRecorder:
         self.machines[machine].forgotten[state._name_] += 1
 
     def pre_transition(self, operand: Any, before: Enum, event: Any) -> None:
-        """Nothing: what counts is what was done."""
+        """Do nothing: only completed transitions count."""
 
     def post_transition(self, operand: Any, before: Enum, after: Enum, event: Any) -> None:
         machine = operand.machine
@@ -83,7 +82,7 @@ class TransitionRecorder:
             self._journal.transition(machine, operand.entity, before, event.type, after, valid=True)
 
     def invalid(self, operand: Any, error: InvalidStateTransitionError) -> None:
-        """A state did not take an event: the machine stays as it is, the daemon lives, the count tells."""
+        """Count, journal and log a refused event; the machine's state is unchanged and the daemon continues."""
         self.machines[operand.machine].invalid += 1
         if self._journal is not None:
             state = error.state
@@ -91,12 +90,12 @@ class TransitionRecorder:
         log.error("%s", error)
 
     def collect(self, dispatcher: str) -> Iterator[Metric]:
-        """The Prometheus metrics of all machines."""
+        """Yield the Prometheus metrics of all machines."""
         made = CounterMetricFamily(
             "statemachine_transitions", "Transitions made.", labels=["dispatcher", "machine", "from", "to"]
         )
         invalid = CounterMetricFamily(
-            "statemachine_invalid_transitions", "Events that a state did not take.", labels=["dispatcher", "machine"]
+            "statemachine_invalid_transitions", "Events refused by a state.", labels=["dispatcher", "machine"]
         )
         entities = GaugeMetricFamily(
             "statemachine_entities", "Machines in each state.", labels=["dispatcher", "machine", "state"]

@@ -1,4 +1,4 @@
-"""Every state machine there is, by name."""
+"""All state machines, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_tab
 
 
 class Machine(NamedTuple):
-    """A machine's table, and the class of Hadoop that logs the transitions of such machines."""
+    """A machine's table, and the Hadoop class that logs its transitions."""
 
     factory: StateMachineFactory[Any, Any]
     hadoop_class: str
@@ -27,30 +27,30 @@ MACHINES = (
     Machine(mrtask.FACTORY, "TaskImpl"),
     Machine(mrtaskattempt.FACTORY, "TaskAttemptImpl"),
 )
-"""The one list of machines: commands, reports, log reading and time travel know those that are here."""
+"""The one list of machines, from which commands, reports, log reading and time travel take theirs."""
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {machine.factory.name: machine.factory for machine in MACHINES}
-"""By the machine's name, as the journal writes it."""
+"""By the machine's name in the journal."""
 
 HADOOP_CLASSES: Mapping[str, str] = {machine.hadoop_class: machine.factory.name for machine in MACHINES}
-"""The machine whose transitions a class of Hadoop logs."""
+"""The machine's name, by the Hadoop class that logs its transitions."""
 
 _BY_LOWER_NAME = {name.lower(): factory for name, factory in FACTORIES.items()}
 
 
 class UnknownMachineError(DispatcherError):
-    """There is no state machine of that name."""
+    """No state machine has this name."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.name = name
-        super().__init__(f"no state machine {name!r}; there are {', '.join(known)}")
+        super().__init__(f"no state machine {name!r}; expected one of {', '.join(known)}")
 
 
 def factory_of(name: str) -> StateMachineFactory[Any, Any]:
-    """The factory of that name, in upper or lower case.
+    """The factory with this case-insensitive name.
 
     Raises:
-        UnknownMachineError: there is none.
+        UnknownMachineError: no machine has this name.
     """
     factory = _BY_LOWER_NAME.get(name.lower())
     if factory is None:

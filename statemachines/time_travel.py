@@ -1,10 +1,10 @@
-"""A journal's transitions replayed through the state machines alone: every entity's state at any moment.
+"""Time travel: replays a journal's transitions through the state machines to find every entity's state at a moment.
 
-Each entity gets a machine of its declared table, without hooks: nothing is scheduled, sent or stored. Where an arc has
-several targets, it goes to the one that the journal tells. Where journal and table disagree, the journal is followed,
-since that is where the daemon went, and the disagreement is kept.
+Each entity gets a machine with its declared table but without hooks: nothing is scheduled, sent or stored. An arc with
+several targets takes the target recorded in the journal. Where journal and table disagree, the replay follows the
+journal, because that is where the daemon went, and records the disagreement.
 
-Threading: no shared state; a call reads its rows in the thread that makes it.
+Threading: no shared state; a call reads its rows on the calling thread.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from statemachines.registry import FACTORIES
 Row = Mapping[str, Any]
 
 KEPT_REMARKS = 1000
-"""Of each kind so many remarks are kept, the first ones; all are counted."""
+"""Remarks kept of each kind, the first ones; all are counted."""
 
 
 class Moment(NamedTuple):
-    """How far to replay, this included. With both limits, to the one that comes first; with none, to the end."""
+    """Inclusive end of a replay: the earlier of both limits, or the journal's end if neither is given."""
 
     seq: int | None = None
     at: int | None = None
-    """Unix ns in the clock of the run. Where that was set back, the first later row is the end all the same."""
+    """Unix ns in the clock of the run. The replay ends at the first later row, even if the clock was set back after."""
 
 
 END = Moment()
@@ -43,30 +43,28 @@ class EntityState(NamedTuple):
     entity: str
     state: str
     since_seq: int | None
-    """Seq of the event that brought it into this state; None: it was in it when it was first heard of."""
+    """Seq of the event that led to this state; None if the journal's first row of the entity starts in it."""
     since_at: int | None
     """Unix ns of that event; None as above."""
     transitions: int
-    """Made by its machine, those that stay in their state included."""
+    """Transitions of its machine, including self-transitions."""
     machines: int
-    """How many have had its id one after the other, the present one included."""
+    """Machines that have had this id in succession, including the current one."""
 
 
 class RemarkKind(Enum):
-    """What there is to say about a replay."""
-
     UNDER_WAY = "was under way before the journal begins"
     NEW_MACHINE = "came back as a new machine under the old id"
     REFUSED = "did not take an event"
-    NO_TABLE = "is no declared machine: followed by the names of its states"
+    NO_TABLE = "is not a declared machine: followed by the names of its states"
     DISORDER = "follows a later seq"
-    GAP = "begins in a state in which the entity is not: transitions are missing before"
+    GAP = "begins in a state in which the entity is not: earlier transitions are missing"
     UNDECLARED = "is not in the table"
-    NOT_REFUSED = "was refused, which the table does not do"
+    NOT_REFUSED = "was refused, though the table allows it"
 
     @property
     def is_disagreement(self) -> bool:
-        """Whether journal and tables contradict each other; the others happen in a sound journal."""
+        """Whether journal and tables contradict each other; the other kinds also occur in a sound journal."""
         return self in _DISAGREEMENTS
 
 
@@ -74,7 +72,7 @@ _DISAGREEMENTS = frozenset({RemarkKind.DISORDER, RemarkKind.GAP, RemarkKind.UNDE
 
 
 class Remark(NamedTuple):
-    """One of them: the row it is about, and a line of text."""
+    """The row that it is about, and a line of text."""
 
     kind: RemarkKind
     seq: int
@@ -84,11 +82,11 @@ class Remark(NamedTuple):
 
 
 class Remarks(NamedTuple):
-    """All of a kind."""
+    """All remarks of a kind."""
 
     total: int
     first: tuple[Remark, ...]
-    """No more than `KEPT_REMARKS`."""
+    """At most `KEPT_REMARKS`."""
 
 
 class TimeTravel:
@@ -97,11 +95,11 @@ class TimeTravel:
     def __init__(self, replay: _Replay, is_end: bool) -> None:
         self._kinds = replay.kinds
         self.seq = replay.seq
-        """Of the last row that was applied; None: there is none up to the moment."""
+        """Seq of the last applied row; None if the moment precedes every row."""
         self.at = replay.at
         """Unix ns of that row."""
         self.is_end = is_end
-        """There is no later row."""
+        """Whether the journal has no later row."""
         self.remarks: Mapping[RemarkKind, Remarks] = {
             kind: Remarks(replay.remark_counts[kind], tuple(replay.remarks[kind]))
             for kind in RemarkKind
@@ -110,30 +108,30 @@ class TimeTravel:
 
     @property
     def disagreements(self) -> int:
-        """How often the journal and the tables contradict each other."""
+        """Number of contradictions between the journal and the tables."""
         return sum(remarks.total for kind, remarks in self.remarks.items() if kind.is_disagreement)
 
     def entities(self) -> Iterator[EntityState]:
-        """All, in the order in which the journal first tells of them; by machine."""
+        """All entities by machine, each in the order of its first row."""
         for machine, kind in self._kinds.items():
             for entity, course in kind.courses.items():
                 yield _entity_state(machine, entity, course)
 
     def entity(self, machine: str, entity: str) -> EntityState | None:
-        """One; None: the journal has not told of it up to the moment."""
+        """One entity; None if it has no row up to the moment."""
         kind = self._kinds.get(machine)
         course = kind.courses.get(entity) if kind is not None else None
         return None if course is None else _entity_state(machine, entity, course)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """How many entities are in each state, by machine; states in the order of their Enum, empty ones left out."""
+        """Entities in each state, by machine; states in the order of their Enum, without empty ones."""
         return {
             machine: kind.in_order(Counter(course.state for course in kind.courses.values()))
             for machine, kind in self._kinds.items()
         }
 
     def replaced(self) -> dict[str, dict[str, int]]:
-        """As `counts`, of machines whose id has gone to a new one, each in its last state."""
+        """As `counts`, for machines replaced by a new one with the same id, each in its last state."""
         return {machine: kind.in_order(kind.replaced) for machine, kind in self._kinds.items() if kind.replaced}
 
 
@@ -145,16 +143,16 @@ def states_at(
     from_start: bool = True,
     wanted: Callable[[str, str], bool] | None = None,
 ) -> TimeTravel:
-    """Where each entity is after all transitions up to and including `moment`; no row is read beyond the first later.
+    """Each entity's state after all transitions up to and including `moment`; stops reading at the first later row.
 
-    Takes memory for each entity and none for each row.
+    Memory grows with the entities, not with the rows.
 
     Args:
-        rows: a journal's transitions with all columns of its table, in the order of seq.
+        rows: a journal's transitions with all columns of its table, ordered by seq.
         factories: the tables, by the machine's name.
-        from_start: the rows are all from the journal's first event. If not, as in one whose old segments have been
-            removed, an entity whose first row leaves another than the initial state is no disagreement.
-        wanted: called with a row's machine and entity; what it is False for is left out. None: all are wanted.
+        from_start: whether the rows begin with the journal's first event. If not, because old segments were removed, an
+            entity whose first row does not start in the initial state is not a disagreement.
+        wanted: filter called with a row's machine and entity; None keeps all rows.
     """
     last_seq = sys.maxsize if moment.seq is None else moment.seq
     last_at = sys.maxsize if moment.at is None else moment.at
@@ -176,7 +174,7 @@ class _Table:
         bare: StateMachineFactory[Any, Any] = StateMachineFactory(factory.initial_state, factory.name)
         self.initial: str = factory.initial_state.name
         self.states: dict[str, Enum] = {state.name: state for state in type(factory.initial_state)}
-        self.steps: dict[tuple[str, str, str], Observation] = {}  # by state, event and the state it leads to
+        self.steps: dict[tuple[str, str, str], Observation] = {}  # by state, event and post state
         self.never_refused: set[tuple[str, str]] = set()  # a hook may refuse by choosing an undeclared state
         for from_state, event, to_states, arc in factory.transitions():
             if arc == "single":
@@ -189,27 +187,27 @@ class _Table:
         self._factory = bare.install_topology()
 
     def machine_in(self, state: str) -> StateMachine[Any, Any] | None:
-        """A new machine; None: the machine has no such state."""
+        """A new machine; None if the table lacks the state."""
         member = self.states.get(state)
         return None if member is None else self._factory.make(None, member)
 
 
 class _Course:
-    """What is kept of an entity; there may be millions."""
+    """What the replay keeps of an entity; there may be millions."""
 
     __slots__ = ("at", "machine", "machines", "seq", "state", "transitions")
 
     def __init__(self, state: str, machine: StateMachine[Any, Any] | None) -> None:
         self.state = state
-        self.machine = machine  # in `state`; None: no table has that
-        self.seq: int | None = None  # since when it is in the state
+        self.machine = machine  # in `state`; None if no table has that state
+        self.seq: int | None = None  # of the event that led to the state
         self.at: int | None = None
         self.transitions = 0
         self.machines = 1
 
 
 class _Kind:
-    """All machines of a name."""
+    """The entities of all machines with one name."""
 
     def __init__(self, table: _Table | None) -> None:
         self.table = table
@@ -222,12 +220,10 @@ class _Kind:
 
 
 class _Replay:
-    """The replay up to now."""
-
     def __init__(self, factories: Mapping[str, StateMachineFactory[Any, Any]], from_start: bool) -> None:
         self._factories = factories
         self._from_start = from_start
-        self.seq: int | None = None  # of the last row
+        self.seq: int | None = None  # of the last applied row
         self.at: int | None = None
         self.kinds: dict[str, _Kind] = {}  # by the machine's name
         self.remarks: dict[RemarkKind, list[Remark]] = {kind: [] for kind in RemarkKind}
@@ -247,13 +243,12 @@ class _Replay:
         if not row["valid"]:
             self._check_refusal(kind, row)
             return
-        self._take(kind, course, row)
+        self._transition(kind, course, row)
         course.transitions += 1
         if to_state != from_state:
             course.seq, course.at = seq, row["at"]
 
-    def _take(self, kind: _Kind, course: _Course, row: Row) -> None:
-        """The transition itself."""
+    def _transition(self, kind: _Kind, course: _Course, row: Row) -> None:
         table, machine, to_state = kind.table, course.machine, row["to_state"]
         if table is None:
             course.state = to_state
@@ -269,7 +264,7 @@ class _Replay:
         name = row["machine"]
         factory = self._factories.get(name)
         if factory is None:
-            self._remark(RemarkKind.NO_TABLE, row, "no machine of that name is declared: followed by names, unchecked")
+            self._remark(RemarkKind.NO_TABLE, row, "no machine has this name: its states are followed unchecked")
         kind = self.kinds[name] = _Kind(None if factory is None else _Table(factory))
         return kind
 
@@ -278,19 +273,19 @@ class _Replay:
         if table is None:
             return _Course(from_state, None)
         if from_state != table.initial:
-            text = f"begins in {from_state}, where the initial state is {table.initial}"
+            text = f"begins in {from_state}, but the initial state is {table.initial}"
             self._remark(RemarkKind.GAP if self._from_start else RemarkKind.UNDER_WAY, row, text)
         return _Course(from_state, table.machine_in(from_state))
 
     def _next_course(self, kind: _Kind, course: _Course, row: Row) -> _Course:
-        """The row begins where the entity is not."""
+        """The course for a row that does not start in the entity's state."""
         table, from_state = kind.table, row["from_state"]
         if table is None or from_state != table.initial:
             self._remark(RemarkKind.GAP, row, f"is in {course.state}, but {_step(row)} begins in {from_state}")
             course.state, course.machine = from_state, None if table is None else table.machine_in(from_state)
             course.seq = course.at = None
             return course
-        self._remark(RemarkKind.NEW_MACHINE, row, f"a new machine has its id; the one before was in {course.state}")
+        self._remark(RemarkKind.NEW_MACHINE, row, f"a new machine has its id; the previous one was in {course.state}")
         kind.replaced[course.state] += 1
         new = _Course(from_state, table.machine_in(from_state))
         new.machines = course.machines + 1
@@ -300,13 +295,13 @@ class _Replay:
         from_state, event_type = row["from_state"], row["event_type"]
         table = kind.table
         if row["to_state"] != from_state:
-            text = f"{event_type} is told to be refused in {from_state}, and yet to lead to {row['to_state']}"
+            text = f"{event_type} is marked as refused in {from_state}, yet leads to {row['to_state']}"
             self._remark(RemarkKind.NOT_REFUSED, row, text)
         elif table is not None and (from_state, event_type) in table.never_refused:
-            text = f"{event_type} was refused in {from_state}, which takes it by the table"
+            text = f"{event_type} was refused in {from_state}, whose table accepts it"
             self._remark(RemarkKind.NOT_REFUSED, row, text)
         else:
-            self._remark(RemarkKind.REFUSED, row, f"{from_state} does not take {event_type}")
+            self._remark(RemarkKind.REFUSED, row, f"{from_state} does not accept {event_type}")
 
     def _remark(self, kind: RemarkKind, row: Row, text: str) -> None:
         self.remark_counts[kind] += 1

@@ -1,6 +1,6 @@
-"""MapReduce's application master as tables: what the log of a real one is checked against.
+"""The state machines of MapReduce's application master, as tables against which its logs are checked.
 
-There are no hooks, as no work is done here. A machine follows a log when each of its events is an `Observation`.
+They have no hooks except to choose the observed state: a machine follows a log when its events are `Observation`s.
 """
 
 from statemachines.mapreduce import mrjob, mrtask, mrtaskattempt
@@ -10,8 +10,6 @@ from statemachines.mapreduce.mrtaskattempt import TaskAttemptEventType, TaskAtte
 from statemachines.observation import Observation
 
 FACTORIES = {"MRJob": mrjob.FACTORY, "MRTask": mrtask.FACTORY, "MRTaskAttempt": mrtaskattempt.FACTORY}
-"""The tables, by the machine's name."""
-
 __all__ = [
     "FACTORIES",
     "JobEventType",

@@ -51,7 +51,7 @@ class JobEventType(Enum):
 
 S, E = JobStateInternal, JobEventType
 
-# Events that say something without moving the job, by what they tell of.
+# Events that only update or notify the job, by subject.
 _UPDATES = {E.JOB_DIAGNOSTIC_UPDATE, E.JOB_COUNTER_UPDATE, E.JOB_UPDATED_NODES}
 _ATTEMPTS = {E.JOB_TASK_ATTEMPT_COMPLETED, E.JOB_TASK_ATTEMPT_FETCH_FAILURE, E.JOB_MAP_TASK_RESCHEDULED}
 _SETUP = {E.JOB_SETUP_COMPLETED, E.JOB_SETUP_FAILED}
@@ -92,7 +92,7 @@ _UNDER_WAY = (
     .add_transition(S.COMMITTING, S.REBOOT, E.JOB_AM_REBOOT)
 )
 
-# From here on a master that is told to restart does not: its job is ending.
+# From here on JOB_AM_REBOOT is ignored: the job is already ending.
 _ENDING = (
     _UNDER_WAY.add_transition(S.FAIL_WAIT, S.FAIL_WAIT, {*_UPDATES, *_ATTEMPTS, E.JOB_AM_REBOOT})
     .add_transition(S.FAIL_WAIT, {S.FAIL_WAIT, S.FAIL_ABORT}, E.JOB_TASK_COMPLETED, as_observed)

@@ -1,4 +1,4 @@
-"""MRTask: a map or reduce task, after Hadoop's TaskImpl. It lives through its attempts."""
+"""MRTask: a map or reduce task, run in one or more attempts, after Hadoop's TaskImpl."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class TaskEventType(Enum):
 
 
 S, E = TaskStateInternal, TaskEventType
-_NEWS = {E.T_ATTEMPT_LAUNCHED, E.T_ATTEMPT_COMMIT_PENDING, E.T_ADD_SPEC_ATTEMPT}  # moves no task that is under way
+# These keep a running task in its state.
+_UPDATES = {E.T_ATTEMPT_LAUNCHED, E.T_ATTEMPT_COMMIT_PENDING, E.T_ADD_SPEC_ATTEMPT}
 
 FACTORY = (
     StateMachineFactory[TaskStateInternal, Any](S.NEW, "MRTask")
@@ -43,21 +44,21 @@ FACTORY = (
     .add_transition(S.SCHEDULED, S.KILL_WAIT, E.T_KILL)
     .add_transition(S.SCHEDULED, S.SCHEDULED, E.T_ATTEMPT_KILLED)
     .add_transition(S.SCHEDULED, {S.SCHEDULED, S.FAILED}, E.T_ATTEMPT_FAILED, as_observed)
-    .add_transition(S.RUNNING, S.RUNNING, {*_NEWS, E.T_ATTEMPT_KILLED})
+    .add_transition(S.RUNNING, S.RUNNING, {*_UPDATES, E.T_ATTEMPT_KILLED})
     .add_transition(S.RUNNING, S.SUCCEEDED, E.T_ATTEMPT_SUCCEEDED)
     .add_transition(S.RUNNING, {S.RUNNING, S.FAILED}, E.T_ATTEMPT_FAILED, as_observed)
     .add_transition(S.RUNNING, S.KILL_WAIT, E.T_KILL)
-    .add_transition(S.KILL_WAIT, S.KILL_WAIT, {*_NEWS, E.T_KILL})
+    .add_transition(S.KILL_WAIT, S.KILL_WAIT, {*_UPDATES, E.T_KILL})
     .add_transition(
         S.KILL_WAIT,
         {S.KILL_WAIT, S.KILLED},
         {E.T_ATTEMPT_KILLED, E.T_ATTEMPT_SUCCEEDED, E.T_ATTEMPT_FAILED},
         as_observed,
     )
-    # The output of a map is lost with its node: the task that had succeeded starts again.
+    # A map's output is lost with its node: a task that has succeeded runs again.
     .add_transition(S.SUCCEEDED, {S.SCHEDULED, S.SUCCEEDED, S.FAILED}, E.T_ATTEMPT_FAILED, as_observed)
     .add_transition(S.SUCCEEDED, {S.SCHEDULED, S.SUCCEEDED}, E.T_ATTEMPT_KILLED, as_observed)
-    .add_transition(S.SUCCEEDED, S.SUCCEEDED, {*_NEWS, E.T_ATTEMPT_SUCCEEDED, E.T_KILL})
+    .add_transition(S.SUCCEEDED, S.SUCCEEDED, {*_UPDATES, E.T_ATTEMPT_SUCCEEDED, E.T_KILL})
     .add_transition(S.FAILED, S.FAILED, set(E) - {E.T_SCHEDULE, E.T_RECOVER})
     .add_transition(S.KILLED, S.KILLED, {E.T_KILL, E.T_SCHEDULE, E.T_ATTEMPT_KILLED, E.T_ADD_SPEC_ATTEMPT})
     .install_topology()

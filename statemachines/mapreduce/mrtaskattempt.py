@@ -1,4 +1,4 @@
-"""MRTaskAttempt: one attempt at a task, in a container of its own, after Hadoop's TaskAttemptImpl."""
+"""MRTaskAttempt: one attempt at a task, in its own container, after Hadoop's TaskAttemptImpl."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class TaskAttemptEventType(Enum):
 
 S, E = TaskAttemptStateInternal, TaskAttemptEventType
 
-# Events that come too late to matter, by who sends them.
+# Events that a state may ignore, by sender.
 _FAILURES = {E.TA_FAILMSG, E.TA_FAILMSG_BY_CLIENT}
-_REPORTS = {E.TA_UPDATE, E.TA_DONE, E.TA_COMMIT_PENDING, *_FAILURES}  # the task itself, and the client
+_REPORTS = {E.TA_UPDATE, E.TA_DONE, E.TA_COMMIT_PENDING, *_FAILURES}  # from the task and from the client
 _LAUNCHES = {E.TA_CONTAINER_LAUNCHED, E.TA_CONTAINER_LAUNCH_FAILED}
 _CLEANING_CONTAINER = {
     *_REPORTS,
@@ -103,7 +103,7 @@ _AT_WORK = (
     .add_transition(S.COMMIT_PENDING, S.KILL_CONTAINER_CLEANUP, E.TA_KILL)
 )
 
-# The task is done, and its container is given time to end by itself.
+# The task is done; its container has time to exit by itself.
 _FINISHING = (
     _AT_WORK.add_transition(
         S.SUCCESS_FINISHING_CONTAINER, S.SUCCESS_FINISHING_CONTAINER, {*_REPORTS, E.TA_DIAGNOSTICS_UPDATE}
@@ -148,7 +148,7 @@ FACTORY = (
         S.SUCCEEDED,
         {*_FAILURES, E.TA_DIAGNOSTICS_UPDATE, E.TA_TIMED_OUT, E.TA_CONTAINER_CLEANED, E.TA_CONTAINER_COMPLETED},
     )
-    # The output of a map can be lost, or fail to be fetched, after its success.
+    # A map's output can be lost, or become unfetchable, after the attempt has succeeded.
     .add_transition(S.SUCCEEDED, S.FAILED, E.TA_TOO_MANY_FETCH_FAILURE)
     .add_transition(S.SUCCEEDED, {S.SUCCEEDED, S.KILLED}, E.TA_KILL, as_observed)
     .add_transition(S.FAILED, S.FAILED, _AFTER_THE_END)

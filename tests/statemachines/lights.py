@@ -30,7 +30,7 @@ S, E = Light, Press
 
 
 class Diary:
-    """A listener, and hooks, that note what they are told, in order."""
+    """A listener and hooks that record their calls in order."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[Any, ...]] = []

@@ -90,4 +90,4 @@ def test_an_unknown_machine_is_answered_with_those_there_are() -> None:
     done = run_command("graph", "rmap")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"dispatcher: no state machine 'rmap'; there are {', '.join(FACTORIES).lower()}\n"
+    assert done.stderr == f"dispatcher: no state machine 'rmap'; expected one of {', '.join(FACTORIES).lower()}\n"

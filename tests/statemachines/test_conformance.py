@@ -1,4 +1,4 @@
-"""What a log says against what the tables allow."""
+"""Transitions from a log, checked against the tables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_machine_is_known_in_upper_and_lower_case(machine: str) -> None:
     [
         ("NEWISH", "RUNNING", "T_KILL", "MRTask has no state NEWISH"),
         ("NEW", "DONE", None, "MRTask has no state DONE"),
-        ("NEW", "KILLED", "T_STOP", "MRTask: NEW does not take T_STOP, only T_KILL, T_RECOVER, T_SCHEDULE"),
+        ("NEW", "KILLED", "T_STOP", "MRTask: NEW does not accept T_STOP, only T_KILL, T_RECOVER, T_SCHEDULE"),
         ("NEW", "KILLED", "T_SCHEDULE", "MRTask: T_SCHEDULE does not lead from NEW to KILLED, only to SCHEDULED"),
         (
             "SUCCEEDED",
@@ -63,5 +63,5 @@ def test_violation_says_what_the_table_has_instead(from_state: str, to_state: st
 
 
 def test_unknown_machine_is_refused() -> None:
-    with pytest.raises(UnknownMachineError, match="no state machine 'mrtusk'; there are rmapp,"):
+    with pytest.raises(UnknownMachineError, match="no state machine 'mrtusk'; expected one of rmapp,"):
         violation("mrtusk", "NEW", "SCHEDULED")

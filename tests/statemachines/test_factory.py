@@ -116,7 +116,7 @@ def test_event_types_of_two_enums_with_one_name_are_refused_when_the_table_is_bu
 
 
 def test_members_of_two_enums_that_are_equal_are_two_event_types(factory: Factory) -> None:
-    """Arcs were told apart by equality: one took the place of the other."""
+    """Arcs were compared by equality: one replaced the other."""
 
     class Up(IntEnum):
         FASTER = 1

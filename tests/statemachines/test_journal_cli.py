@@ -46,11 +46,11 @@ def row(seq: int, entity: str, step: str, machine: str = "RMNode") -> dict[str, 
 
 
 class FakeJournal(list[dict[str, Any]]):
-    """The transitions of its closed segments. Its first event is that of its first transition."""
+    """The transitions of its closed segments. Its first event has the seq of its first transition."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.open: list[dict[str, Any]] = []  # those of its open segment
+        self.open: list[dict[str, Any]] = []  # transitions of its open segment
         self.damages: list[str] = []
 
     def read_rows(
@@ -188,11 +188,11 @@ def test_machines_that_were_replaced_are_shown_and_noted(rows: FakeJournal) -> N
 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-3:] == [
-        "Machines whose id a new one has taken, in their last states:",
+        "Machines replaced by a new one with the same id, in their last states:",
         "machine  state  entities",
         "RMNode   LOST   1",
     ]
-    assert result.stderr == "note: seq 3: RMNode n:1: a new machine has its id; the one before was in LOST\n"
+    assert result.stderr == "note: seq 3: RMNode n:1: a new machine has its id; the previous one was in LOST\n"
 
 
 def test_journal_whose_beginning_is_gone_is_no_disagreement(rows: FakeJournal) -> None:
@@ -202,7 +202,7 @@ def test_journal_whose_beginning_is_gone_is_no_disagreement(rows: FakeJournal) -
 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1].split() == ["RMNode", "n:1", "RUNNING", "-", "-", "1"]
-    assert result.stderr == "note: seq 7: RMNode n:1: begins in RUNNING, where the initial state is NEW\n"
+    assert result.stderr == "note: seq 7: RMNode n:1: begins in RUNNING, but the initial state is NEW\n"
 
 
 def test_disagreements_are_errors_and_the_exit_code_says_so(rows: FakeJournal) -> None:
@@ -214,10 +214,10 @@ def test_disagreements_are_errors_and_the_exit_code_says_so(rows: FakeJournal) -
     assert result.exit_code == 1
     assert "RMNode   DECOMMISSIONED  1" in result.stdout
     lines = result.stderr.splitlines()
-    assert lines[0] == ("note: seq 3: Gadget g: no machine of that name is declared: followed by names, unchecked")
+    assert lines[0] == ("note: seq 3: Gadget g: no machine has this name: its states are followed unchecked")
     assert lines[1] == "disagreement: seq 4: Gadget g: is in B, but A -> B on GO begins in A"
     assert lines[-3:] == [
-        "... and 2 more: begins in a state in which the entity is not: transitions are missing before",
+        "... and 2 more: begins in a state in which the entity is not: earlier transitions are missing",
         "disagreement: seq 2: RMNode n:1: the table has no RUNNING -> DECOMMISSIONED on EXPIRE",
         "13 disagreements between the journal and the tables; the journal was followed",
     ]
@@ -249,7 +249,7 @@ def test_unknown_machine_is_answered_with_those_there_are(journal: Path) -> None
     assert isinstance(result.exception, UnknownMachineError)
 
 
-def test_machine_that_nobody_declares_can_be_chosen_if_the_journal_has_it(rows: FakeJournal) -> None:
+def test_undeclared_machine_can_be_chosen_if_the_journal_has_it(rows: FakeJournal) -> None:
     rows += [row(1, "g", "A GO B", "Gadget"), row(2, "n:1", "NEW STARTED RUNNING")]
 
     assert json.loads(invoke(Path("any"), "--machine", "gadget", "-f", "json").stdout)["counts"] == {"Gadget": {"B": 1}}

@@ -23,7 +23,7 @@ Notes = list[tuple[str, ...]]
 
 
 class Listener:
-    """Notes what it is told, then raises if it is to."""
+    """Records its calls, then raises if it has an error to raise."""
 
     def __init__(self, name: str, notes: Notes, *, before: str = "", after: str = "") -> None:
         self.name = name
@@ -48,18 +48,18 @@ def notes() -> Notes:
 
 
 def machine(notes: Notes, *listeners: Listener) -> StateMachine[S, str]:
-    """A door with a hook that makes a note too."""
+    """A door with a hook that also records its calls."""
     factory: StateMachineFactory[S, str] = StateMachineFactory(S.OPEN, "Door")
     factory = factory.add_transition(S.OPEN, S.CLOSED, E.CLOSE, lambda *_: notes.append(("hook",)))
     return factory.make("door", listener=MultiStateTransitionListener(*listeners))
 
 
-def said(notes: Notes) -> list[tuple[str, ...]]:
-    """Who was told, and when."""
+def calls(notes: Notes) -> list[tuple[str, ...]]:
+    """Listener and step of each call."""
     return [note[:2] for note in notes]
 
 
-def test_all_are_told_in_the_order_in_which_they_were_added(notes: Notes) -> None:
+def test_all_are_called_in_the_order_in_which_they_were_added(notes: Notes) -> None:
     door = machine(notes, Listener("one", notes), Listener("two", notes))
 
     assert door.do_transition(E.CLOSE, "event") is S.CLOSED
@@ -79,17 +79,17 @@ def test_machine_with_no_listener_in_the_group_goes_its_way(notes: Notes) -> Non
     assert door.do_transition(E.CLOSE, "event") is S.CLOSED
 
 
-def test_listener_that_is_added_later_hears_of_later_transitions(notes: Notes) -> None:
+def test_listener_that_is_added_later_is_called_for_later_transitions(notes: Notes) -> None:
     group = MultiStateTransitionListener(Listener("one", notes))
     group.pre_transition("door", S.OPEN, "event")
 
     group.add_listener(Listener("two", notes))
     group.pre_transition("door", S.OPEN, "event")
 
-    assert said(notes) == [("one", "pre"), ("one", "pre"), ("two", "pre")]
+    assert calls(notes) == [("one", "pre"), ("one", "pre"), ("two", "pre")]
 
 
-def test_listener_that_is_added_by_another_hears_of_the_next_step_first(notes: Notes) -> None:
+def test_listener_that_is_added_by_another_is_first_called_at_the_next_step(notes: Notes) -> None:
     group = MultiStateTransitionListener()
 
     class Adding(Listener):
@@ -102,26 +102,26 @@ def test_listener_that_is_added_by_another_hears_of_the_next_step_first(notes: N
     assert notes == []
     group.post_transition("door", S.OPEN, S.CLOSED, "event")
 
-    assert said(notes) == [("adding", "post"), ("late", "post")]
+    assert calls(notes) == [("adding", "post"), ("late", "post")]
 
 
-def test_error_before_a_transition_prevents_it_and_those_after_hear_nothing(notes: Notes) -> None:
+def test_error_before_a_transition_prevents_it_and_later_listeners_are_not_called(notes: Notes) -> None:
     door = machine(notes, Listener("one", notes), Listener("two", notes, before="no"), Listener("three", notes))
 
     with pytest.raises(OSError, match="no"):
         door.do_transition(E.CLOSE, "event")
 
-    assert said(notes) == [("one", "pre"), ("two", "pre")]
+    assert calls(notes) == [("one", "pre"), ("two", "pre")]
     assert (door.current_state, door.previous_state) == (S.OPEN, None)
 
 
-def test_error_after_a_transition_comes_through_once_all_have_been_told(notes: Notes) -> None:
+def test_error_after_a_transition_propagates_once_all_have_been_called(notes: Notes) -> None:
     door = machine(notes, Listener("one", notes, after="disk full"), Listener("two", notes))
 
     with pytest.raises(OSError, match="disk full"):
         door.do_transition(E.CLOSE, "event")
 
-    assert said(notes)[-2:] == [("one", "post"), ("two", "post")]
+    assert calls(notes)[-2:] == [("one", "post"), ("two", "post")]
     assert (door.current_state, door.previous_state) == (S.CLOSED, S.OPEN)
 
 
@@ -142,7 +142,7 @@ def test_refused_event_is_announced_to_all_and_not_followed(notes: Notes) -> Non
     with pytest.raises(InvalidStateTransitionError):
         door.do_transition(E.CLOSE, "again")
 
-    assert said(notes) == [("one", "pre"), ("two", "pre")]
+    assert calls(notes) == [("one", "pre"), ("two", "pre")]
 
 
 def test_groups_can_be_in_groups(notes: Notes) -> None:
@@ -150,4 +150,4 @@ def test_groups_can_be_in_groups(notes: Notes) -> None:
 
     MultiStateTransitionListener(inner, Listener("three", notes)).pre_transition("door", S.OPEN, "event")
 
-    assert said(notes) == [("one", "pre"), ("two", "pre"), ("three", "pre")]
+    assert calls(notes) == [("one", "pre"), ("two", "pre"), ("three", "pre")]

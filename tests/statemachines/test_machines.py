@@ -25,7 +25,7 @@ def test_unknown_name_is_refused_in_one_line_with_those_there_are(name: str) -> 
         factory_of(name)
 
     assert refused.value.name == name
-    assert str(refused.value) == f"no state machine '{name}'; there are {', '.join(ABSORBING).lower()}"
+    assert str(refused.value) == f"no state machine '{name}'; expected one of {', '.join(ABSORBING).lower()}"
 
 
 def test_each_machine_has_the_class_of_hadoop_that_logs_its_transitions() -> None:

@@ -43,7 +43,7 @@ FACTORY: StateMachineFactory[S, Any] = (
 
 
 class Thing:
-    """An operand as the recorder wants it."""
+    """An operand with the attributes that the recorder reads."""
 
     def __init__(self, recorder: TransitionRecorder, entity: str = "thing_1", machine: str = "Thing") -> None:
         self.machine = machine
@@ -113,7 +113,7 @@ def test_forgotten_entity_counts_still_but_is_not_kept(recorder: TransitionRecor
 
 
 def test_state_is_never_counted_below_zero_while_machines_are_made_and_moved(recorder: TransitionRecorder) -> None:
-    """Reading the machines made before the transitions gave -1 to a scrape that came between."""
+    """Machine counts were read before transition counts: a scrape in between returned -1."""
     Thing(recorder).handle(E.START)
     stats = recorder.machines["Thing"]
 

@@ -1,4 +1,4 @@
-"""Machines that several threads send events, and that a hook re-enters."""
+"""Machines that receive events from several threads, and that a hook re-enters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def factory() -> Factory:
 
 
 class Gate:
-    """A hook that says when it is entered, and waits until it is let go on."""
+    """A hook that signals when it is entered, and waits until it is released."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -38,7 +38,7 @@ class Gate:
 
 
 class Knock:
-    """A listener that says when another thread's event has reached the machine's lock, or would have passed it."""
+    """A listener that signals when another thread's event has reached the machine's lock, or would have passed it."""
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
@@ -57,7 +57,7 @@ class Knock:
 def second_event(
     machine: StateMachine[Light, Any], gate: Gate, pool: ThreadPoolExecutor, event_type: E
 ) -> tuple[Future[Light], Future[Light]]:
-    """The first thread is in the hook of GO when the second one's event reaches the lock; then the hook ends."""
+    """The first thread is in the hook of GO when the second thread's event reaches the lock; then the hook ends."""
     first = pool.submit(machine.do_transition, E.GO, "first")
     assert gate.entered.wait(TIMEOUT_S)
     knock = Knock(machine)
@@ -243,7 +243,7 @@ class Sending:
 @pytest.mark.parametrize("synchronized", [False, True])
 @pytest.mark.parametrize("before", [False, True])
 def test_listeners_event_to_its_own_machine_is_not_lost(factory: Factory, synchronized: bool, before: bool) -> None:
-    """One that a listener sent before the transition was overwritten; Hadoop makes both."""
+    """A transition made by a listener before this one was overwritten; Hadoop makes both."""
     machine: StateMachine[Light, Any]
     sending = Sending(lambda: machine.do_transition(E.STOP if before else E.WAIT, "inner"), before=before)
     built = (

@@ -1,4 +1,4 @@
-"""The machines' tables against those of Hadoop."""
+"""The machines' tables compared with Hadoop's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(text: str) -> list[Row]:
 
 
 def differences(ours: list[Row], theirs: list[Row]) -> str:
-    """A line for each pair of state and event that is not the same in both."""
+    """A line for each pair of state and event that differs."""
     one, other = ({row[:2]: row for row in table} for table in (ours, theirs))
     lines = []
     for pair in sorted(one.keys() | other.keys()):
@@ -51,7 +51,7 @@ def differences(ours: list[Row], theirs: list[Row]) -> str:
 
 
 def absorbing(factory: StateMachineFactory[Any, Any]) -> set[str]:
-    """The states that no row leads out of."""
+    """The states that no row leaves."""
     leaving = {row.from_state for row in factory.transitions() if set(row.to_states) != {row.from_state}}
     return {state.name for state in set(type(factory.initial_state)) - leaving}
 

@@ -237,8 +237,8 @@ def test_refused_event_leaves_the_state_and_is_told() -> None:
         EntityState("Thing", "b", "UP", 2, 20, transitions=1, machines=1),
     ]
     assert remarks(travel) == [
-        Remark(RemarkKind.REFUSED, 1, "Thing", "a", "NEW does not take STOP"),
-        Remark(RemarkKind.REFUSED, 3, "Thing", "b", "UP does not take START"),
+        Remark(RemarkKind.REFUSED, 1, "Thing", "a", "NEW does not accept STOP"),
+        Remark(RemarkKind.REFUSED, 3, "Thing", "b", "UP does not accept START"),
     ]
     assert travel.disagreements == 0
 
@@ -253,7 +253,7 @@ def test_event_that_was_refused_although_the_table_takes_it_is_a_disagreement() 
     travel = travelled(row(1, "a", "NEW START"))
 
     assert states(travel) == {("Thing", "a"): "NEW"}
-    text = "START was refused in NEW, which takes it by the table"
+    text = "START was refused in NEW, whose table accepts it"
     assert remarks(travel) == [Remark(RemarkKind.NOT_REFUSED, 1, "Thing", "a", text)]
     assert travel.disagreements == 1
 
@@ -262,7 +262,7 @@ def test_refused_event_that_moves_is_a_disagreement() -> None:
     travel = travelled(row(1, "a", "NEW STOP") | {"to_state": "DOWN"})
 
     assert states(travel) == {("Thing", "a"): "NEW"}
-    text = "STOP is told to be refused in NEW, and yet to lead to DOWN"
+    text = "STOP is marked as refused in NEW, yet leads to DOWN"
     assert remarks(travel) == [Remark(RemarkKind.NOT_REFUSED, 1, "Thing", "a", text)]
 
 
@@ -279,7 +279,7 @@ def test_new_machine_under_an_old_id_begins_anew() -> None:
         EntityState("Thing", "b", "UP", 4, 40, transitions=1, machines=1),
     ]
     assert travel.replaced() == {"Thing": {"DOWN": 1}}
-    text = "a new machine has its id; the one before was in DOWN"
+    text = "a new machine has its id; the previous one was in DOWN"
     assert remarks(travel) == [Remark(RemarkKind.NEW_MACHINE, 3, "Thing", "a", text)]
     assert travel.disagreements == 0
 
@@ -293,7 +293,7 @@ def test_machine_that_returns_to_its_initial_state_is_no_new_one() -> None:
     assert (travel.replaced(), travel.remarks) == ({}, {})
 
 
-def test_entity_of_a_journal_that_begins_later_is_taken_up_where_it_is() -> None:
+def test_entity_of_a_journal_that_begins_later_starts_in_its_first_state() -> None:
     travel = travelled(row(70, "a", "DOWN STOP DOWN"), row(71, "b", "UP STOP DOWN"), from_start=False)
 
     assert list(travel.entities()) == [
@@ -301,8 +301,8 @@ def test_entity_of_a_journal_that_begins_later_is_taken_up_where_it_is() -> None
         EntityState("Thing", "b", "DOWN", 71, 710, transitions=1, machines=1),
     ]
     assert remarks(travel) == [
-        Remark(RemarkKind.UNDER_WAY, 70, "Thing", "a", "begins in DOWN, where the initial state is NEW"),
-        Remark(RemarkKind.UNDER_WAY, 71, "Thing", "b", "begins in UP, where the initial state is NEW"),
+        Remark(RemarkKind.UNDER_WAY, 70, "Thing", "a", "begins in DOWN, but the initial state is NEW"),
+        Remark(RemarkKind.UNDER_WAY, 71, "Thing", "b", "begins in UP, but the initial state is NEW"),
     ]
     assert travel.disagreements == 0
 
@@ -357,7 +357,7 @@ def test_state_that_the_table_has_not_is_followed_until_the_entity_is_back_in_on
     }
 
 
-def test_machine_that_nobody_declares_is_followed_by_names_and_told_once() -> None:
+def test_undeclared_machine_is_followed_by_names_and_reported_once() -> None:
     travel = travelled(
         row(1, "x", "A GO B", machine="Gadget"),
         row(2, "x", "B GO C", machine="Gadget"),
@@ -367,8 +367,8 @@ def test_machine_that_nobody_declares_is_followed_by_names_and_told_once() -> No
 
     assert states(travel) == {("Gadget", "x"): "C", ("Gadget", "y"): "A"}
     assert [(remark.kind, remark.seq, remark.text) for remark in remarks(travel)] == [
-        (RemarkKind.REFUSED, 3, "C does not take STOP"),
-        (RemarkKind.NO_TABLE, 1, "no machine of that name is declared: followed by names, unchecked"),
+        (RemarkKind.REFUSED, 3, "C does not accept STOP"),
+        (RemarkKind.NO_TABLE, 1, "no machine has this name: its states are followed unchecked"),
     ]
     assert travel.disagreements == 0
 
@@ -404,7 +404,7 @@ REFUSED = {"NEW": ["TURN", "STOP"], "UP": ["START"], "DOWN": ["START"]}
 
 @st.composite
 def walks(draw: Any) -> list[dict[str, Any]]:
-    """A journal's rows: some entities wander about the table, are refused, and are replaced by new machines."""
+    """A journal's rows: entities walk the table at random, are refused, and are replaced by new machines."""
     rows: list[dict[str, Any]] = []
     where: dict[str, str] = {}
     seq = at = 0
@@ -427,7 +427,7 @@ def walks(draw: Any) -> list[dict[str, Any]]:
 
 
 def last_states(rows: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
-    """The model: whatever a machine does, the last row tells."""
+    """The model: an entity is in the state of its last row."""
     return {(each["machine"], each["entity"]): each["to_state"] for each in rows}
 
 
@@ -467,7 +467,7 @@ def test_each_life_of_an_id_is_counted_apart(rows: list[dict[str, Any]]) -> None
 
 
 class Witness:
-    """Looks at a daemon's own objects: who was ever there, and at some moments, in which state each is."""
+    """Records which objects a daemon ever had and, at chosen moments, the state of each."""
 
     def __init__(self, patch: pytest.MonkeyPatch, looks_after: frozenset[int]) -> None:
         """`looks_after`: numbers of journaled transitions, from 1, after which it looks."""
@@ -491,7 +491,7 @@ class Witness:
         patch.setattr(TransitionRecorder, "post_transition", note_moved)
 
     def states(self) -> dict[tuple[str, str], str]:
-        """Of all that ever were, forgotten ones too; those that have not moved are not in a journal."""
+        """Of all entities, including forgotten ones; a journal lacks those without a transition."""
         states = {(entity.machine, entity.entity): entity.state.name for entity in self.entities}
         return {key: state for key, state in states.items() if state != "NEW"}
 

@@ -57,7 +57,7 @@ def test_it_lists_what_is_not_in_the_tables_with_file_and_line(log: Path) -> Non
     listed = done.stdout.partition("2 transitions not in the tables:\n")[2]
     assert listed.splitlines() == [
         f"{log}:2: application_1_0001 NEW_SAVING to RUNNING on START",
-        "    RMApp: NEW_SAVING does not take START, "
+        "    RMApp: NEW_SAVING does not accept START, "
         "only APP_NEW_SAVED, APP_REJECTED, APP_SAVE_FAILED, KILL, NODE_UPDATE",
         f"{log}:4: application_1_0001 NEW to NEW on START",
         "    RMApp: NEW takes START, which was refused",

@@ -40,7 +40,7 @@ def test_each_event_in_each_state_is_followed_to_what_the_table_declares_and_els
 
     for seen in type(state):
         follower = factory.make("entity", state)
-        if arc == "single" or seen in targets:  # a single arc has one way to go, whatever is said of it
+        if arc == "single" or seen in targets:  # a single arc has one post state, whatever was observed
             assert follower.do_transition(event_type, Observation(event_type, seen)) in targets
         else:
             with pytest.raises(InvalidStateTransitionError):

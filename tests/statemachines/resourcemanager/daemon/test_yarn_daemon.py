@@ -75,7 +75,7 @@ def test_two_nodes_of_one_host_are_refused(monkeypatch: pytest.MonkeyPatch, caps
     nodes = ", ".join(f"{{host: {host}, memory_mb: 1, vcores: 1}}" for host in ("a", "b", "a"))
     text = f"nodes: [{nodes}]"
 
-    assert refusal(text, monkeypatch, capsys) == "nodes[2].host: a is the host of nodes[0] too; name each node once"
+    assert refusal(text, monkeypatch, capsys) == "nodes[2].host: a is already the host of nodes[0]; name each node once"
 
 
 def test_less_than_nothing_of_a_resource_is_refused(
