@@ -1,10 +1,9 @@
-"""How a replay goes on: a bar on a terminal, a plain line every few seconds elsewhere."""
+"""Progress of a replay: a bar on a terminal, otherwise a plain line every few seconds."""
 
 from __future__ import annotations
 
 import time
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -17,7 +16,7 @@ PLAIN_INTERVAL_S = 5.0
 
 
 class ReplayReporter:
-    """Shows a replay's progress while entered. `update` it a few times a second, on one thread."""
+    """Context manager that shows a replay's progress. One thread calls `update`, a few times a second."""
 
     def __init__(self, applications: int, console: Console) -> None:
         self._applications = applications
@@ -34,7 +33,6 @@ class ReplayReporter:
         self._task = self._bar.add_task("applications", total=applications, text="")
 
     def update(self, progress: ReplayProgress) -> None:
-        """Show this moment."""
         if self._console.is_terminal:
             self._bar.update(self._task, completed=progress.ended, text=describe(progress))
         elif time.monotonic() >= self._plain_at_s:
@@ -45,14 +43,12 @@ class ReplayReporter:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
 
 def describe(progress: ReplayProgress) -> str:
-    """Virtual time, speed, and the applications by state."""
+    """One line with virtual time, speed, and the number of applications in each state."""
     states = ", ".join(f"{count} {state}" for state, count in progress.applications_by_state.items())
     return f"{virtual_time(progress.virtual_ms)}, {progress.events_per_s:,.0f} events/s, {states or 'none submitted'}"
 

@@ -1,4 +1,4 @@
-"""`dispatcher replay`: a recorded workload in virtual time, then its report."""
+"""`dispatcher replay`: replays a recorded workload in virtual time, then reports on it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from dispatcher.cli.console import say, standard_output, summary_table
 from dispatcher.signals import StopSignals
 from dispatcher.util.garbage import tune_garbage_collection
 from pipeline.cli.progress import ReplayReporter, virtual_time
-from pipeline.cli.report_command import report
-from pipeline.cli.workload import in_figures, new_folder, read_input
+from pipeline.cli.report_command import Master, report
+from pipeline.cli.workload import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
 from statemachines.resourcemanager import Replay
 
 
 def replay(
-    workload: Annotated[
-        Path, typer.Argument(help="SLS JSON or the openb trace, a file or a folder.", show_default=False)
-    ],
+    workload: WorkloadPath,
     output: Annotated[
         Path | None, typer.Option(help="Folder for journal and report; by default a new one below `runs`.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration, such as config/replay.yaml.")] = None,
-    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave bad rows out, and count them.")] = False,
-    with_report: Annotated[bool, typer.Option("--report/--no-report", help="Report with Spark at the end.")] = True,
-    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+    skip_bad_rows: SkipBadRows = False,
+    with_report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Write a report with Spark at the end.")
+    ] = True,
+    master: Master = "local[*]",
 ) -> None:
     """Replay a recorded workload through the resource manager in virtual time, and report on it."""
     console = standard_output()
@@ -84,7 +84,7 @@ def _print_replay(run: Replay, console: Console) -> None:
 
 
 def _print_recorded_waits(run: Replay, console: Console) -> None:
-    """How far this cluster is from the recorded one, if the workload tells."""
+    """Compare this cluster's waits with the recorded ones, if the workload has them."""
     waits = run.waits
     if not waits.at_once:
         return

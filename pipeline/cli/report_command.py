@@ -1,4 +1,4 @@
-"""`dispatcher report`: the Spark jobs over a journal, once or while it is written."""
+"""`dispatcher report`: runs the Spark jobs over a journal, once or repeatedly while the journal is written."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     from pipeline.spark import Report
 
+Master = Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")]
+
 LONG_RUN_BYTES = 128 << 20
-"""A report on a bigger journal takes minutes."""
+"""Journal size beyond which a report takes minutes."""
 FOLLOW_INTERVAL_S = 10.0
-"""Between one look for new segments of a journal that is followed and the next."""
+"""How often a followed journal is checked for new segments."""
 
 _DAMAGE_PRINTED = 10
 
@@ -33,17 +35,17 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the report; by default `report` beside the journal.")
     ] = None,
-    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+    master: Master = "local[*]",
     compare: Annotated[
-        Path | None, typer.Option(help="Journal of an earlier run, to say what has changed.", show_default=False)
+        Path | None, typer.Option(help="Journal of an earlier run to compare with.", show_default=False)
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Keep the report up to date until Ctrl-C, while the journal is written.")
+        bool, typer.Option("--follow", help="Keep the report up to date while the journal is written, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Run the Spark jobs over a journal: tables as Parquet, and an HTML page with plots."""
+    """Run the Spark jobs over a journal, and write tables as Parquet and an HTML page with plots."""
     for path in filter(None, (journal, compare)):
-        check_journal(path)  # before Spark starts, which takes seconds
+        check_journal(path)  # before the seconds that starting Spark takes
     if follow and compare is not None:
         raise ConfigError("--follow and --compare: choose one. A journal is compared once it has ended.")
     from pipeline.spark import spark_session, write_report
@@ -59,7 +61,7 @@ def report(
 
 
 def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> Report:
-    """Write the report again and again as the journal grows; returns the last one after a signal to end."""
+    """Rewrite the report as the journal grows; returns the last one after a stop signal."""
     from pipeline.spark.report.follow.follow import FollowProgress, follow_journal
     from pipeline.spark.report.report import write_page
     from pipeline.spark.source.journal import journal_damage
@@ -78,12 +80,12 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
             written, shown = write_page(folder.absolute(), str(journal), damage=journal_damage(journal)), progress
             missing = f", {progress.missing:,} events missing" if progress.missing else ""
             say(console, f"{progress.events:,} events{missing}, {progress.transitions:,} transitions: report written")
-    assert written is not None, "the loop ends after the first report only"
+    assert written is not None, "the loop writes a report before it ends"
     return written
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print a report's headline figures and where its page is."""
+    """Print a report's headline figures and paths."""
     from pipeline.spark.report.page.formats import duration
 
     summary = summary_table()
@@ -99,7 +101,7 @@ def print_report(report: Report, console: Console) -> None:
     ):
         summary.add_row(name, f"{problems:,}", f"of {of:,}", style="red" if problems else None)
     if report.damage:
-        summary.add_row("Damage", f"{len(report.damage):,}", "passed over in the journal", style="red")
+        summary.add_row("Damage", f"{len(report.damage):,}", "skipped in the journal", style="red")
     console.print(summary)
     for line in report.damage[:_DAMAGE_PRINTED]:
         say(console, f"  {line}", style="red")

@@ -1,4 +1,4 @@
-"""`dispatcher sweep`: one workload under many settings, compared."""
+"""`dispatcher sweep`: replays one workload under many settings, and compares the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rich.text import Text
 
 from dispatcher.cli.console import figures_table, say, standard_output
 from dispatcher.errors import DispatcherError
-from pipeline.cli.workload import in_figures, new_folder, read_input
+from pipeline.cli.report_command import Master
+from pipeline.cli.workload import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
 from pipeline.sweep.table import Row, best_numbers, cell_text, shown_columns
@@ -22,16 +23,14 @@ from statemachines.simulation.workload import Workload
 
 
 def sweep(
-    workload: Annotated[
-        Path, typer.Argument(help="SLS JSON or the openb trace, a file or a folder.", show_default=False)
-    ],
+    workload: WorkloadPath,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=V1,V2",
             help="What to vary; every combination is run. KEY: scheduler (fifo, capacity), nodes (0.5: half of them, "
-            "50: so many), load (2: applications come twice as fast), or any key of the configuration, such as "
+            "50: 50 nodes), load (2: applications arrive twice as fast), or any configuration key, such as "
             "simulation.am_register_delay_ms.",
             show_default=False,
         ),
@@ -39,20 +38,23 @@ def sweep(
     output: Annotated[
         Path | None, typer.Option(help="Folder for page and tables; by default a new one below `runs`.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration that all combinations begin with.")] = None,
-    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows", help="Leave bad rows out, and count them.")] = False,
-    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+    config: Annotated[Path | None, typer.Option(help="Base configuration of all combinations.")] = None,
+    skip_bad_rows: SkipBadRows = False,
+    master: Master = "local[*]",
 ) -> None:
-    """Replay a workload under every combination of settings, one per core, and compare what comes of it.
+    """Replay a workload under every combination of settings, one per core, and compare the results.
 
-    The capacity scheduler has the queues of the configuration, or if it has none those that the workload names.
+    The capacity scheduler uses the configured queues, or by default the queues that the workload names.
     """
     console = standard_output()
     axes = parse_settings(settings or [])
     base, recorded = read_input(workload, config, console, skip_bad_rows=skip_bad_rows)
     combinations = combine(recorded, axes, base)
     folder = output or new_folder(f"{recorded.name}-sweep")
-    _make(folder)
+    try:  # before the runs, which would otherwise be wasted
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(folder, error) from error
     say(console, f"{in_figures(recorded)}; {len(combinations):,} combinations")
     rows = _run(recorded, combinations, master, console)
     _print_comparison(rows, console)
@@ -64,7 +66,7 @@ def sweep(
 
 
 def _run(workload: Workload, combinations: Sequence[Combination], master: str, console: Console) -> list[Row]:
-    """The rows of all combinations, in their order."""
+    """The rows of all combinations, by number."""
     from pipeline.spark.session import spark_session
     from pipeline.spark.sweep import sweep as sweep_on_spark
 
@@ -77,7 +79,7 @@ def _run(workload: Workload, combinations: Sequence[Combination], master: str, c
         took_s = time.perf_counter() - started_s
     runs_s = sum(row["wall_s"] or 0.0 for row in found)
     say(console, f"{len(found):,} runs of {runs_s:,.1f} s together took {took_s:,.1f} s")
-    # Spark keeps no order of rows, nor of a map's entries.
+    # Spark preserves neither the order of rows nor of a map's entries.
     settings = {combination.number: dict(combination.settings) for combination in combinations}
     return sorted(({**row, "settings": settings[row["number"]]} for row in found), key=lambda row: row["number"])
 
@@ -104,7 +106,7 @@ def _print_comparison(rows: Sequence[Row], console: Console) -> None:
 
 
 def _write(folder: Path, workload: Workload, rows: Sequence[Row]) -> list[Path]:
-    """The page, and the table as Parquet and CSV; returns their paths."""
+    """Write the page, and the table as Parquet and CSV; returns their paths."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -124,17 +126,9 @@ def _write(folder: Path, workload: Workload, rows: Sequence[Row]) -> list[Path]:
 
 
 def _flat(row: Row) -> dict[str, Any]:
-    """The settings as columns of their own, whose names no other column has."""
+    """The row with one column per setting, prefixed so that no other column has its name."""
     figures = {key: value for key, value in row.items() if key != "settings"}
     return figures | {f"set {key}": value for key, value in row["settings"].items()}
-
-
-def _make(folder: Path) -> None:
-    """Before the runs, which would otherwise be for nothing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _not_writable(folder, error) from error
 
 
 def _not_writable(folder: Path, error: OSError) -> DispatcherError:

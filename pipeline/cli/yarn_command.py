@@ -1,4 +1,4 @@
-"""`dispatcher yarn-log`: what logs of Hadoop's daemons say, against the tables of the state machines."""
+"""`dispatcher yarn-log`: checks the transitions in logs of Hadoop's daemons against the state machines' tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from dispatcher.cli.console import figures_table, say, standard_output
+from pipeline.cli.report_command import Master, print_report
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
 
 LISTED = 100
@@ -21,17 +22,17 @@ MISMATCH_FOUND = 1
 def yarn_log(
     logs: Annotated[
         list[Path],
-        typer.Argument(help="Logs of Hadoop 2 or 3, also rotated or packed (.gz), or folders.", show_default=False),
+        typer.Argument(help="Logs of Hadoop 2 or 3, plain, rotated or packed (.gz), or folders.", show_default=False),
     ],
-    time_zone: Annotated[str, typer.Option(help="Of the times in the logs, such as Europe/Berlin.")] = "UTC",
-    listed: Annotated[int, typer.Option(help="Print so many transitions that are in no table.", min=0)] = LISTED,
+    time_zone: Annotated[str, typer.Option(help="Time zone of the logs, such as Europe/Berlin.")] = "UTC",
+    listed: Annotated[int, typer.Option(help="Undeclared transitions to print.", min=0)] = LISTED,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a table contradicts a transition.")] = False,
     output: Annotated[
-        Path | None, typer.Option("--report", help="Folder for a report on the logs with Spark.", show_default=False)
+        Path | None, typer.Option("--report", help="Folder for a Spark report on the logs.", show_default=False)
     ] = None,
-    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")] = "local[*]",
+    master: Master = "local[*]",
 ) -> None:
-    """Check each transition in logs of ResourceManagers, NodeManagers and MapReduce masters against the tables."""
+    """Check transitions logged by ResourceManagers, NodeManagers and MapReduce masters against the tables."""
     files = log_files(logs)
     summary = summarize(files, LogClock(time_zone), keep=listed)
     console = standard_output()
@@ -73,7 +74,7 @@ def _print_mismatches(summary: LogSummary, console: Console) -> None:
     say(console, f"\n{total:,} {_plural('transition', total)} not in the tables:")
     for found in summary.mismatches:
         event = f" on {found.event_type}" if found.event_type else ""
-        # A log can have what would move a terminal's cursor.
+        # Control characters in a log could otherwise reach the terminal.
         entity = "".join(letter if letter.isprintable() else "\ufffd" for letter in found.entity)
         say(console, f"{found.file}:{found.line}: {entity} {found.from_state} to {found.to_state}{event}")
         say(console, f"    {found.why}")
@@ -82,14 +83,13 @@ def _print_mismatches(summary: LogSummary, console: Console) -> None:
 
 
 def _report(files: list[Path], time_zone: str, output: Path, master: str, console: Console) -> None:
-    from pipeline.cli.report_command import print_report
     from pipeline.spark import spark_session, write_report
     from pipeline.spark.source.yarn_log import declared_for, read_yarn_log
 
     folder = output.absolute()
     named = files[0] if len(files) == 1 else Path(os.path.commonpath(files))
     with spark_session(master) as spark:
-        # Each of the report's jobs would read the logs again, line by line.
+        # Stored, or each of the report's jobs would parse the logs again.
         tables = read_yarn_log(spark, files, time_zone=time_zone).stored(spark, folder / "log")
         declared = declared_for(spark, tables.transitions)
         written = write_report(spark, named, folder, declared=declared, tables=tables.journal)

@@ -1,4 +1,4 @@
-"""The combinations of a sweep, each with its checked configuration: what is wrong is said before any of them runs."""
+"""The combinations of a sweep. All configurations are checked before the first combination runs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ class Combination:
     number: int
     """From 1, in the order of the product: the last key varies fastest."""
     settings: tuple[tuple[str, str], ...]
-    """What it differs in: keys and values as they were typed."""
+    """Keys and values as typed."""
     config: ResourceManagerConfig
     nodes: int
-    """Of the cluster."""
     load: float = 1.0
 
     @property
@@ -44,12 +43,11 @@ def combine(
 ) -> tuple[Combination, ...]:
     """All combinations of the axes' values, on top of `config`.
 
-    Where the scheduler is `capacity` and neither `config` nor an axis names queues, they are those of the workload's
-    applications, and masters may have all of a queue, unless that is configured.
+    For the capacity scheduler without configured queues, the queues come from the workload's applications, and masters
+    may fill a queue unless `maximum_am_resource_percent` is set.
 
     Raises:
-        ConfigError: a key or a value that the configuration does not take; too many nodes; two combinations that
-            come to the same run.
+        ConfigError: the configuration rejects a key or a value; too many nodes; two combinations give the same run.
     """
     base = (config or ResourceManagerConfig()).model_dump(exclude_unset=True)
     base |= {"metrics": {"enabled": False}, "journal_path": None, "state_store": {}, "workload": None}
@@ -62,7 +60,7 @@ def combine(
         made = _combination(number, queues, list(zip(axes, values, strict=True)), base)
         same = combinations.setdefault((made.nodes, made.load, made.config.model_dump_json()), made)
         if same is not made:
-            raise ConfigError(f"--set: {same.name} and {made.name} come to the same run; leave one of them out")
+            raise ConfigError(f"--set: {same.name} and {made.name} give the same run; leave one of them out")
     return tuple(combinations.values())
 
 
@@ -93,7 +91,7 @@ def _combination(
 
 
 class _Queues:
-    """The queues of a workload, which are looked for once."""
+    """A workload's queues, derived on first use."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -110,7 +108,7 @@ class _Queues:
 
 
 def _with(data: Mapping[str, Any], axis: Axis, value: Any) -> dict[str, Any]:
-    """A copy of the configuration's data with one more value in it."""
+    """A copy of the configuration's data with the axis set to `value`."""
     copied = copy.deepcopy(dict(data))
     *above, last = axis.path.split(".")
     branch = copied

@@ -1,4 +1,4 @@
-"""One run of a sweep: a replay in virtual time without a journal, and what came of it."""
+"""One run of a sweep: a replay in virtual time without a journal, and its results."""
 
 from __future__ import annotations
 
@@ -19,48 +19,46 @@ _MS_PER_S = 1000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one combination. The same each time and anywhere, but for `wall_s`.
+    """The result of one combination. Deterministic, except for `wall_s`.
 
-    An application's wait is the time from its submission to its first container; those that never got one have none.
-    The makespan is the time from the first submission to the last end of an application or container; the shares in use
-    are means over that time, of all that the cluster's nodes have.
+    An application waits from its submission to its first container. The makespan is the time from the first submission
+    to the last end of an application or container; `*_used` are mean shares of the cluster's capacity over that time.
     """
 
     applications: int
-    """Of the workload."""
     finished: int
     failed: int
     killed: int
     unfinished: int
-    """Not in a final state when nothing was left to happen: they wait for room that will never be."""
+    """Applications in no final state when no event was left: they wait for room that never becomes free."""
     never_placed: int
-    """Without any container."""
+    """Applications that never got a container; they have no wait."""
     wait_mean_s: float | None
-    """None, as the other waits: no application got a container."""
+    """All waits are None if no application got a container."""
     wait_p50_s: float | None
     """Percentiles are interpolated between the two nearest waits."""
     wait_p95_s: float | None
     wait_max_s: float | None
     makespan_s: float | None
-    """None: nothing has ended."""
+    """None if nothing has ended."""
     memory_used: float | None
-    """From 0 to 1, as the next two; None: the cluster has none, or there is no makespan."""
+    """All shares are from 0 to 1; None if the cluster lacks the resource, or there is no makespan."""
     vcores_used: float | None
     gpus_used: float | None
     containers: int
-    """Allocated, masters included."""
+    """Allocated containers, including masters."""
     events: int
     failed_events: int
-    """Those whose handler raised: the run is not to be trusted."""
+    """Events whose handler raised: do not trust this run."""
     wall_s: float = field(compare=False)
 
 
 def run(workload: Workload, combination: Combination) -> Outcome:
-    """Replay the workload as the combination says. Blocks; starts a thread, and ends it.
+    """Replay the workload under the combination. Blocks; starts a handler thread, and ends it.
 
     Raises:
-        ConfigError: the configuration has not been checked.
-        BaseException: what made the handler thread fail.
+        ConfigError: the configuration is invalid; `combine` returns only valid ones.
+        BaseException: the error that failed the handler thread.
     """
     changed = with_load(with_nodes(workload, combination.nodes), combination.load)
     clock = ManualClock()
@@ -72,9 +70,10 @@ def run(workload: Workload, combination: Combination) -> Outcome:
     applications = len(workload.applications)
     waits_ms = sorted(recorder.waits_ms)
     span_ms = recorder.span_ms
-    used = recorder.used()
-    capacity = _capacity(changed.nodes)
-    shares = [_share(use, size, span_ms) for use, size in zip(used, capacity, strict=True)]
+    shares = [
+        use / (size * span_ms) if size and span_ms else None
+        for use, size in zip(recorder.used(), _capacity(changed.nodes), strict=True)
+    ]
     return Outcome(
         applications=applications,
         finished=ended["FINISHED"],
@@ -100,31 +99,25 @@ def run(workload: Workload, combination: Combination) -> Outcome:
 def run_row(workload: Workload, combination: Combination) -> dict[str, Any]:
     """`run` as a row: `number`, `settings` (a dict) and `nodes` of the combination, the outcome's fields, and `error`.
 
-    What fails the run is told in `error`, and the outcome's fields are None.
+    If the run fails, `error` holds the reason in one line and the outcome's fields are None.
     """
-    row: dict[str, Any] = {
-        "number": combination.number,
-        "settings": dict(combination.settings),
-        "nodes": combination.nodes,
-    }
+    row = {"number": combination.number, "settings": dict(combination.settings), "nodes": combination.nodes}
     try:
         outcome = run(workload, combination)
     except Exception as error:
-        # One combination's failure is one of the sweep's results.
-        return row | dict.fromkeys(each.name for each in fields(Outcome)) | {"error": _told(error)}
+        # A failed combination is a result of the sweep and does not stop the others.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return row | dict.fromkeys(each.name for each in fields(Outcome)) | {"error": reason}
     return row | asdict(outcome) | {"error": None}
 
 
 def run_all(workload: Workload, combinations: Iterable[Combination]) -> list[dict[str, Any]]:
-    """The rows of all combinations, run in this process, one after the other."""
+    """The rows of all combinations, run in this process one after the other."""
     return [run_row(workload, combination) for combination in combinations]
 
 
 def percentile_s(sorted_ms: Sequence[int], share: float) -> float | None:
-    """The value below which `share` of the sorted values lie, in seconds; None of no values.
-
-    Between two values it is interpolated, as Spark's `percentile` does.
-    """
+    """The percentile of sorted values, in seconds, interpolated as Spark's `percentile`; None without values."""
     if not sorted_ms:
         return None
     place = share * (len(sorted_ms) - 1)
@@ -134,17 +127,9 @@ def percentile_s(sorted_ms: Sequence[int], share: float) -> float | None:
 
 
 def _capacity(nodes: Sequence[NodeSpec]) -> tuple[int, int, int]:
-    """Memory (MB), vcores and GPUs (both thousandths) of all nodes."""
+    """Memory (MB), vcores and GPUs (thousandths) of all nodes."""
     return (
         sum(node.capacity.memory_mb for node in nodes),
         sum(node.capacity.vcores_milli for node in nodes),
         sum(node.capacity.gpus for node in nodes) * GPU_MILLI,
     )
-
-
-def _share(used: int, capacity: int, span_ms: int | None) -> float | None:
-    return used / (capacity * span_ms) if capacity and span_ms else None
-
-
-def _told(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,4 +1,4 @@
-"""The page of a sweep: headline figures, three plots and the comparison table, in one file that loads nothing."""
+"""The page of a sweep: headline figures, three plots and the comparison table, in one self-contained file."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pipeline.spark.report.plots.plot_style import AMBER, BLUE, GREEN, PALE, RED
 from pipeline.sweep.table import ComparedColumn, Row, best_numbers, cell_text, percent, settings_text, shown_columns
 
 DRAWN: Final = 60
-"""Combinations in each plot at most; the table has all."""
+"""Most combinations in a plot; the table has all."""
 
 _FLOOR_S = 0.1
 _TICKS_S = (_FLOOR_S, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 10 * 86400.0, 100 * 86400.0)
 _WAITS = (("wait_p50_s", "median", BLUE), ("wait_p95_s", "95 %", AMBER), ("wait_max_s", "longest", RED))
 _SHARES = (("memory_used", "memory", BLUE), ("vcores_used", "cores", AMBER), ("gpus_used", "GPUs", GREEN))
 _ABOUT_ALL = (
-    "A click on a heading sorts. The best of a column is green. Waits are from an application's submission to its "
-    "first container; applications that were never placed have none, and are counted. Utilisation is the mean over the "
-    "makespan."
+    "Click a heading to sort. The best value of a column is green. An application waits from its submission to its "
+    "first container; applications that were never placed have no wait, and are counted. Utilisation is the mean over "
+    "the makespan."
 )
 
 
 def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
-    """The page as one HTML document that needs no other file and no network.
+    """Render one HTML document that needs no other file and no network.
 
-    `rows`: of all combinations, as `pipeline.sweep.run_row` gives them, in their order.
+    `rows`: all rows of `pipeline.sweep.run_row`, ordered by number.
     """
     ran = [row for row in rows if row["error"] is None]
     cut = f" The first {DRAWN} combinations." if len(ran) > DRAWN else ""
@@ -86,7 +86,7 @@ def _table(rows: Sequence[Row], ran: Sequence[Row]) -> TableView:
                 "Error", lambda row: row["error"] or "", lambda row: row["error"], False, lambda row: bool(row["error"])
             )
         )
-    note = "The same, with more columns: sweep.parquet and sweep.csv."
+    note = "With more columns: sweep.parquet and sweep.csv."
     return TableView("combinations", "All combinations", _ABOUT_ALL, columns, cells(columns, rows), note)
 
 
@@ -170,7 +170,7 @@ def _utilisation(rows: Sequence[Row]) -> go.Figure | None:
         return None
     names = _names(rows)
     figure = go.Figure()
-    for key, title, colour in reversed(kinds):  # of a group of bars the last one is at the top
+    for key, title, colour in reversed(kinds):  # Plotly draws the last bar of a group at the top
         figure.add_bar(
             name=title,
             x=[None if row[key] is None else 100 * row[key] for row in rows],
@@ -190,7 +190,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _on_scale(seconds: float) -> float:
-    return max(seconds, _FLOOR_S)  # a logarithmic scale has no place for no wait
+    return max(seconds, _FLOOR_S)  # a logarithmic scale cannot show 0
 
 
 def _styled(figure: go.Figure, rows: Sequence[Row], *, legend: bool = False, row_px: int = 30) -> go.Figure:

@@ -1,4 +1,4 @@
-"""Queues for the capacity scheduler, where the configuration names none: those of the workload's applications."""
+"""Default queues of the capacity scheduler, derived from the workload's applications."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ROOT = "root"
 
 
 def derived_queues(workload: Workload) -> list[dict[str, Any]]:
-    """The tree of queues that the workload's applications name, as `scheduler.queues` takes it.
+    """The tree of queues that the workload's applications name, in the form of `scheduler.queues`.
 
-    A name with dots is a path. Half of what a parent has is guaranteed to its queues in equal parts, the other half by
-    their numbers of applications. Each may have all that the others leave, and so may each of its users: such queues
-    differ from a single one in whom they serve first, not in how much they serve.
+    A dotted name is a path. A parent's queues share half of its capacity equally, and the other half in proportion to
+    their applications. Each queue, and each of its users, may use whatever the others leave: such queues change
+    the order in which applications are served, but do not limit them.
 
     Raises:
-        ConfigError: the names make no tree.
+        ConfigError: the names do not form a tree.
     """
     numbers = Counter(application.queue for application in workload.applications)
     tree: dict[str, Any] = {}
@@ -29,16 +29,16 @@ def derived_queues(workload: Workload) -> list[dict[str, Any]]:
 
 
 def _enter(tree: dict[str, Any], name: str, number: int) -> None:
-    """A branch of the tree is a dict, a leaf its number of applications."""
+    """Count the application's queue: a branch of the tree is a dict, a leaf its number of applications."""
     parts = name.split(".")
     *above, leaf = parts[1:] if len(parts) > 1 and parts[0] == _ROOT else parts
     branch = tree
     for part in above:
         branch = branch.setdefault(part, {})
         if not isinstance(branch, dict):
-            raise _no_tree(name, f"{part} is a queue with applications of its own")
+            raise _no_tree(name, f"{part} is a leaf queue with applications")
     if not leaf or any(not part for part in above) or any(letter.isspace() for letter in name):
-        raise _no_tree(name, "a queue's name has no blanks, and is not empty")
+        raise _no_tree(name, "a queue's name must not be empty or contain blanks")
     if isinstance(branch.get(leaf), dict):
         raise _no_tree(name, f"{leaf} has queues below it")
     branch[leaf] = branch.get(leaf, 0) + number
@@ -46,8 +46,8 @@ def _enter(tree: dict[str, Any], name: str, number: int) -> None:
 
 def _no_tree(name: str, problem: str) -> ConfigError:
     return ConfigError(
-        f"the workload's queue {name!r} cannot be one of the capacity scheduler: {problem}; "
-        "name the queues in the file of --config, as scheduler.queues"
+        f"the workload's queue {name!r} is not valid for the capacity scheduler: {problem}; "
+        "set scheduler.queues in the file given by --config"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a run is judged by, noted while it goes on. Of what has ended it keeps sums, and one wait per application."""
+"""Measurements of a run, taken during the run. Keeps sums for ended containers, and one wait per application."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _CONTAINER_ENDS = frozenset(state.name for state in CONTAINER_FINAL_STATES)
 
 
 class RunRecorder(TransitionRecorder):
-    """Counts transitions, and measures waits and what containers take. Read it when the handler thread has ended.
+    """Counts transitions, and measures waits and resource use. Read it once the handler thread has ended.
 
-    A container takes its room from its allocation to its end.
+    A container uses its resources from its allocation to its end.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__()
         self._now_ms = now_ms
-        self._waiting: dict[str, int] = {}  # by application without a container: when it was submitted
-        self._taken: dict[str, tuple[int, Resource]] = {}  # by container that has not ended: since when, and what
+        self._waiting: dict[str, int] = {}  # submission time of each application without a container
+        self._taken: dict[str, tuple[int, Resource]] = {}  # by running container: allocation time and resources
         self._first_submission_ms: int | None = None
         self._last_end_ms: int | None = None
-        self._used = [0, 0, 0]  # memory (MB), vcores, GPUs (both thousandths), each times ms
+        self._used = [0, 0, 0]  # of ended containers, in the units of `used`
         self.containers = 0
         self.waits_ms = array("q")
-        """Of the applications that got a container, in the order in which they got it."""
+        """One per application with a container, in the order of their first containers."""
 
     @property
     def span_ms(self) -> int | None:
-        """From the first submission to the last end; None: nothing has ended."""
+        """From the first submission to the last end; None if nothing has ended."""
         if self._first_submission_ms is None or self._last_end_ms is None:
             return None
         return self._last_end_ms - self._first_submission_ms
 
     def used(self) -> tuple[int, int, int]:
-        """What containers took, times how long (ms), until the last end: memory (MB), vcores, GPUs (thousandths)."""
+        """Resource use until the last end: memory (MB), vcores and GPUs (thousandths), each times ms."""
         used = list(self._used)
         for since_ms, resource in self._taken.values():
             _add(used, resource, max(0, (self._last_end_ms or 0) - since_ms))

@@ -1,10 +1,10 @@
-"""What is to be varied: `KEY=V1,V2` as it is typed, checked as far as no workload is needed for it.
+"""Parses a sweep's `KEY=V1,V2` settings, and makes the checks that need no workload.
 
-KEY is `scheduler` (short for `scheduler.kind`), `nodes`, `load`, or any key of the resource manager's configuration by
-its path. The values are YAML, so a list or a mapping is written `[a, b]` or `{a: 1}`.
+KEY is `scheduler` (short for `scheduler.kind`), `nodes`, `load`, or the path of any key of the resource manager's
+configuration. The values are YAML, so a list or a mapping is written `[a, b]` or `{a: 1}`.
 
-`nodes` is a factor of the workload's nodes if it has a decimal point, and a number of nodes if it has none: 1.0 is all
-of them, 1 is one. `load` divides the times between submissions: with 2.0 the applications come twice as fast.
+`nodes` with a decimal point is a factor of the workload's nodes, without one a number of nodes: 1.0 is all of them, 1
+is one node. `load` divides the times between submissions: with 2.0 applications arrive twice as fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 from dispatcher.errors import ConfigError
 
 MOST_COMBINATIONS: Final = 1000
-"""Each is a whole replay: more of them are a mistake in the settings."""
+"""Each combination is a whole replay, so a larger number is a mistake in the settings."""
 
 NODES: Final = "nodes"
 LOAD: Final = "load"
@@ -29,7 +29,7 @@ _SHORT: Final = {"scheduler": "scheduler.kind"}
 MOST_NODES: Final = 1_000_000
 _LEAST_LOAD, _MOST_LOAD = 0.001, 1000
 _NO_EFFECT: Final = {
-    "name": "it is a name only",
+    "name": "it is only a name",
     "metrics": "a sweep serves no metrics",
     "journal": "a sweep writes no journal",
     "journal_path": "a sweep writes no journal",
@@ -41,16 +41,16 @@ _NO_EFFECT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing that is varied."""
+    """One key that is varied."""
 
     key: str
-    """As it was typed."""
+    """As typed."""
     path: str
-    """The key of the configuration; `nodes` and `load` stand for themselves."""
+    """The configuration key, or `nodes` or `load`."""
     values: tuple[Any, ...]
 
     def text(self, value: Any) -> str:
-        """`key=value`, as it could have been typed."""
+        """`key=value`, as a user types it."""
         return f"{self.key}={value_text(value)}"
 
 
@@ -58,9 +58,9 @@ def parse_settings(settings: Sequence[str]) -> tuple[Axis, ...]:
     """The axes of a sweep, in the order of the settings.
 
     Raises:
-        ConfigError: there is none, one is not `KEY=V1,V2`, a key or a value is given twice, a key cannot be varied,
-            a value of `nodes` or `load` is none, or there are more than `MOST_COMBINATIONS` combinations. Whether
-            the configuration takes the other values, `combine` finds out.
+        ConfigError: no settings; a setting is not `KEY=V1,V2`; a repeated key or value; a key that cannot be varied; an
+            invalid value of `nodes` or `load`; more than `MOST_COMBINATIONS` combinations. `combine` checks the values
+            of configuration keys.
     """
     if not settings:
         raise ConfigError(
@@ -115,7 +115,7 @@ def _values(setting: str, text: str) -> tuple[Any, ...]:
 
 def _check_key(setting: str, path: str) -> None:
     if path.startswith(f"{NODES}."):
-        raise ConfigError(f"--set {setting}: the nodes are the workload's; vary how many of them with nodes=0.5,1.0")
+        raise ConfigError(f"--set {setting}: the nodes come from the workload; vary their number with nodes=0.5,1.0")
     for prefix, reason in _NO_EFFECT.items():
         if path == prefix or path.startswith(f"{prefix}."):
             raise ConfigError(f"--set {setting}: {path} changes nothing here: {reason}")
@@ -132,8 +132,8 @@ def _check_nodes(setting: str, values: Sequence[Any]) -> None:
         kinds.add(type(value))
     if len(kinds) > 1:
         raise ConfigError(
-            f"--set {setting}: with a decimal point it is a factor of the workload's nodes, without one a number of "
-            "nodes; give all values in the same way, such as 0.5,1.0"
+            f"--set {setting}: a value with a decimal point is a factor of the workload's nodes, one without is a "
+            "number of nodes; use one form for all values, such as 0.5,1.0"
         )
 
 
@@ -142,7 +142,7 @@ def _check_load(setting: str, values: Sequence[Any]) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not _LEAST_LOAD <= value <= _MOST_LOAD:
             raise ConfigError(
-                f"--set {setting}: found {value_text(value)}, expected how many times as fast the applications come, "
+                f"--set {setting}: found {value_text(value)}, expected a factor for the applications' arrival rate, "
                 f"from {_LEAST_LOAD} to {_MOST_LOAD}"
             )
 
@@ -152,4 +152,4 @@ def _check_alone(axis: Axis, before: Sequence[Axis]) -> None:
         if axis.path == other.path:
             raise ConfigError(f"--set {axis.key} is given twice; give all its values at once: {axis.key}=V1,V2")
         if axis.path.startswith(f"{other.path}.") or other.path.startswith(f"{axis.path}."):
-            raise ConfigError(f"--set {other.key} and --set {axis.key} are about the same key; give one of them")
+            raise ConfigError(f"--set {other.key} and --set {axis.key} overlap; give one of them")

@@ -1,4 +1,4 @@
-"""A workload on its way to where it is replayed: packed into bytes once, unpacked once in each process there."""
+"""Serialization of a workload for Spark's workers: packed once, and unpacked once in each Python process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from statemachines.simulation.workload import Workload
 
 
 def pack(workload: Workload) -> bytes:
-    """The workload without its bad rows, for `unpack` in another process that has the same packages."""
-    # An error that holds more than its message cannot be unpickled.
+    """Serialize the workload, without its bad rows, for `unpack` in a process with the same packages."""
+    # The bad rows are errors with attributes beyond their message, which cannot be unpickled.
     return zlib.compress(pickle.dumps(replace(workload, bad_rows=())))
 
 
 @lru_cache(maxsize=1)
 def unpack(packed: bytes) -> Workload:
-    """The workload; again for the same bytes, the same object. For a process that only replays."""
+    """Deserialize the workload, cached for repeated calls. Only for a process that does nothing but replay."""
     workload: Workload = pickle.loads(zlib.decompress(packed))
-    # A replay makes next to no cycles, and what has been imported by now stays.
+    # A replay makes few reference cycles, and the modules imported by now stay.
     tune_garbage_collection()
     return workload

@@ -1,4 +1,4 @@
-"""The comparison table of a sweep, for a terminal and for a page: what is shown of a row, and which rows are best."""
+"""The comparison table of a sweep, for the terminal and the page: its columns and the best rows of each."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ from typing import Any, Final, NamedTuple
 NOTHING: Final = "\N{EN DASH}"
 
 Row = Mapping[str, Any]
-"""One of `pipeline.sweep.run_row`."""
+"""A row of `pipeline.sweep.run_row`."""
 
 
 class ComparedColumn(NamedTuple):
-    """One column of the comparison."""
-
     title: str
     key: str
-    """In the row."""
+    """Key of the value in the row."""
     show: Callable[[Any], str]
     best: Callable[[Sequence[Any]], Any] | None = None
-    """Picks the best of several values; None: none is better than another."""
+    """Picks the best of several values; None if the column has no best value."""
     is_bad: bool = False
-    """A value other than 0 is."""
+    """Whether a value other than 0 is a problem."""
 
 
 def columns(duration: Callable[[float], str]) -> tuple[ComparedColumn, ...]:
-    """What is compared, after the settings; `duration` writes seconds."""
+    """The columns after the settings; `duration` formats seconds."""
     return (
-        ComparedColumn("Nodes in all", "nodes", _count),
+        ComparedColumn("Total nodes", "nodes", _count),
         ComparedColumn("Mean wait", "wait_mean_s", duration, min),
         ComparedColumn("Median wait", "wait_p50_s", duration, min),
         ComparedColumn("95 % wait", "wait_p95_s", duration, min),
@@ -43,7 +41,7 @@ def columns(duration: Callable[[float], str]) -> tuple[ComparedColumn, ...]:
 
 
 def shown_columns(rows: Sequence[Row], duration: Callable[[float], str]) -> list[ComparedColumn]:
-    """Those of `columns` that say anything of these rows: GPUs where there are some, and problems likewise."""
+    """The columns that apply to these rows: no GPUs without GPUs, and no problem column without a problem."""
     return [
         column
         for column in columns(duration)
@@ -52,13 +50,13 @@ def shown_columns(rows: Sequence[Row], duration: Callable[[float], str]) -> list
 
 
 def cell_text(column: ComparedColumn, row: Row) -> str:
-    """A value, or a dash where there is none."""
+    """The formatted value, or a dash for None."""
     value = row[column.key]
     return NOTHING if value is None else column.show(value)
 
 
 def best_numbers(column: ComparedColumn, rows: Sequence[Row]) -> frozenset[int]:
-    """The numbers of the combinations that are best in this column; none if all are alike, or nothing is better."""
+    """Numbers of the combinations with the best value; empty if all are equal, or the column has no best value."""
     values = {row["number"]: row[column.key] for row in rows if row[column.key] is not None}
     if column.best is None or len(set(values.values())) < 2:
         return frozenset()
@@ -72,7 +70,7 @@ def settings_text(row: Row) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1 in percent: with one decimal, and two digits of what is less than one percent."""
+    """A share of 1 in percent, with one decimal; less than one percent with two significant digits."""
     return f"{100 * share:.1f} %" if share >= 0.01 or share == 0 else f"{100 * share:.2g} %"
 
 

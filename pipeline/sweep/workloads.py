@@ -1,6 +1,6 @@
-"""The workload under other circumstances: with fewer or more nodes, or with applications that come faster.
+"""Variants of a workload: with fewer or more nodes, or with a different arrival rate of applications.
 
-All of it is a function of its arguments alone: the same workload and figures give the same nodes and times anywhere.
+All functions are pure: the same arguments give the same nodes and times in every process.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workloa
 
 
 def node_count(nodes: int, wanted: int | float) -> int:
-    """How many nodes `wanted` makes of a cluster of `nodes`: a number of them, or a float, which is a factor.
+    """Resolve `wanted` for a cluster of `nodes`: an int is the number of nodes, a float is a factor.
 
-    A factor is rounded to the nearest whole number, a half upwards, and never leaves a cluster without nodes.
+    The product is rounded to the nearest whole number, halves upwards, and is at least 1.
     """
     return max(1, int(wanted * nodes + 0.5)) if isinstance(wanted, float) else wanted
 
 
 def with_nodes(workload: Workload, count: int) -> Workload:
-    """The workload on `count` of its nodes, in their order; beyond that, on copies of its nodes as well.
+    """The workload on `count` of its nodes, in their order; a larger count adds copies of its nodes.
 
     Each kind of node (partition, GPU model, size) keeps its share of the cluster, and each rack its share of the kind,
-    as far as whole nodes allow. A smaller cluster is part of a larger one. A copy is in the rack of its original and
-    is called like it, with `+1`, `+2` and so on behind the name (`++1`, if a name has a plus).
+    as far as whole nodes allow. A smaller cluster is a subset of a larger one. A copy is in the rack of its original
+    and has its name with a suffix `+1`, `+2` and so on (`++1` if a name contains a plus).
     """
     nodes = workload.nodes
     if count == len(nodes) or not nodes:
@@ -40,7 +40,7 @@ def with_nodes(workload: Workload, count: int) -> Workload:
 def with_load(workload: Workload, load: float) -> Workload:
     """The workload with its applications submitted `load` times as fast.
 
-    All times of an application are moved with its submission: what lies between them stays as it is.
+    An application's other times shift with its submission, so that their distances do not change.
     """
     if load == 1:
         return workload
@@ -52,13 +52,13 @@ def _copy(node: NodeSpec, mark: str, number: int) -> NodeSpec:
 
 
 def _fair_order(nodes: tuple[NodeSpec, ...]) -> list[int]:
-    """Positions of the nodes, so that each beginning of the list has all kinds of nodes in their proportions."""
+    """Positions of the nodes in an order whose every prefix has all kinds of nodes in proportion."""
     kinds = _groups(range(len(nodes)), lambda i: (nodes[i].partition, nodes[i].gpu_model, nodes[i].capacity))
     return _interleaved(_interleaved(_groups(kind, lambda i: nodes[i].rack)) for kind in kinds)
 
 
 def _groups(positions: Iterable[int], key: Any) -> list[list[int]]:
-    """In the order of their first members."""
+    """Group by key, in the order of the groups' first members."""
     groups: dict[Any, list[int]] = {}
     for position in positions:
         groups.setdefault(key(position), []).append(position)
@@ -66,8 +66,8 @@ def _groups(positions: Iterable[int], key: Any) -> list[list[int]]:
 
 
 def _interleaved(groups: Iterable[list[int]]) -> list[int]:
-    """One list of all, with the members of each group at equal distances."""
-    # Of a group of n, the i-th member comes when the share (i + 1/2) / n of all has come.
+    """Merge the groups, with the members of each group evenly spaced."""
+    # The i-th of a group's n members goes where the share (i + 1/2) / n of all is reached.
     places = [
         ((2 * index + 1) / (2 * len(group)), number, position)
         for number, group in enumerate(groups)

@@ -1,4 +1,4 @@
-"""Workloads by hand."""
+"""Small hand-written workloads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from statemachines.resourcemanager.resource import Resource
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
 
 REGISTER_MS = 1000
-"""From a master's start to its registration, by default."""
+"""Default time from a master's start to its registration."""
 
 
 def _application(name: str, submit_s: int, lasts_s: int, resource: Resource, **more: Any) -> ApplicationSpec:
-    """One that is nothing but a master, which holds `resource` for `lasts_s`."""
+    """An application that consists of a master only, which holds `resource` for `lasts_s`."""
     return ApplicationSpec(name, submit_s * 1000, resource, am_duration_ms=lasts_s * 1000 - REGISTER_MS, **more)
 
 
@@ -39,7 +39,7 @@ def two_in_a_row() -> Workload:
 
 @pytest.fixture
 def two_queues() -> Workload:
-    """Room for four at a time; eight of queue a at 0 s, one of queue b a second later, and each takes 10 s."""
+    """Room for four applications at a time; eight of queue a at 0 s, one of queue b at 1 s, each running for 10 s."""
     each = Resource(1024, 1000)
     of_a = [_application(f"a{number}", 0, 10, each, queue="a") for number in range(8)]
     return Workload(

@@ -83,9 +83,9 @@ def test_a_key_below_a_value_of_the_configuration_is_refused(two_in_a_row: Workl
 def test_values_that_come_to_the_same_run_are_refused(application: Callable[..., ApplicationSpec]) -> None:
     workload = workload_of_queues(application, "a")
 
-    with pytest.raises(ConfigError, match=r"nodes=0\.5 and nodes=0\.51 come to the same run; leave one of them out"):
+    with pytest.raises(ConfigError, match=r"nodes=0\.5 and nodes=0\.51 give the same run; leave one of them out"):
         combined(workload, "nodes=0.5,0.51")
-    with pytest.raises(ConfigError, match=r"load=2 and load=2\.0 come to the same run"):
+    with pytest.raises(ConfigError, match=r"load=2 and load=2\.0 give the same run"):
         combined(workload, "load=2,2.0")
 
 
@@ -131,5 +131,7 @@ def test_queue_names_with_dots_are_paths(application: Callable[..., ApplicationS
 def test_queue_names_that_make_no_tree_are_refused(
     application: Callable[..., ApplicationSpec], names: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ConfigError, match=r"cannot be one of the capacity scheduler: .*name the queues in the file"):
+    with pytest.raises(
+        ConfigError, match=r"is not valid for the capacity scheduler: .*set scheduler\.queues in the file"
+    ):
         combined(workload_of_queues(application, *names), "scheduler=capacity")

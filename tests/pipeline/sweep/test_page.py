@@ -80,7 +80,7 @@ def test_the_page_compares_all_combinations_and_marks_the_best() -> None:
     headings, first, second = table_of(page)
 
     assert [text for text, _ in headings] == [
-        *("#", "scheduler", "Nodes in all", "Mean wait", "Median wait", "95 % wait", "Longest wait", "Never placed"),
+        *("#", "scheduler", "Total nodes", "Mean wait", "Median wait", "95 % wait", "Longest wait", "Never placed"),
         *("Makespan", "Memory", "Cores"),
     ]
     assert [text for text, _ in first] == [

@@ -57,13 +57,13 @@ def test_nodes_are_factors_or_numbers_above_zero(value: str) -> None:
 
 
 def test_factors_and_numbers_of_nodes_do_not_mix() -> None:
-    with pytest.raises(ConfigError, match=r"--set nodes=0\.5,1: with a decimal point it is a factor"):
+    with pytest.raises(ConfigError, match=r"--set nodes=0\.5,1: a value with a decimal point is a factor"):
         parse_settings(["nodes=0.5,1"])
 
 
 @pytest.mark.parametrize("value", ["0", "-2", "fast", "true", "1001", ".nan"])
 def test_load_is_a_factor_within_bounds(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"how many times as fast the applications come, from 0\.001 to 1000"):
+    with pytest.raises(ConfigError, match=r"a factor for the applications' arrival rate, from 0\.001 to 1000"):
         parse_settings([f"load={value}"])
 
 
@@ -72,7 +72,7 @@ def test_a_value_or_a_key_that_is_given_twice_is_refused() -> None:
         parse_settings(["scheduler=fifo,capacity,fifo"])
     with pytest.raises(ConfigError, match=r"--set scheduler\.kind is given twice; give all its values at once"):
         parse_settings(["scheduler=fifo", "scheduler.kind=capacity"])
-    with pytest.raises(ConfigError, match=r"--set simulation and --set simulation\.heartbeat_interval_ms are about"):
+    with pytest.raises(ConfigError, match=r"--set simulation and --set simulation\.heartbeat_interval_ms overlap"):
         parse_settings(["simulation={heartbeat_interval_ms: 5}", "simulation.heartbeat_interval_ms=5"])
 
 
@@ -84,7 +84,7 @@ def test_a_value_or_a_key_that_is_given_twice_is_refused() -> None:
         ("journal_path=a,b", "a sweep writes no journal"),
         ("state_store.kind=memory,sqlite", "a sweep keeps its applications in memory"),
         ("simulation.workload_defaults.node_vcores=1,2", "the workload is read once, with the sizes of --config"),
-        ("nodes.host=a,b", "the nodes are the workload's"),
+        ("nodes.host=a,b", "the nodes come from the workload"),
     ],
 )
 def test_a_key_that_changes_nothing_is_refused_with_the_reason(setting: str, reason: str) -> None:

@@ -15,7 +15,7 @@ _REAL_FROM_NS = 31_536_000_000_000_000  # a clock in its first year is one that 
 
 def render_page(data: PageData, figures: Sequence[Figure]) -> str:
     """The page as text, to be written in UTF-8. The same data give the same page."""
-    damage = [Figure("Damage", count(len(data.damage)), "passed over in the journal", "bad")] if data.damage else []
+    damage = [Figure("Damage", count(len(data.damage)), "skipped in the journal", "bad")] if data.damage else []
     return render(
         title="Resource manager report",
         subtitle=_subtitle(data),

@@ -294,7 +294,7 @@ def test_damage_is_in_the_summary_with_its_first_lines(shown: Callable[[Report],
 
     lines = [" ".join(line.split()) for line in shown(replace(SUMMARY, damage=damage)).splitlines()]
 
-    assert lines[8:10] == ["Damage 12 passed over in the journal", damage[0]]
+    assert lines[8:10] == ["Damage 12 skipped in the journal", damage[0]]
     assert lines.count(damage[9]) == 1
     assert lines[-3:] == [damage[9], "Page: /some/folder/report.html", "Tables: /some/folder/tables"]
 

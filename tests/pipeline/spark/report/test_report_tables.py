@@ -13,35 +13,10 @@ from pipeline.spark.report.tables import jobs, lifecycles, usage
 from pipeline.spark.report.tables.report_tables import write_tables
 from pipeline.spark.source.journal import JournalTables
 
+from .test_report import TABLES
+
 APP_1, APP_2, ATTEMPT = "application_0_0001", "application_0_0002", "appattempt_0_0001_000001"
 C1, C2 = "container_0_0001_01_000001", "container_0_0001_01_000002"
-NAMES = {
-    "application_timeline",
-    "applications",
-    "applications_by_final_state",
-    "containers",
-    "containers_over_time",
-    "critical_paths",
-    "event_times",
-    "events_by_type",
-    "failures",
-    "gpu_device_peaks",
-    "key_figures",
-    "mined_graph",
-    "node_peaks",
-    "node_usage",
-    "node_utilisation",
-    "queue_depth",
-    "queue_utilisation",
-    "run_totals",
-    "slowest_handlers",
-    "stuck_entities",
-    "time_in_state",
-    "transition_counts",
-    "unknown_transitions",
-    "waiting_by_queue",
-    "waiting_by_user",
-}
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +66,8 @@ def rows_of(table: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def test_each_table_has_a_folder_and_nothing_else_is_left(written: Mapping[str, DataFrame], folder: Path) -> None:
-    assert set(written) == NAMES
-    assert {path.name for path in folder.iterdir()} == NAMES
+    assert set(written) == TABLES
+    assert {path.name for path in folder.iterdir()} == TABLES
 
 
 def test_no_table_of_a_run_with_everything_is_empty(written: Mapping[str, DataFrame]) -> None:
