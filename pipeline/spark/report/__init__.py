@@ -1,1 +1,1 @@
-"""The report over a journal: its tables, its page, and following a journal that is being written."""
+"""The report over a journal: its tables, its page, and following a journal while it is written."""

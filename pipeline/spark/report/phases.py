@@ -1,4 +1,4 @@
-"""The phases of an application's life, which tables and plots have in common."""
+"""The phases of an application's life, shared by tables and plots."""
 
 PHASES = ("saving", "admission", "scheduling", "launching", "running", "finishing")
-"""What an application goes through, in this order."""
+"""In chronological order."""

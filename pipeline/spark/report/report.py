@@ -1,4 +1,4 @@
-"""The report over a journal: every job's table as Parquet, and one HTML page of what they say."""
+"""The report over a journal: every job's table as Parquet, and one HTML page that presents them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DECLARED = "machine string, from_state string, event_type string, to_state stri
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where a report is, and its headline figures."""
+    """A report's paths and headline figures."""
 
     page: Path
     tables: Path
@@ -43,12 +43,12 @@ class Report:
     oversubscribed_nodes: int
     transitions: int
     unknown_transitions: int
-    """Transitions, not kinds of them, that no machine declares or that a machine refused."""
+    """Number of transitions (not kinds) that no machine declares or that a machine refused."""
     first_at: int | None
-    """Unix ns in the clock of the run; None where the journal is empty."""
+    """Unix ns in the clock of the run; None if the journal is empty."""
     last_at: int | None
     damage: Sequence[str] = ()
-    """A line for each part of the journal that could not be read and was passed over."""
+    """A line for each unreadable part of the journal that was skipped."""
 
     @property
     def span_s(self) -> float:
@@ -67,23 +67,22 @@ def write_report(
 ) -> Report:
     """Report on the journal at `journal_path`: Parquet below `output`/tables, and `output`/report.html.
 
-    Blocks until all is written. Tables and page of an earlier report are replaced, other files stay. Spark
-    writes the tables and this process the page, so with a remote Spark both need to see the same `output`.
+    Blocks until everything is written. Replaces the tables and page of an earlier report; other files stay. Spark
+    writes the tables and this process the page, so with a remote Spark both must see the same `output`.
 
-    `declared`: the transitions that the machines declare, as `transition_counts` takes them; by default those
-    of the resource manager's machines.
-    `compare`: the journal of an earlier run; its tables go to `output`/before, and the page says what has changed.
-    `tables`: what to report on instead of reading `journal_path`, which then only names it on the page.
+    `declared`: the transitions that the machines declare, as for `transition_counts`; default: the resource manager's.
+    `compare`: the journal of an earlier run; its tables go to `output`/before, and the page shows what has changed.
+    `tables`: data to report on instead of the journal; `journal_path` is then only a name shown on the page.
 
     Raises:
-        JournalError: there is no journal at `journal_path`, or none at `compare`.
+        JournalError: `journal_path` or `compare` is not a journal.
         DispatcherError: `output` cannot be written.
     """
     folder = Path(output).absolute()
     damage: Sequence[str] = ()
     digests = None
     if tables is None:
-        # One look, so that all of the report sees a journal that is being written in one state.
+        # One snapshot, so that the whole report sees the same state of a journal that is being written.
         journal = look_at(local_path(str(journal_path)).absolute())
         damage = [problem.problem for problem in quick_check(journal)]
         tables, digests = load_tables(spark, journal.path), None if is_remote(spark) else journal_digests(journal)
@@ -92,7 +91,7 @@ def write_report(
         declared = declared_by_resource_manager(spark)
     with _writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    # Of an earlier report, it would compare with a journal that this one is not about.
+    # An earlier report's comparison does not apply to this journal.
     shutil.rmtree(folder / "tables" / "comparison", ignore_errors=True)
     written = write_tables(spark, tables, folder / "tables", declared, digests=digests)
     if before is not None:
@@ -105,15 +104,15 @@ def write_report(
 
 
 def _before(spark: SparkSession, journal: str | Path) -> tuple[JournalTables, JournalDigests | None]:
-    """An earlier journal, with what reads it quickest; None where only Spark's own machines can see it."""
+    """An earlier journal's tables, and its digests unless only a remote Spark can read the journal."""
     folder = local_path(str(journal)).absolute()
     return load_tables(spark, folder), None if is_remote(spark) else journal_digests(look_at(folder))
 
 
 def write_page(folder: Path, journal: str, *, damage: Sequence[str] = (), compared_with: str | None = None) -> Report:
-    """Write `folder`/report.html from the tables that are in `folder`/tables, those absent being shown as empty.
+    """Write `folder`/report.html from the tables in `folder`/tables; absent tables appear empty.
 
-    `journal` and `compared_with` are names to show. Reads with bounded memory, without Spark.
+    `journal` and `compared_with` are names to show. Uses bounded memory and no Spark.
 
     Raises:
         DispatcherError: the page cannot be written.
@@ -174,16 +173,15 @@ def _longest_wait(queues: Rows) -> list[Figure]:
     if not placed:
         return []
     slowest = max(placed, key=lambda row: row["p95_s"])
-    queue = "applications of no known queue" if slowest["queue"] is None else f"queue {slowest['queue']}"
+    queue = "applications of unknown queue" if slowest["queue"] is None else f"queue {slowest['queue']}"
     detail = f"95 % of {queue}, the slowest, waited less for a container"
     return [Figure("Longest waits", duration(slowest["p95_s"]), detail)]
 
 
 def _never_placed(queues: Rows) -> list[Figure]:
     waiting = sum(row["never_placed"] for row in queues)
-    if not queues:
-        return []
-    return [Figure("Never placed", count(waiting), "applications without any container", "bad" if waiting else "good")]
+    figure = Figure("Never placed", count(waiting), "applications without a container", "bad" if waiting else "good")
+    return [figure] if queues else []
 
 
 def declared_by_resource_manager(spark: SparkSession) -> DataFrame:
@@ -191,16 +189,12 @@ def declared_by_resource_manager(spark: SparkSession) -> DataFrame:
     from statemachines.resourcemanager import FACTORIES
 
     kinds = {
-        (machine, _name(from_state), _name(event), _name(to_state))
+        (machine, from_state.name, event.name, to_state.name)
         for machine, factory in FACTORIES.items()
         for from_state, event, to_states, _ in factory.transitions()
         for to_state in to_states
     }
     return spark.createDataFrame(sorted(kinds), _DECLARED)
-
-
-def _name(member: object) -> str:
-    return str(getattr(member, "name", member))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How the report writes numbers, times and quantities."""
+"""Formats numbers, times and quantities for the report."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ _FRACTIONS_S = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def count(number: int | None) -> str:
-    """A whole number with its thousands set apart."""
+    """A whole number with separators between thousands."""
     return NOTHING if number is None else f"{number:,}"
 
 
 def decimal(number: float | None, digits: int = 1) -> str:
-    """A number with a fixed number of decimals."""
     return NOTHING if number is None else f"{number:,.{digits}f}"
 
 
 def percent(share: float | None) -> str:
-    """A share between 0 and 1 in per cent; a small one with a decimal."""
+    """A share of 1 in percent; below 10 % with a decimal."""
     return NOTHING if share is None else f"{100 * share:,.{0 if share == 0 or abs(share) >= 0.1 else 1}f} %"
 
 
 def duration(seconds: float | None) -> str:
-    """A duration in its two largest units from a minute on, below that in three digits of one unit."""
+    """A duration in its two largest units from a minute up; below that, three digits of one unit."""
     if seconds is None:
         return NOTHING
     if seconds == 0:
@@ -46,19 +45,19 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(at: int | None) -> str:
-    """A time in Unix ns as a date and time in UTC."""
+    """Unix ns as date and time in UTC."""
     if at is None:
         return NOTHING
     return f"{datetime.fromtimestamp(at // NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def memory(megabytes: int | None) -> str:
-    """MB as GiB, in which the capacities of nodes are whole numbers."""
+    """MB as GiB, in which capacities of nodes are whole numbers."""
     return NOTHING if megabytes is None else f"{_trimmed(megabytes / 1024)} GiB"
 
 
 def thousandths(milli: int | None) -> str:
-    """Thousandths of a virtual core or of a GPU as a number of them."""
+    """Thousandths of virtual cores or GPUs as a decimal number."""
     return NOTHING if milli is None else _trimmed(milli / 1000)
 
 

@@ -6,10 +6,10 @@ for (const source of document.querySelectorAll("script.drawing")) {
   const figure = JSON.parse(source.textContent);
   drawn.push(Plotly.newPlot(source.previousElementSibling, figure.data, figure.layout, settings));
 }
-// Nothing waits for the plots but who wants to look at the whole page.
+// Marks the page as complete, for programs that take a picture of it.
 Promise.all(drawn).then(() => { document.documentElement.dataset.drawn = drawn.length; });
 
-// A print has another width than the window: the plots are drawn anew for it, and back afterwards.
+// Paper and window differ in width, so the plots are resized for printing and back.
 const plots = () => document.querySelectorAll(".js-plotly-plot");
 window.addEventListener("beforeprint", () => plots().forEach((plot) => Plotly.relayout(plot, { width: 960 })));
 window.addEventListener("afterprint", () =>
@@ -19,11 +19,11 @@ const words = new Intl.Collator(undefined, { numeric: true });
 function sortBy(head) {
   const table = head.closest("table");
   const isNumber = head.classList.contains("number");
-  // The greatest numbers first, words from A; a second time the other way round.
+  // The first click sorts numbers descending and words ascending, the second the other way round.
   const before = head.getAttribute("aria-sort");
   const isDown = before ? before === "ascending" : isNumber;
   const compare = (one, other) => {
-    // What is not known goes last, whichever way.
+    // Unknown values go last in both directions.
     if (one === "" || other === "") return (one === "") - (other === "");
     const order = isNumber ? Number(one) - Number(other) : words.compare(one, other);
     return isDown ? -order : order;

@@ -1,4 +1,4 @@
-"""The report's page: what its head says, and its sections."""
+"""The report's page: its head and its sections."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pipeline.spark.report.page.page_views import Figure
 from pipeline.spark.report.page.template import render
 
 DAMAGE_SHOWN = 20
-_REAL_FROM_NS = 31_536_000_000_000_000  # a clock in its first year is one that started at 0
+_REAL_FROM_NS = 31_536_000_000_000_000  # an earlier time (before 1971) comes from a virtual clock, which starts at 0
 
 
 def render_page(data: PageData, figures: Sequence[Figure]) -> str:
-    """The page as text, to be written in UTF-8. The same data give the same page."""
+    """Render the page as text, to be written in UTF-8. Deterministic."""
     damage = [Figure("Damage", count(len(data.damage)), "skipped in the journal", "bad")] if data.damage else []
     return render(
         title="Resource manager report",

@@ -1,11 +1,11 @@
-"""The sections of the report's page: which plots and tables stand where, and what is said above them."""
+"""The sections of the report's page: their plots, tables and explanatory texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.spark.report.page.formats import NOTHING, duration, memory, percent, thousandths
+from pipeline.spark.report.page.formats import NOTHING, decimal, duration, memory, percent, thousandths
 from pipeline.spark.report.page.page_views import (
     GraphView,
     PlotView,
@@ -14,7 +14,6 @@ from pipeline.spark.report.page.page_views import (
     TableColumn,
     anchor,
     count_column,
-    decimal_column,
     duration_column,
     elapsed_column,
     flag_column,
@@ -29,10 +28,10 @@ from pipeline.spark.report.plots.plot_style import Rows, time_axis
 from pipeline.spark.report.plots.state_graph import draw_graph
 
 APPLICATIONS_DRAWN = 30
-"""In the plots of single applications at most."""
+"""Most applications in a plot with a row for each."""
 
 NODES_DRAWN = 5000
-"""In the plot of their highest use at most; whoever fetches one more lets the page say that there are more."""
+"""Most nodes in the plot of their highest use. Fetch one more, so that the page can report that there are more."""
 
 _P95, _P99 = "95\N{NO-BREAK SPACE}%", "99\N{NO-BREAK SPACE}%"
 _PER_MS = 1e3
@@ -40,10 +39,9 @@ _PER_US = 1e6
 
 
 class PageData(NamedTuple):
-    """What the page shows: for each table of the report its first rows, under the table's name.
+    """The data of the page. `rows`: the first rows of each of the report's tables, by the table's name.
 
-    Rows come in the order in which they are shown; a table that is not there is shown as one without rows.
-    `damage`: a line for each part of the journal that was passed over.
+    Rows are in display order; an absent table appears empty. `damage`: a line for each skipped part of the journal.
     """
 
     journal: str
@@ -54,12 +52,11 @@ class PageData(NamedTuple):
     compared_with: str | None = None
 
     def of(self, name: str) -> Rows:
-        """The rows of a table."""
         return self.rows.get(name, ())
 
 
 def sections_of(data: PageData) -> list[Section]:
-    """All sections, in the order of the page."""
+    """All sections, in the page's order."""
     sections = [_applications, _cluster, _problems, _events, _machines]
     if data.compared_with is not None:
         sections.insert(0, _comparison)
@@ -96,10 +93,10 @@ def _applications(data: PageData) -> Section:
     ]
     queue, user = text_column("Queue", "queue"), text_column("User", "user")
     longest_waits = (
-        "Those that waited longest for their first container, before them those that never got one. "
+        "Applications that never got a container, then those that waited longest for their first one. "
         "Times count from the start of the run."
     )
-    longest = "The applications that took the longest; of those that have not ended, up to the end of the journal."
+    longest = "The applications that took the longest; unfinished ones are counted up to the end of the journal."
     tables = [
         table("Waiting per queue", "", [queue, *_WAITS], data.of("waiting_by_queue"), "waiting_by_queue"),
         table("Waiting per user", "", [user, queue, *_WAITS], data.of("waiting_by_user"), "waiting_by_user"),
@@ -114,7 +111,7 @@ def _plots_of_applications(data: PageData) -> list[PlotView]:
     return [
         plot(
             "Applications by final state",
-            "Of those that have not ended, the state that they are in.",
+            "For unfinished applications, their current state.",
             plots.applications_plot(data.of("applications_by_final_state")),
         ),
         plot(
@@ -124,13 +121,13 @@ def _plots_of_applications(data: PageData) -> list[PlotView]:
         ),
         plot(
             "States of the applications over time",
-            "The applications that took the longest, in the order of their submission.",
+            "The applications that took the longest, in order of submission.",
             plots_over_time.timeline_plot(data.of("application_timeline"), axis, data.last_at or 0),
             wide=True,
         ),
         plot(
             "Critical paths",
-            "Where the time of the applications that took the longest went, from submission to the end.",
+            "How the longest applications spent their time, from submission to the end.",
             plots_over_time.critical_paths_plot(data.of("critical_paths")[:APPLICATIONS_DRAWN]),
             wide=True,
         ),
@@ -154,7 +151,7 @@ def _cluster(data: PageData) -> Section:
         count_column("Containers", "peak_containers"),
         flag_column("Oversubscribed", "oversubscribed", bad=True),
     ]
-    text = "The most that was taken at one time, of the capacity; oversubscribed nodes first, then the fullest."
+    text = "Peak use, out of the capacity; oversubscribed nodes first, then the fullest."
     nodes = table("Nodes", text, columns, data.of("node_peaks"), "node_peaks")
     return Section("cluster", "Cluster", _plots_of_cluster(data), tables=[nodes])
 
@@ -162,29 +159,29 @@ def _cluster(data: PageData) -> Section:
 def _plots_of_cluster(data: PageData) -> list[PlotView]:
     axis = time_axis(data.first_at, data.last_at)
     peaks, of_nodes = data.of("node_peaks"), data.of("node_utilisation")
-    use = "The most that was taken at one time, in % of the capacity; above 100 % a node is oversubscribed."
+    use = "Peak use, in % of the capacity; above 100 % a node is oversubscribed."
     if len(peaks) > NODES_DRAWN:
         use += f" The {NODES_DRAWN:,} fullest nodes."
     return [
         plot(
             "Use of the cluster over time",
-            "Of what all registered nodes have together.",
+            "Share of the total capacity of all registered nodes.",
             plots_over_time.cluster_plot([row for row in of_nodes if row["node"] is None], axis),
         ),
         plot(
             "Containers over time",
-            "In the whole cluster; of each part of the time the most.",
+            "In the whole cluster; the maximum of each interval.",
             plots.containers_plot(data.of("containers_over_time"), axis),
         ),
         plot(
             "Use of the nodes over time",
-            "Of each node's own capacity, as a mean of each part of the time; the nodes that were used the most.",
+            "Share of each node's own capacity, as the mean of each interval; the most used nodes.",
             plots_over_time.heat_plot([row for row in of_nodes if row["node"] is not None], axis, "node"),
             wide=True,
         ),
         plot(
             "Use by the queues over time",
-            "Of the whole cluster's capacity, as a mean of each part of the time.",
+            "Share of the whole cluster's capacity, as the mean of each interval.",
             plots_over_time.heat_plot(data.of("queue_utilisation"), axis, "queue"),
             wide=True,
         ),
@@ -227,9 +224,9 @@ def _problems(data: PageData) -> Section:
         elapsed_column("Entered after", "from_at", data.first_at),
         flag_column("Still there", "is_open", bad=True),
     ]
-    causes = "Events that failed or that nobody handles; applications and attempts that failed or were killed."
-    outliers = "Longer in a state than 99 of 100 were, the worst first; open ones are still there at the journal's end."
-    unknown = "Made, though the machine's table does not declare them, or refused by the machine."
+    causes = "Events that failed or have no handler; applications and attempts that failed or were killed."
+    outliers = "Stays longer than 99 % in the same state, worst first; open stays last until the journal's end."
+    unknown = "Transitions that the machine's table does not declare, or that the machine refused."
     tables = [
         table("Failures by cause", causes, failures, data.of("failures"), "failures"),
         table("Stuck and slow", outliers, stuck, data.of("stuck_entities"), "stuck_entities"),
@@ -272,7 +269,7 @@ def _events(data: PageData) -> Section:
         duration_column("Handling", "handling_ms", _PER_MS),
         elapsed_column("Started after", "at", data.first_at),
     ]
-    described = "Wall-clock times, also where the run itself was in virtual time."
+    described = "Wall-clock times, even if the run was in virtual time."
     tables = [
         table("Events by type", described, _TYPES, data.of("events_by_type"), "events_by_type"),
         table("Slowest handlers", "The longest first.", handlings, data.of("slowest_handlers"), "slowest_handlers"),
@@ -287,26 +284,26 @@ def _plots_of_events(data: PageData) -> list[PlotView]:
     return [
         plot(
             "Events in the queue over time",
-            f"Those that came and were not yet handled, and how many came and were started.{clock}",
+            f"Events waiting to be handled, and the rates of arrivals and starts.{clock}",
             plots_over_time.queue_depth_plot(depth, axis),
             wide=True,
         ),
         plot(
             "Latency over time",
-            "Wall-clock time in the queue and in handlers; the line is what 99 % were below, the dotted one the "
-            "median. The types of event that handlers spent the most time on.",
+            "Wall-clock time in the queue and in handlers; the solid line is the 99th percentile, the dotted one the "
+            "median. The event types with the most time in handlers.",
             plots_over_time.latency_plot(data.of("event_times"), axis),
             wide=True,
         ),
         plot(
             "Slowest handlers",
-            "The single events that took the longest, in wall-clock time, and when.",
+            "The longest single events, in wall-clock time, and when they ran.",
             plots_over_time.slowest_plot(data.of("slowest_handlers"), axis),
             wide=True,
         ),
         plot(
             "Time in handlers by type of event",
-            "Wall-clock time in handlers, all events of a type together; the types that took the most.",
+            "Total wall-clock time in handlers per event type; the types with the most.",
             plots.events_plot(data.of("events_by_type")),
             wide=True,
         ),
@@ -326,7 +323,7 @@ def _machines(data: PageData) -> Section:
         duration_column("Longest", "max_s"),
     ]
     tables = [
-        table("Time in state", "Stays that were entered and left again.", states, stays, "time_in_state"),
+        table("Time in state", "Completed stays.", states, stays, "time_in_state"),
         table("Transitions", "The most frequent first.", _KIND, mined, "mined_graph"),
     ]
     spreads = list(plots.state_plots(stays).items())
@@ -335,7 +332,7 @@ def _machines(data: PageData) -> Section:
             f"Time in state: {machine}",
             "From entering a state to leaving it.",
             figure,
-            # Of an odd number, the last one would have nothing beside it.
+            # The last one of an odd number would have nothing beside it.
             wide=position == len(spreads) and position % 2 == 1,
         )
         for position, (machine, figure) in enumerate(spreads, start=1)
@@ -347,8 +344,8 @@ def _machines(data: PageData) -> Section:
 def _graph(machine: str, rows: Rows) -> GraphView:
     drawing = draw_graph(rows)
     text = (
-        "Left what the machine's table declares, right what the journal holds, with how often each was taken; dashed "
-        "what never was, red what is not declared or was refused. The events of an edge are told where the mouse rests."
+        "Left: the machine's declared table. Right: the journal's transitions, with their counts; dashed edges were "
+        "never taken, red ones are undeclared or were refused. Hover over an edge to see its events."
     )
     if drawing.states_left_out:
         text += f" The rarest {drawing.states_left_out:,} states are left out."
@@ -356,7 +353,7 @@ def _graph(machine: str, rows: Rows) -> GraphView:
 
 
 def _comparison(data: PageData) -> Section:
-    # The run as a whole first, then what its users feel.
+    # The whole run first, then what its users notice.
     metrics = sorted(data.of("comparison"), key=lambda row: _SUBJECTS.get(row["subject"].partition(" ")[0], 2))
     columns = [
         text_column("Of", "subject"),
@@ -366,7 +363,7 @@ def _comparison(data: PageData) -> Section:
         TableColumn("Change", lambda row: _change(row["change"]), lambda row: row["change"]),
     ]
     text = f"Before is {data.compared_with}, after is {data.journal}."
-    drawings = [plot("What has changed the most", text, plots.changes_plot(metrics), wide=True)]
+    drawings = [plot("Largest changes", text, plots.changes_plot(metrics), wide=True)]
     tables = [table("Before and after", text, columns, metrics, "comparison")]
     return Section("comparison", "Comparison", drawings, tables=tables)
 
@@ -377,7 +374,7 @@ def _measure(title: str, key: str) -> TableColumn:
         if row["metric"].endswith("_share"):
             return percent(value)
         if value is None or per_second is None:
-            return decimal_column(title, key, 0 if value is None or float(value).is_integer() else 2).text(row)
+            return decimal(value, 0 if value is None or float(value).is_integer() else 2)
         return duration(value / per_second)
 
     return TableColumn(title, text, lambda row: row[key])

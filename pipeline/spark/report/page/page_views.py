@@ -1,7 +1,4 @@
-"""What the report's page is made of: headline figures, sections, plots, graphs and tables, ready for the template.
-
-A column of a table knows both how a row's cell reads and the value that it is sorted by.
-"""
+"""The elements of the report's page, ready for the template: headline figures, sections, plots, graphs and tables."""
 
 from __future__ import annotations
 
@@ -12,11 +9,10 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from dispatcher.util.units import NS_PER_S
-from pipeline.spark.report.page.formats import NOTHING, count, decimal, duration
+from pipeline.spark.report.page.formats import NOTHING, count, duration
 
 ROWS_SHOWN = 100
-"""Of each table at most; whoever fetches one more row than that lets the page say that there are more."""
-
+"""Most rows of a table on the page. Fetch one more row, so that the page can report that there are more."""
 
 Row = Mapping[str, Any]
 Test = Callable[[Row], bool]
@@ -32,7 +28,7 @@ class Figure(NamedTuple):
 
 
 class TableColumn(NamedTuple):
-    """A column of a table. `value`: what rows are sorted by, a number where `is_number`; None goes last."""
+    """A column of a table. `text` is shown; rows are sorted by `value`, a number if `is_number`, with None last."""
 
     title: str
     text: Callable[[Row], str]
@@ -46,7 +42,7 @@ class Cell(NamedTuple):
     text: str
     style: str
     value: str
-    """What the cell is sorted by; empty for what is not known."""
+    """Sort key; empty for an unknown value."""
 
 
 class TableView(NamedTuple):
@@ -59,7 +55,7 @@ class TableView(NamedTuple):
 
 
 class PlotView(NamedTuple):
-    """`drawing`: Plotly's JSON, or None where there is nothing to draw."""
+    """`drawing`: Plotly's JSON, or None if there is nothing to draw."""
 
     anchor: str
     title: str
@@ -86,22 +82,20 @@ class Section(NamedTuple):
 
 
 def plot(title: str, text: str, figure: go.Figure | None, wide: bool = False) -> PlotView:
-    """The plot for the template."""
     if figure is None:
         return PlotView(anchor("plot", title), title, text, None, 0, wide)
-    # Plotly writes < and > of any text as escapes, so that no name can end the script element that this stands in.
+    # Plotly escapes < and > in its JSON, so that no name can close the surrounding script element.
     return PlotView(anchor("plot", title), title, text, Markup(figure.to_json()), figure.layout.height, wide)
 
 
 def table(title: str, text: str, columns: Sequence[TableColumn], rows: Sequence[Row], name: str) -> TableView:
-    """The table for the template, with as many of its rows as are shown. `name`: of the Parquet table."""
+    """The first `ROWS_SHOWN` rows as a table. `name`: of the Parquet table."""
     cut = f"The first {ROWS_SHOWN} rows. " if len(rows) > ROWS_SHOWN else ""
     note = f"{cut}All rows: tables/{name} (Parquet)."
     return TableView(anchor("table", name), title, text, columns, cells(columns, rows[:ROWS_SHOWN]), note)
 
 
 def cells(columns: Sequence[TableColumn], rows: Sequence[Row]) -> list[list[Cell]]:
-    """The rows as they are shown."""
     return [[_cell(column, row) for column in columns] for row in rows]
 
 
@@ -113,36 +107,28 @@ def _cell(column: TableColumn, row: Row) -> Cell:
 
 
 def anchor(*words: str) -> str:
-    """A name for an element that is the same in each report, and without any markup."""
+    """An element's id: the same in each report, and free of markup."""
     return "-".join("".join(letter if letter.isalnum() else "-" for letter in word.lower()) for word in words)
 
 
-def _never(row: Row) -> bool:
-    return False
+def text_column(title: str, key: str, is_bad: Test = lambda row: False) -> TableColumn:
+    def text(row: Row) -> str:
+        return NOTHING if row[key] is None else str(row[key])
+
+    return TableColumn(title, text, lambda row: row[key], False, is_bad)
 
 
-def text_column(title: str, key: str, is_bad: Test = _never) -> TableColumn:
-    """A column of names."""
-    return TableColumn(title, lambda row: text_of(row[key]), lambda row: row[key], False, is_bad)
-
-
-def count_column(title: str, key: str, is_bad: Test = _never) -> TableColumn:
-    """A column of whole numbers."""
+def count_column(title: str, key: str, is_bad: Test = lambda row: False) -> TableColumn:
     return TableColumn(title, lambda row: count(row[key]), lambda row: row[key], True, is_bad)
 
 
 def problem_count_column(title: str, key: str) -> TableColumn:
-    """A column of whole numbers that ought to be zero."""
+    """A column of counts that should be zero."""
     return count_column(title, key, lambda row: bool(row[key]))
 
 
-def decimal_column(title: str, key: str, digits: int = 1) -> TableColumn:
-    """A column of numbers with a fixed number of decimals."""
-    return TableColumn(title, lambda row: decimal(row[key], digits), lambda row: row[key])
-
-
 def duration_column(title: str, key: str, per_second: float = 1.0) -> TableColumn:
-    """A column of durations, of which `per_second` are a second."""
+    """A column of durations, in a unit of which a second has `per_second`."""
     return TableColumn(
         title,
         lambda row: NOTHING if row[key] is None else duration(row[key] / per_second),
@@ -151,7 +137,7 @@ def duration_column(title: str, key: str, per_second: float = 1.0) -> TableColum
 
 
 def elapsed_column(title: str, key: str, start_at: int | None) -> TableColumn:
-    """A column of times in Unix ns, shown as durations since `start_at`."""
+    """A column of times (Unix ns), shown as durations since `start_at`."""
 
     def text(row: Row) -> str:
         return NOTHING if row[key] is None or start_at is None else duration((row[key] - start_at) / NS_PER_S)
@@ -160,7 +146,7 @@ def elapsed_column(title: str, key: str, start_at: int | None) -> TableColumn:
 
 
 def flag_column(title: str, key: str, bad: bool) -> TableColumn:
-    """A column of truths; `bad` is the one that ought not to be."""
+    """A column of booleans; `bad` is the value that indicates a problem."""
     return TableColumn(
         title,
         lambda row: "yes" if row[key] else "no",
@@ -168,8 +154,3 @@ def flag_column(title: str, key: str, bad: bool) -> TableColumn:
         False,
         lambda row: bool(row[key]) is bad,
     )
-
-
-def text_of(value: object) -> str:
-    """A name as it is, and a sign for one that is not known."""
-    return NOTHING if value is None else str(value)

@@ -1,7 +1,7 @@
-"""The page of a report or a sweep: one HTML document that holds all it shows, and needs no network.
+"""The page of a report or a sweep: one self-contained HTML document that needs no network.
 
-A content security policy tells the browser so: it runs two scripts, known by their hashes, Plotly's and the page's
-own, and loads nothing. No name from a journal can become a script, even if it became markup.
+A content security policy allows two scripts by their hashes, Plotly's and the page's own, and forbids loading anything.
+So a name from a journal cannot run as a script, even if it ended up as markup.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def render(
     damage_left_out: str = "",
     why_empty: str = "",
 ) -> str:
-    """The page as text, to be written in UTF-8. `why_empty`: said of a plot that has nothing to show."""
+    """Render the page as text, to be written in UTF-8. `why_empty`: shown in place of an empty plot."""
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["hash_source"] = _hash_source
     return environment.from_string(_text("page.html")).render(
@@ -40,7 +40,7 @@ def render(
         damage_left_out=damage_left_out,
         why_empty=why_empty,
         page_script=Markup(_text("page.js")),
-        # Browsers hash a script as they have parsed it, where any end of line is one \n.
+        # Browsers normalize line ends to \n before they hash a script.
         plotly_js=Markup(get_plotlyjs().replace("\r\n", "\n").replace("\r", "\n")),
     )
 
@@ -50,6 +50,6 @@ def _text(name: str) -> str:
 
 
 def _hash_source(script: str) -> Markup:
-    """The script as a source in a content security policy."""
+    """The script's hash as a source in a content security policy."""
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     return Markup("'sha256-{}'").format(base64.b64encode(digest).decode("ascii"))

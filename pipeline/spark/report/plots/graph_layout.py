@@ -1,8 +1,8 @@
-"""A layered layout of a directed graph: where its nodes stand, and through which points its edges run.
+"""A layered layout of a directed graph: positions of its nodes, and routes of its edges.
 
-In four steps, each of the simplest kind that looks well for some dozens of nodes: edges that close a circle are
-turned round; each node gets the layer below its last predecessor; within the layers, nodes move to the middle of
-their neighbours until few edges cross; and then they move apart until none stand on each other.
+Four steps, each the simplest that looks good for some dozens of nodes: reverse the edges that close a cycle; put each
+node into the layer below its last predecessor; order each layer by the mean of its neighbours until few edges cross;
+and spread the nodes until none overlap.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 LONGEST_LABEL = 21
-"""Characters of a node's name for which there is room."""
+"""Characters of a node's name that fit into its box."""
 
 _LAYER_HEIGHT = 72.0
 _GAP = 24.0
@@ -27,14 +27,14 @@ Pair = tuple[str, str]
 
 
 class Point(NamedTuple):
-    """In pixels, to the right and downwards."""
+    """In pixels, rightwards and downwards."""
 
     x: float
     y: float
 
 
 class Node(NamedTuple):
-    """Its middle, and its width."""
+    """Centre and width."""
 
     x: float
     y: float
@@ -42,7 +42,7 @@ class Node(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """`routes`: per edge the points from the middle of its source to the middle of its target."""
+    """`routes`: for each edge the points from the centre of its source to the centre of its target."""
 
     nodes: Mapping[str, Node]
     routes: Mapping[Pair, Sequence[Point]]
@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 
 
 class _Cell(NamedTuple):
-    """A place in a layer: that of a node, or, with `edge`, that of the edge which passes through the layer."""
+    """A place in a layer, occupied by a node or, if `edge` is set, by an edge that crosses the layer."""
 
     name: str
     layer: int
@@ -66,7 +66,7 @@ _Links = dict[_Cell, list[_Cell]]
 
 
 def lay_out(nodes: Sequence[str], edges: Iterable[Pair]) -> Layout:
-    """Lay the graph out. No edge may lead from a node to itself, and each must be between `nodes`."""
+    """Lay out the graph. Every edge must connect two different members of `nodes`."""
     pairs = list(dict.fromkeys(edges))
     turned = _turned(nodes, pairs)
     down = {pair: (pair[1], pair[0]) if pair in turned else pair for pair in pairs}
@@ -87,7 +87,7 @@ def lay_out(nodes: Sequence[str], edges: Iterable[Pair]) -> Layout:
     }
     routes = {}
     for pair, chain in chains.items():
-        # Beside the middle, so that an edge and the one that leads back do not lie on each other.
+        # Off centre, so that an edge and its reverse do not overlap.
         aside = _BESIDE if pair in turned else 0.0
         points = [
             Point(x[cell] - left + (aside if cell.edge is None else 0.0), cell.layer * _LAYER_HEIGHT) for cell in chain
@@ -97,7 +97,7 @@ def lay_out(nodes: Sequence[str], edges: Iterable[Pair]) -> Layout:
 
 
 def _turned(nodes: Sequence[str], pairs: Iterable[Pair]) -> set[Pair]:
-    """The edges that lead back on the way from the first node: without them there is no circle."""
+    """The back edges of a depth-first search from the first node; without them the graph has no cycle."""
     following = _following(pairs)
     targets = {target for _, target in pairs}
     roots = sorted(nodes, key=lambda node: (node != _FIRST, node in targets))
@@ -128,7 +128,7 @@ def _following(pairs: Iterable[Pair]) -> dict[str, list[str]]:
 
 
 def _levels(nodes: Sequence[str], down: Iterable[Pair]) -> dict[str, int]:
-    """For each node how many edges the longest way to it has."""
+    """For each node, the number of edges on the longest path to it."""
     following = _following(dict.fromkeys(down))
     waits_for = dict.fromkeys(nodes, 0)
     for targets in following.values():
@@ -146,7 +146,7 @@ def _levels(nodes: Sequence[str], down: Iterable[Pair]) -> dict[str, int]:
 
 
 def _ordered(nodes: Iterable[_Cell], chains: Iterable[Sequence[_Cell]]) -> list[list[_Cell]]:
-    """The layers, each from left to right, by repeatedly sorting each by the middle of its neighbours."""
+    """The layers, each from left to right, after repeatedly sorting each by the mean rank of its neighbours."""
     cells = list(dict.fromkeys([*nodes, *(cell for chain in chains for cell in chain)]))
     layers: list[list[_Cell]] = [[] for _ in range(1 + max((cell.layer for cell in cells), default=0))]
     for cell in cells:
@@ -158,13 +158,13 @@ def _ordered(nodes: Iterable[_Cell], chains: Iterable[Sequence[_Cell]]) -> list[
         for layer in walk:
             middle = {cell: _mean([rank[other] for other in neighbours.get(cell, ())], rank[cell]) for cell in layer}
             layer.sort(key=middle.__getitem__)
-            # In shares of the layer's width, as layers hold different numbers of cells.
+            # As shares of the layer's width, because layers differ in their number of cells.
             rank |= {cell: (position + 0.5) / len(layer) for position, cell in enumerate(layer)}
     return layers
 
 
 def _columns(layers: Sequence[Sequence[_Cell]], chains: Iterable[Sequence[_Cell]]) -> dict[_Cell, float]:
-    """Where each cell's middle is: near those of its neighbours, with the order kept and room between."""
+    """The x of each cell's centre: close to its neighbours, in the layer's order and without overlap."""
     above, below = _links(chains)
     x: dict[_Cell, float] = {}
     for layer in layers:
@@ -178,7 +178,7 @@ def _columns(layers: Sequence[Sequence[_Cell]], chains: Iterable[Sequence[_Cell]
 
 
 def _spread(layer: Sequence[_Cell], wanted: Sequence[float]) -> dict[_Cell, float]:
-    """The wanted places, or the nearest at which nothing overlaps: cells that touch move together, as one block."""
+    """The wanted positions, or the nearest ones without overlap: cells that touch move together as one block."""
     blocks: list[tuple[float, float, list[tuple[_Cell, float]]]] = []  # sum of wanted starts, width, cells with offsets
     for cell, middle in zip(layer, wanted, strict=True):
         starts, width, members = middle - cell.width / 2, cell.width + _GAP, [(cell, 0.0)]

@@ -1,6 +1,6 @@
-"""What the report's plots have in common: colours that are legible on light and on dark, axes of time, labels.
+"""What the report's plots share: colours legible on light and dark backgrounds, time axes, labels.
 
-Names that come from the journal are escaped: Plotly reads labels as markup.
+Labels are escaped, because Plotly renders markup in them and the names come from the journal.
 """
 
 from __future__ import annotations
@@ -32,35 +32,34 @@ _TIME_UNITS = ((86400.0 * 2, 86400.0, "days"), (7200.0, 3600.0, "h"), (120.0, 60
 
 
 class TimeAxis(NamedTuple):
-    """Times since the start of the run, in a unit that suits its length."""
+    """Times since the start of the run, in a unit that fits its length."""
 
     start_at: int
     unit_s: float
     unit: str
 
     def place(self, at: int) -> float:
-        """Of a time in Unix ns."""
+        """The position of a time (Unix ns) on the axis."""
         return (at - self.start_at) / 1e9 / self.unit_s
 
     def style(self, **more: Any) -> dict[str, Any]:
-        """The axis of a figure."""
         return {"title_text": f"time since the start of the run ({self.unit})", **more}
 
 
 def time_axis(start_at: int | None, end_at: int | None) -> TimeAxis:
-    """The axis for a run from `start_at` to `end_at`, in Unix ns."""
+    """The axis for a run from `start_at` to `end_at` (Unix ns)."""
     start = start_at or 0
     span_s = (max(end_at or 0, start) - start) / 1e9
     return next(TimeAxis(start, unit_s, unit) for least, unit_s, unit in _TIME_UNITS if span_s >= least)
 
 
 def style(figure: go.Figure, rows: int, legend: bool = False, row_px: int = _ROW_PX) -> go.Figure:
-    """The looks of all plots, with the height for `rows` bars or as much as those take."""
+    """Apply the common style, with a height for `rows` rows of `row_px`."""
     figure.update_layout(
         template="none",
         height=_FRAME_PX + row_px * max(rows, 2) + (30 if legend else 0),
         margin={"l": 8, "r": 16, "t": 12, "b": 8},
-        # The page's style sheet gives texts and grid the colours of its theme.
+        # The page's style sheet overrides the colours of texts and grid with its theme's.
         font={"family": _FONT, "size": 13, "color": GREY},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
@@ -77,22 +76,22 @@ def style(figure: go.Figure, rows: int, legend: bool = False, row_px: int = _ROW
 
 
 def label(name: str | None) -> str:
-    """A name from the journal, fit to stand in a plot."""
-    # Plotly knows the entities of markup's own signs, not those of quotes, which mean nothing in a text.
-    return escape(name, quote=False) if name is not None else "(not known)"
+    """A name from the journal, escaped for a plot."""
+    # Plotly decodes the entities of <, > and &, but not of quotes, which need no escape in text.
+    return escape(name, quote=False) if name is not None else "(unknown)"
 
 
 def short(name: str | None) -> str:
-    """As `label`; a long name loses its middle."""
+    """As `label`, with the middle of a long name elided."""
     if name is None or len(name) <= _LONGEST_NAME:
         return label(name)
     return label(f"{name[:_ENDS]}\N{HORIZONTAL ELLIPSIS}{name[-_ENDS:]}")
 
 
 def name_rows(figure: go.Figure, names: Sequence[str | None], **where: Any) -> None:
-    """Give each row of a horizontal plot its name, the first at the top; a long one is whole on hover only."""
+    """Name the rows of a horizontal plot, the first at the top; a long name is complete only on hover."""
     labels = [label(name) for name in names]
-    # Stated, as names that look like numbers or dates would otherwise be put on a scale.
+    # Without an explicit type, Plotly would put names that look like numbers or dates on a scale.
     figure.update_yaxes(
         type="category",
         categoryorder="array",
@@ -104,7 +103,7 @@ def name_rows(figure: go.Figure, names: Sequence[str | None], **where: Any) -> N
 
 
 def whole_numbers(most: float) -> dict[str, Any]:
-    """An axis of counts; with few of them Plotly would divide it into halves and label them 0, 1, 1, 2."""
+    """An axis of counts; for small ones Plotly would add ticks at halves and label them 0, 1, 1, 2."""
     return {"tickformat": ",d", "rangemode": "tozero", **({"dtick": 1} if most < 6 else {})}
 
 
@@ -114,7 +113,7 @@ def event_name(row: Mapping[str, Any]) -> str:
 
 
 def colours_of(names: Sequence[str], fixed: Mapping[str, str]) -> Callable[[str], str]:
-    """A colour for each name: its fixed one, or the next that is free."""
+    """A function from name to colour: the fixed one, or the next free one."""
     free = [colour for colour in COLOURS if colour not in fixed.values()] or list(COLOURS)
     others = [name for name in dict.fromkeys(names) if name not in fixed]
     chosen = {name: free[position % len(free)] for position, name in enumerate(others)}

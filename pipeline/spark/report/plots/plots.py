@@ -1,4 +1,4 @@
-"""The report's plots of what was in all: rows of the jobs in, Plotly figures out. No Spark here.
+"""The report's plots of totals and distributions: rows of the jobs in, Plotly figures out. No Spark here.
 
 A plot without rows is None.
 """
@@ -97,7 +97,7 @@ def state_plots(stays: Rows) -> dict[str, go.Figure]:
 
 
 def containers_plot(buckets: Rows, axis: TimeAxis) -> go.Figure | None:
-    """Containers of the whole cluster over the time of the run, from rows of `containers_over_time`."""
+    """Containers of the whole cluster over time, from rows of `containers_over_time`."""
     if not buckets:
         return None
     line = go.Scatter(
@@ -116,10 +116,9 @@ def containers_plot(buckets: Rows, axis: TimeAxis) -> go.Figure | None:
 
 
 def nodes_plot(peaks: Rows) -> go.Figure | None:
-    """The highest use of each node's resources in % of its capacity, from rows of `node_peaks`.
+    """Peak use of each node's resources in % of its capacity, from rows of `node_peaks`.
 
-    One bar per node while the names can be read, in the order of the rows; of more nodes, a curve from the
-    fullest to the emptiest.
+    One bar per node, in the order of the rows; for too many nodes to name, a curve from the fullest to the emptiest.
     """
     shown = [resource for resource in _NODE_RESOURCES if any(row[resource.capacity] for row in peaks)]
     if not shown:
@@ -154,7 +153,7 @@ def nodes_plot(peaks: Rows) -> go.Figure | None:
 
 
 def events_plot(types: Rows) -> go.Figure | None:
-    """Where the handlers' time went: total per type of event, from rows of `events_by_type`."""
+    """Total handler time per event type, from rows of `events_by_type`."""
     top = sorted(types, key=lambda row: -row["handling_total_ms"])[:_MOST_BARS]
     if not top:
         return None
@@ -172,7 +171,7 @@ def events_plot(types: Rows) -> go.Figure | None:
                 [count(row["count"]), duration(row["handling_mean_us"] / 1e6), duration(row["handling_p99_us"] / 1e6)]
                 for row in rows
             ],
-            hovertemplate="%{y}: %{x:,.1f} ms in all<br>%{customdata[0]} events, "
+            hovertemplate="%{y}: %{x:,.1f} ms in total<br>%{customdata[0]} events, "
             "mean %{customdata[1]}, 99 % below %{customdata[2]}<extra></extra>",
         )
     figure = style(figure, rows=len(top))
@@ -183,7 +182,7 @@ def events_plot(types: Rows) -> go.Figure | None:
 
 
 def changes_plot(metrics: Rows) -> go.Figure | None:
-    """What has changed the most from one journal to the other, from rows of `comparison`."""
+    """The largest changes between two journals, from rows of `comparison`."""
     changed = sorted((row for row in metrics if row["change"]), key=lambda row: -abs(row["change"]))[:_MOST_BARS]
     if not changed:
         return None
@@ -257,8 +256,8 @@ def _spread_plot(
             hoverinfo="skip",
             showlegend=False,
         )
-    marks = [*((key, title, colour, size, "circle") for key, title, colour, size in quantiles)]
-    for key, title, colour, size, symbol in [*marks, ("max_s", "longest", GREY, 9, "line-ns-open")]:
+    for key, title, colour, size in (*quantiles, ("max_s", "longest", GREY, 9)):
+        is_end = key == "max_s"
         figure.add_scatter(
             name=title,
             x=[_on_scale(row[key]) for row in rows],
@@ -267,8 +266,8 @@ def _spread_plot(
             marker={
                 "color": colour,
                 "size": size,
-                "symbol": symbol,
-                "line": {"width": 2 if symbol != "circle" else 0, "color": colour},
+                "symbol": "line-ns-open" if is_end else "circle",
+                "line": {"width": 2 if is_end else 0, "color": colour},
             },
             customdata=[duration(row[key]) for row in rows],
             hovertemplate="%{y}: " + title + " %{customdata}<extra></extra>",
@@ -288,5 +287,5 @@ def _spread_plot(
 
 
 def _on_scale(seconds: float) -> float:
-    # A logarithmic scale has no place for the stays of no time that virtual time is full of.
+    # Virtual time has many stays of 0 s, which a logarithmic scale cannot show.
     return max(seconds, _FLOOR_S)

@@ -1,6 +1,6 @@
-"""The report's plots of what changed over the time of the run: rows of the jobs in, Plotly figures out. No Spark.
+"""The report's plots over time: rows of the jobs in, Plotly figures out. No Spark here.
 
-A plot without rows is None. Every axis of time counts from the start of the run.
+A plot without rows is None. Time axes count from the start of the run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CLASSES_NAMED = 7
 
 
 def timeline_plot(stays: Rows, axis: TimeAxis, end_at: int) -> go.Figure | None:
-    """What state each application was in, and when, from rows of `application_timeline`; by submission."""
+    """Each application's states over time, in order of submission, from rows of `application_timeline`."""
     if not stays:
         return None
     applications = sorted({row["application"] for row in stays}, key=lambda name: _first(stays, name))
@@ -89,7 +89,7 @@ def _first(stays: Rows, application: str) -> tuple[int, str]:
 
 
 def critical_paths_plot(paths: Rows) -> go.Figure | None:
-    """Where the time of each application went, from rows of `critical_paths`, in their order."""
+    """Time per phase of each application, in the order of the rows of `critical_paths`."""
     if not paths:
         return None
     unit_s, unit = _unit_for(max(row["total_s"] for row in paths))
@@ -114,15 +114,15 @@ def critical_paths_plot(paths: Rows) -> go.Figure | None:
 
 
 def queue_depth_plot(buckets: Rows, axis: TimeAxis) -> go.Figure | None:
-    """How many events waited, if any ever did, and how many came and were started, from rows of `queue_depth`."""
+    """Waiting events, if there ever were any, and the rates of arrivals and starts, from rows of `queue_depth`."""
     if not buckets:
         return None
     most = max(row["greatest_depth"] for row in buckets)
     depths = (
-        [("greatest", "greatest_depth", BLUE, 1.0), ("at the end of each part", "depth", AMBER, 1.0)] if most else []
+        [("maximum", "greatest_depth", BLUE, 1.0), ("at the end of each interval", "depth", AMBER, 1.0)] if most else []
     )
     per_s = _per_second(buckets)
-    rates = [("came per second", "arrivals", GREY, per_s), ("started per second", "starts", GREEN, per_s)]
+    rates = [("arrivals per second", "arrivals", GREY, per_s), ("starts per second", "starts", GREEN, per_s)]
     figure = make_subplots(rows=2 if depths else 1, shared_xaxes=True, vertical_spacing=0.1)
     for at_row, lines in enumerate(filter(None, [depths, rates]), start=1):
         for name, key, colour, factor in lines:
@@ -156,9 +156,9 @@ def _per_second(buckets: Rows) -> float:
 
 
 def latency_plot(times: Rows, axis: TimeAxis) -> go.Figure | None:
-    """Median and 99 % of the time in the queue and in handlers over time, from rows of `event_times`.
+    """Median and 99th percentile of the time in the queue and, below, in handlers, from rows of `event_times`.
 
-    One colour per type of event; the two kinds of time are below each other.
+    One colour per event type.
     """
     if not times:
         return None
@@ -210,7 +210,7 @@ def _log_axis_us(least_us: float, most_us: float) -> dict[str, Any]:
 
 
 def cluster_plot(shares: Rows, axis: TimeAxis) -> go.Figure | None:
-    """How much of the whole cluster was in use, from those rows of `node_utilisation` that have no node."""
+    """Share of the whole cluster in use, from the rows of `node_utilisation` without a node."""
     figure = go.Figure()
     for (key, name), colour in zip(_RESOURCES, COLOURS, strict=False):
         rows = [row for row in shares if row[key] is not None]
@@ -233,7 +233,7 @@ def cluster_plot(shares: Rows, axis: TimeAxis) -> go.Figure | None:
 
 
 def heat_plot(shares: Rows, axis: TimeAxis, key: str) -> go.Figure | None:
-    """Use over time, one row per name under `key` in their order, one map per resource that is known."""
+    """Use over time: one map per known resource, with one row per name under `key`, in order."""
     names = list(dict.fromkeys(row[key] for row in shares))
     known = [(column, title) for column, title in _RESOURCES if any(row[column] is not None for row in shares)]
     if not known:
@@ -268,7 +268,7 @@ def heat_plot(shares: Rows, axis: TimeAxis, key: str) -> go.Figure | None:
 
 
 def _scale_end(most: float) -> float:
-    """The next round number, also where nothing comes near the whole."""
+    """The next round number, so that the scale also fits low shares."""
     power = 10.0 ** math.floor(math.log10(max(most, 0.1)))
     return next(digit * power for digit in (1, 2, 3, 4, 5, 6, 8, 10) if digit * power >= most - 1e-9)
 
@@ -278,7 +278,7 @@ def _percent(row: Mapping[str, Any] | None, column: str) -> float | None:
 
 
 def slowest_plot(handlings: Rows, axis: TimeAxis) -> go.Figure | None:
-    """When the slowest handlers ran, and how long, from rows of `slowest_handlers`; one colour per class of event."""
+    """Start and duration of the slowest handlers, from rows of `slowest_handlers`; one colour per event class."""
     if not handlings:
         return None
     classes = list(dict.fromkeys(row["event_class"] for row in handlings))

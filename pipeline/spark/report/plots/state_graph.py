@@ -1,8 +1,7 @@
-"""A state machine as a drawing: the graph that it declares, and beside it the one that a journal took.
+"""Draws a state machine as SVG: its declared graph, and the graph of the transitions in a journal.
 
-The layout is layered: the initial state at the top, each state below all those that lead to it, edges that lead
-back drawn upwards. Both drawings have one layout, so that they can be laid side by side. No Spark here, and nothing
-but text: SVG whose colours come from the page's style sheet.
+The layout is layered: the initial state at the top, each state below its predecessors, back edges drawn upwards. Both
+drawings share one layout, for comparison side by side. Colours come from the page's style sheet. No Spark here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pipeline.spark.report.plots.graph_layout import LONGEST_LABEL, Layout, Poin
 
 STATES_DRAWN = 40
 EDGES_DRAWN = 200
-"""Of one machine at most, the most frequent ones: a log of a strange system can hold any number of names."""
+"""Most states and edges of one machine, by frequency: a foreign log can hold any number of names."""
 
 _NODE_HEIGHT = 26.0
 _MARGIN = 16.0
@@ -27,11 +26,11 @@ _LOOP = 13.0
 _ARROW = 6.0
 _LABEL_HEIGHT = 13.0
 _CHARACTER = 6.4
-_EVENTS_TOLD = 12
+_EVENTS_LISTED = 12
 
 
 class _Edge(NamedTuple):
-    """All transitions from one state to another. Wrong are those made though not declared, and those refused."""
+    """All transitions from one state to another. Undeclared and refused transitions make the edge wrong."""
 
     events: Mapping[str, int]
     taken: int
@@ -40,7 +39,7 @@ class _Edge(NamedTuple):
 
 
 class GraphDrawing(NamedTuple):
-    """Two drawings of one machine, of one size, and how many of its states are left out of both."""
+    """Two drawings of one machine, of equal size, and the number of states that both leave out."""
 
     declared: Markup
     taken: Markup
@@ -48,9 +47,9 @@ class GraphDrawing(NamedTuple):
 
 
 def draw_graph(transitions: Sequence[Mapping[str, Any]]) -> GraphDrawing:
-    """Draw one machine from its rows of `mined_graph`, of which there is at least one.
+    """Draw one machine from its rows of `mined_graph`, at least one.
 
-    Read of each row are from_state, event_type, to_state, count, valid and declared.
+    Uses the columns from_state, event_type, to_state, count, valid and declared.
     """
     edges, left_out = _edges(transitions)
     states = list(dict.fromkeys(state for pair in edges for state in pair))
@@ -59,7 +58,7 @@ def draw_graph(transitions: Sequence[Mapping[str, Any]]) -> GraphDrawing:
 
 
 def _edges(transitions: Iterable[Mapping[str, Any]]) -> tuple[dict[tuple[str, str], _Edge], int]:
-    """Edges by their two ends, in the order of the rows, and how many states were too many."""
+    """Edges by source and target, in the order of the rows, and the number of states left out."""
     rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in transitions:
         rows.setdefault((row["from_state"], row["to_state"]), []).append(row)
@@ -97,7 +96,7 @@ def _draw(layout: Layout, edges: Mapping[tuple[str, str], _Edge], *, as_declared
         lines.append(_line(layout, pair, points, edge, style, as_declared))
         if edge.taken and not as_declared:
             labels.append((pair, points, edge, style))
-    # The most frequent first: they have the choice of the places.
+    # Most frequent first, so that they get the best places.
     texts = [_edge_label(layout, *label, occupied) for label in reversed(labels)]
     visited = {state for pair, edge in edges.items() if edge.taken for state in pair}
     declared = {state for pair, edge in edges.items() if edge.is_declared for state in pair}
@@ -151,11 +150,11 @@ def _line(
     layout: Layout, pair: tuple[str, str], points: Sequence[Point], edge: _Edge, style: str, as_declared: bool
 ) -> Markup:
     source, target = pair
-    told = list(edge.events.items())[:_EVENTS_TOLD]
-    names = ", ".join(name if as_declared or not number else f"{name} {count(number)}" for name, number in told)
-    more = f" and {len(edge.events) - len(told)} more" if len(edge.events) > len(told) else ""
+    listed = list(edge.events.items())[:_EVENTS_LISTED]
+    names = ", ".join(name if as_declared or not number else f"{name} {count(number)}" for name, number in listed)
+    more = f" and {len(edge.events) - len(listed)} more" if len(edge.events) > len(listed) else ""
     title = Markup("<title>{} \N{RIGHTWARDS ARROW} {}: {}{}</title>").format(source, target, names, more)
-    # Each power of ten a bit wider.
+    # The width grows with each power of ten.
     width = 1.2 if as_declared or not edge.taken else 1.2 + 0.55 * math.log10(edge.taken)
     path, head = _loop(layout, source) if source == target else _curve(points)
     return Markup(
@@ -164,7 +163,7 @@ def _line(
 
 
 def _curve(points: Sequence[Point]) -> tuple[str, str]:
-    """A line through the points with upright ends, and the head at the last one."""
+    """The path through the points, vertical at both ends, and its arrow head."""
     start, *_, end = points
     sign = 1 if end.y > start.y else -1
     first = Point(start.x, start.y + sign * _NODE_HEIGHT / 2)
@@ -197,26 +196,24 @@ _Box = tuple[float, float, float, float]
 def _edge_label(
     layout: Layout, pair: tuple[str, str], points: Sequence[Point], edge: _Edge, style: str, occupied: list[_Box]
 ) -> Markup:
-    """The count, on its line where there is room. Adds the place to `occupied`."""
+    """The count, on its line where there is room. Adds its box to `occupied`."""
     text = count(edge.taken)
     if pair[0] == pair[1]:
         node = layout.nodes[pair[0]]
         places = [Point(node.x + node.width / 2 + _LOOP + _CHARACTER * len(text) / 2 + 7, node.y)]
     else:
         places = [_on_line(points, share) for share in (0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78)]
-    boxes = [_box(place, text) for place in places]
-    free = [position for position, box in enumerate(boxes) if not any(_overlap(box, other) for other in occupied)] or [
-        0
-    ]
-    place = places[free[0]]
-    occupied.append(boxes[free[0]])
+    boxes = {place: _box(place, text) for place in places}
+    free = (place for place, box in boxes.items() if not any(_overlap(box, other) for other in occupied))
+    place = next(free, places[0])
+    occupied.append(boxes[place])
     return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(
         style.replace("edge", "number"), place.x, place.y + 4, text
     )
 
 
 def _on_line(points: Sequence[Point], share: float) -> Point:
-    """Where `_curve` is at this share of its height."""
+    """The point of `_curve` at this share of its height."""
     y = points[0].y + share * (points[-1].y - points[0].y)
     for here, there in itertools.pairwise(points):
         low, high = sorted((here.y, there.y))
@@ -233,13 +230,8 @@ def _box(middle: Point, text: str) -> _Box:
 
 
 def _node_box(layout: Layout, state: str) -> _Box:
-    node = layout.nodes[state]
-    return (
-        node.x - node.width / 2,
-        node.y - _NODE_HEIGHT / 2,
-        node.x + node.width / 2,
-        node.y + _NODE_HEIGHT / 2,
-    )
+    x, y, width = layout.nodes[state]
+    return (x - width / 2, y - _NODE_HEIGHT / 2, x + width / 2, y + _NODE_HEIGHT / 2)
 
 
 def _overlap(one: _Box, other: _Box) -> bool:

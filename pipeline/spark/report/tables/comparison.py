@@ -1,4 +1,4 @@
-"""Two runs side by side, by the figures that a change of the software or of its settings is to move."""
+"""Compares two runs by their key figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def key_figures(tables: Mapping[str, DataFrame]) -> DataFrame:
     In:  the report's tables run_totals, applications, waiting_by_queue, events_by_type, time_in_state and
          node_utilisation.
     Out: subject string (run, queue NAME, events CLASS.TYPE, stay MACHINE.STATE), metric string (unique together), unit
-         string (empty for numbers of things and for shares), value double (null where the run has no such figure).
+         string (empty for counts and shares), value double (null if the run lacks the figure).
     """
     ended = {state: F.count_if(F.col("final_state") == state) for state in ("FINISHED", "FAILED", "KILLED")}
     waits = F.percentile("wait_s", [0.5, 0.95])
@@ -78,11 +78,11 @@ def _figures(rows: DataFrame, subject: Column, figures: _Figures) -> DataFrame:
 
 
 def comparison(before: DataFrame, after: DataFrame) -> DataFrame:
-    """One row per figure that either of two runs has.
+    """One row per figure of either run.
 
     In:  rows of `key_figures`, of each run.
-    Out: subject, metric string (unique together), unit string, before, after double (null where that run has no such
-         figure), change double ((after - before) / before; null where either is null or before is 0).
+    Out: subject, metric string (unique together), unit string, before, after double (null if that run lacks the
+         figure), change double ((after - before) / before; null if either is null or before is 0).
     """
     keys = ["subject", "metric", "unit"]
     change = F.try_divide(F.col("after") - F.col("before"), F.col("before"))

@@ -1,6 +1,6 @@
-"""Jobs over a journal's events: what each type costs, when, and how many events wait.
+"""Jobs over a journal's events: the cost of each type, in total and over time, and the depth of the queue.
 
-Queue and handling times are wall-clock, also in a replay; the time at which they were is in the clock of the run.
+Queue and handling times are wall-clock even in a replay; points in time are in the clock of the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MEASURES = {"queue_ns": "queue", "handling_ns": "handling"}
 
 
 def event_groups(events: DataFrame, times: TimeBuckets) -> DataFrame:
-    """Histograms of the events' times: what `events_by_type` and `event_times` are made of.
+    """Histograms of the events' times, the input of `events_by_type` and `event_times`.
 
     In:  journal events: event_class, event_type, outcome, started_at, queue_ns, handling_ns.
     Out: event_class, event_type, outcome string, bucket int (of `times`, by started_at), measure string (queue_ns or
@@ -35,9 +35,9 @@ def event_groups(events: DataFrame, times: TimeBuckets) -> DataFrame:
 
 
 def events_by_type(groups: DataFrame) -> DataFrame:
-    """One row per type of event: how many, and what they cost in wall-clock time, also in a replay.
+    """One row per event type: its count and its cost in wall-clock time.
 
-    In:  rows of `event_groups`, of which several may be for the same.
+    In:  rows of `event_groups`; several rows may have the same keys.
     Out: event_class string, event_type string (unique together), count long > 0, failed long, unregistered
          long, queue_mean_us, queue_p99_us, handling_mean_us, handling_p99_us, handling_total_ms double >= 0; means and
          total exact, percentiles off by 1.6 % at most.
@@ -66,9 +66,9 @@ def events_by_type(groups: DataFrame) -> DataFrame:
 
 
 def event_times(groups: DataFrame, times: TimeBuckets) -> DataFrame:
-    """One row per type of event and part of the run in which one was handled: how many, and what they cost.
+    """One row per event type and interval in which the type was handled: count and cost.
 
-    In:  rows of `event_groups` over `times`, of which several may be for the same.
+    In:  rows of `event_groups` over `times`; several rows may have the same keys.
     Out: bucket int, starts_at long, event_class, event_type string (unique together with bucket), count long > 0,
          queue_mean_us, queue_p50_us, queue_p99_us, queue_max_us, handling_mean_us, handling_p50_us, handling_p99_us,
          handling_max_us double >= 0; percentiles off by 1.6 % at most, the rest exact.
@@ -90,7 +90,7 @@ def _of_outcome(outcome: str) -> Column:
 
 
 def _measured(groups: DataFrame, keys: list[str]) -> tuple[DataFrame, DataFrame]:
-    """Of each measure a row per combination of keys: its figures under names that begin with it; count from one."""
+    """For each measure one row per combination of keys, with prefixed figures; only `handling` has count."""
     queue, handling = (
         summed_up(groups.where(F.col("measure") == measure), keys, {"p50": 0.5, "p99": 0.99}).select(
             *keys,
@@ -107,11 +107,11 @@ def _measured(groups: DataFrame, keys: list[str]) -> tuple[DataFrame, DataFrame]
 
 
 def slowest_handlers(events: DataFrame, number: int = 100) -> DataFrame:
-    """The events that were handled longest, that many of them; of equal ones those with the lesser seq.
+    """The `number` events with the longest handling; among equals the lowest seq wins.
 
     In:  journal events: seq, event_class, event_type, entity, handling_ns, started_at.
-    Out: seq long (unique), event_class, event_type string, entity string (can be null), handling_ms double, at long
-         (when handling began).
+    Out: seq long (unique), event_class, event_type string, entity string (nullable), handling_ms double, at long
+         (start of handling).
     """
     return (
         events.orderBy(F.desc("handling_ns"), "seq")
@@ -127,7 +127,7 @@ def slowest_handlers(events: DataFrame, number: int = 100) -> DataFrame:
 
 
 def arrivals_and_starts(events: DataFrame, times: TimeBuckets) -> DataFrame:
-    """What `queue_depth` is made of: one row per part of `times` in which an event came or was begun.
+    """The input of `queue_depth`: one row per interval of `times` in which an event arrived or was started.
 
     In:  journal events: enqueued_at, started_at.
     Out: bucket int (unique), arrivals, starts long.
@@ -144,23 +144,22 @@ def arrivals_and_starts(events: DataFrame, times: TimeBuckets) -> DataFrame:
 
 
 def queue_depth(changes: DataFrame, times: TimeBuckets, parts: int = 1) -> DataFrame:
-    """One row per part of the run: how many events waited for their handling.
+    """One row per interval of the run: how many events waited to be handled.
 
-    Counts the events that the journal has, so those that were never handled wait at no time, and all is 0 at the end.
-    In virtual time an event is handled in the instant in which it comes: its queue is never seen to hold anything. What
-    it waited in wall-clock time is in `event_times`.
+    Counts journaled events only: events that were never handled do not count as waiting, and the final depth is 0. In
+    virtual time an event is handled at the instant of its arrival, so its queue appears empty; `event_times` has the
+    wall-clock time in the queue.
 
-    In:  rows of `arrivals_and_starts`, of which several may be for the same, over parts of which each of `times` has
-         as many as `parts` says.
+    In:  rows of `arrivals_and_starts` over intervals that divide each of `times` into `parts`; several rows may have
+         the same bucket.
     Out: bucket int (unique, all of `times`), starts_at long, arrivals, starts long, depth long (at its end),
-         greatest_depth long (the greatest at its beginning, at its end, and at borders of its parts). No rows if there
-         are no events.
+         greatest_depth long (the maximum at its ends and the borders of its parts). No rows without events.
     """
     each = Window.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     every = changes.agg(F.count("*").alias("found")).where(F.col("found") > 0)
     all_buckets = every.select(F.explode(F.sequence(F.lit(0), F.lit(times.number * parts - 1))).alias("bucket"))
     summed = changes.groupBy("bucket").agg(F.sum("arrivals").alias("arrivals"), F.sum("starts").alias("starts"))
-    # One partition, and as many rows as there are parts.
+    # One partition with one row per part.
     fine = (
         all_buckets.join(summed, on="bucket", how="left")  # 1:0..1
         .fillna(0, ["arrivals", "starts"])

@@ -1,4 +1,4 @@
-"""What went wrong, by cause: events that no handler took or that one failed on, and what did not end well."""
+"""Failures by cause: unhandled and failed events, and failed or killed applications and attempts."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from pipeline.spark.report.tables.jobs import has_moved
 
 _MACHINES = ("RMApp", "RMAppAttempt")
 _BAD_ENDS = ("FAILED", "KILLED")
-# In these the end has been decided already: what leads out of them is no cause.
+# In these states the end has been decided: a transition that leaves them is not the cause.
 _IS_ENDING = ("FINAL_SAVING", "FINISHING", "KILLING")
 
 
 def failures(events: DataFrame, transitions: DataFrame) -> DataFrame:
-    """One row per cause: how often, when for the first and the last time, and an example.
+    """One row per cause: its count, its first and last occurrence, and an example.
 
-    Of an event the cause is its type and the class of the error; of an application or an attempt that was killed or
-    failed it is the event that decided that, and the state which it was in.
+    The cause of a failed event is its type and the class of the error. The cause of a failed or killed application or
+    attempt is the event that decided its end, and the state in which it received that event.
 
-    In:  the journal's tables; of events at least those that were not handled.
+    In:  the journal's tables; `events` may lack handled events.
     Out: subject string ("event", or the machine), result string (failed or unregistered, or the end state),
          event_class string (null for machines), event_type string, from_state string (null for events), error_class
-         string (null where there is no error; all of these are unique together), count long > 0, first_seq, last_seq
-         long (of the event, or of the end), example_entity string (can be null), example_error string (null where there
-         is none): those of the first.
+         string (null without an error; all of these are unique together), count long > 0, first_seq, last_seq long (of
+         the event, or of the end), example_entity, example_error string (of the first occurrence; nullable).
     """
     return _failed_events(events).unionByName(_bad_ends(transitions))
 
 
 def _failed_events(events: DataFrame) -> DataFrame:
     keys = ["event_class", "event_type", "error_class"]
-    # A struct's least value is that with the least seq.
+    # Structs compare by their first field, seq.
     first = F.min(F.struct("seq", "entity", "error")).alias("first")
     return (
         events.where(F.col("outcome") != "handled")

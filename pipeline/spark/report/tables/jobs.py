@@ -1,8 +1,8 @@
 """Jobs over a resource manager's journal: its applications and the kinds of its transitions.
 
-Each takes and gives DataFrames; all times are Unix ns in the clock of the run, and all durations say their unit.
-What happened first is decided by `seq` alone: in virtual time many events share one nanosecond. One event
-moves a machine at most once, so `seq` orders the transitions of one entity without ties.
+Times are Unix ns in the clock of the run; names of durations carry their unit. Only `seq` decides what happened first:
+in virtual time many events share a nanosecond. An event changes a machine's state at most once, so `seq` orders the
+transitions of an entity without ties.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pipeline.spark.source.journal import PAYLOADS
 
 APPLICATION_END_STATES = ("FINISHED", "FAILED", "KILLED")
 KIND = ["machine", "from_state", "event_type", "to_state"]
-"""What tells one kind of transition from another."""
+"""The columns that identify a kind of transition."""
 _FIRST_STATE = "NEW"
 
 
 def first_payload(events: DataFrame, event_class: str, event_type: str) -> DataFrame:
-    """One row per entity: the first event of this type about it, with what its payload says.
+    """One row per entity: its first event of this type, with the parsed payload.
 
-    In:  journal events; the type is one of those in `PAYLOADS`.
-    Out: entity string (unique), enqueued_at long, payload struct as in `PAYLOADS`, null if the event has none.
+    In:  journal events; `PAYLOADS` has the type.
+    Out: entity string (unique), enqueued_at long, payload struct as in `PAYLOADS`, null if the event lacks a payload.
     """
     earlier = F.lag("seq").over(Window.partitionBy("entity").orderBy("seq"))
     payload = F.from_json("payload", PAYLOADS[event_class, event_type])
@@ -37,17 +37,17 @@ def first_payload(events: DataFrame, event_class: str, event_type: str) -> DataF
 
 
 def has_moved() -> Column:
-    """Of a journal transition: valid, and not one that keeps its state."""
+    """Whether a journal transition is valid and changes the state."""
     return F.col("valid") & (F.col("from_state") != F.col("to_state"))
 
 
 def run_totals(events: DataFrame, transitions: DataFrame) -> DataFrame:
-    """One row: what the journal holds, and the time it covers.
+    """One row: the journal's totals, and the time that it covers.
 
     In:  the journal's tables.
-    Out: events, failed_events, transitions long, first_at, last_at long: the time from the first arrival of an
-         event to the last end of one, widened to hold all transitions, whose segments are closed at other
-         times; both null where there are no rows.
+    Out: events, failed_events, transitions long, first_at, last_at long: from the first arrival of an event to the last
+         end of a handling, widened to include all transitions, whose segments close at other times; both null without
+         rows.
     """
     of_events = events.agg(
         F.count("*").alias("events"),
@@ -74,10 +74,10 @@ def applications(events: DataFrame, transitions: DataFrame, intervals: DataFrame
     """One row per application that was submitted or changed its state.
 
     In:  the journal's tables; `intervals` as from `container_intervals`.
-    Out: id string (unique), name string, user string, queue string, final_state string (the last one if it has
+    Out: id string (unique), name string, user string, queue string, final_state string (the current one if it has
          not ended), is_final boolean, submitted_at long, first_container_at long (null if it never got one),
          ended_at long (null if it has not ended), wait_s double >= 0 (submission to first container, null if
-         either is). What a submission says is null where the journal does not hold it.
+         either is). The submission's columns are null if the journal lacks it.
     """
     submissions = first_payload(events, "RMAppEventType", "START").select(
         F.col("entity").alias("id"), F.col("enqueued_at").alias("submitted_at"), "payload"
@@ -114,7 +114,7 @@ def applications(events: DataFrame, transitions: DataFrame, intervals: DataFrame
 
 
 def applications_by_final_state(applications: DataFrame) -> DataFrame:
-    """One row per state that an application is in at the end of the journal.
+    """One row per state in which applications are at the end of the journal.
 
     In:  rows of `applications`.
     Out: final_state string (unique), is_final boolean, applications long > 0.
@@ -131,7 +131,7 @@ def waiting_by_queue(applications: DataFrame) -> DataFrame:
 
     In:  rows of `applications`.
     Out: queue string (unique; null: not in the journal), applications long > 0, p50_s, p95_s, max_s double (exact, over
-         those that got a container; null if none did), never_placed long.
+         applications with a container; null without any), never_placed long.
     """
     return _waiting(applications, "queue")
 
@@ -169,8 +169,7 @@ def _waiting(applications: DataFrame, *keys: str) -> DataFrame:
 def transition_counts(transitions: DataFrame, declared: DataFrame) -> DataFrame:
     """One row per kind of transition that was made or refused.
 
-    In:  journal transitions; `declared`: machine, from_state, event_type, to_state strings, in which a
-         transition to one of several states has a row for each.
+    In:  journal transitions; `declared`: machine, from_state, event_type, to_state string, with one row per post state.
     Out: machine, from_state, event_type, to_state string, valid boolean (unique together), count long > 0,
          declared boolean.
     """
@@ -178,10 +177,10 @@ def transition_counts(transitions: DataFrame, declared: DataFrame) -> DataFrame:
 
 
 def summed_transitions(counts: DataFrame, declared: DataFrame) -> DataFrame:
-    """As `transition_counts`, from rows that have been counted in parts.
+    """As `transition_counts`, from partial counts.
 
-    In:  machine, from_state, event_type, to_state string, valid boolean, count long, of which several rows can be for
-         the same; `declared` as there.
+    In:  machine, from_state, event_type, to_state string, valid boolean, count long; several rows may have the same
+         keys. `declared` as there.
     """
     known = declared.select(*KIND, F.lit(True).alias("declared")).distinct()
     return (
@@ -193,10 +192,10 @@ def summed_transitions(counts: DataFrame, declared: DataFrame) -> DataFrame:
 
 
 def mined_graph(counts: DataFrame, declared: DataFrame) -> DataFrame:
-    """The transitions that were seen, and of the machines that were seen those that were declared and never made.
+    """The transitions of the journal, and the declared but never made transitions of its machines.
 
     In:  rows of `transition_counts`; `declared` as there.
-    Out: as `transition_counts`, with count 0 and valid true where a declared transition was not made.
+    Out: as `transition_counts`, with count 0 and valid true for a transition that was never made.
     """
     made = counts.where("valid").select(*KIND)
     never = (

@@ -1,4 +1,4 @@
-"""Jobs over the lives of entities: how long each state lasts, who stays too long, what an application waits for."""
+"""Jobs over the life cycles of entities: time in each state, outliers, and the phases of applications."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _IS_ENDING = ("FINAL_SAVING", "FINISHING", "KILLING")
 
 
 def stays(transitions: DataFrame) -> DataFrame:
-    """One row per time that an entity was in a state, from entering it to leaving it.
+    """One row per completed stay of an entity in a state, from entering it to leaving it.
 
-    A transition that keeps its state ends no stay. Left out are stays that have not ended, and those whose
-    beginning the journal does not hold: that in NEW, and those before the first transition of an entity.
+    A self-transition does not end a stay. Omits stays whose beginning is not in the journal: the stay in NEW, and any
+    stay before the first journaled transition of an entity.
 
     In:  journal transitions.
     Out: machine, entity, state string, seq long (of entering it; unique together with machine and entity), from_at
@@ -40,14 +40,14 @@ def stays(transitions: DataFrame) -> DataFrame:
             F.lag("at").over(before).alias("from_at"),
             "at",
         )
-        # A host that comes back is a new machine under the old id: its NEW was not entered by a transition.
+        # A host that registers again is a new machine with the old id: no transition led to its NEW.
         .where(F.col("entered") == F.col("state"))
         .select(*_STAY[:-1], F.greatest(F.lit(0), F.col("at") - F.col("from_at")).alias("stay_ns"))
     )
 
 
 def stay_groups(stays: DataFrame) -> DataFrame:
-    """Histograms of stays: what `time_in_state` is made of.
+    """Histograms of stays, the input of `time_in_state`.
 
     In:  rows of `stays`.
     Out: machine, state string, log_bucket int (unique together), count long > 0, total, least, greatest long (ns).
@@ -56,9 +56,9 @@ def stay_groups(stays: DataFrame) -> DataFrame:
 
 
 def time_in_state(groups: DataFrame) -> DataFrame:
-    """One row per machine and state: how long its entities stayed there each time, until they left.
+    """One row per machine and state: the durations of its completed stays.
 
-    In:  rows of `stay_groups`, of which several may be for the same.
+    In:  rows of `stay_groups`; several rows may have the same keys.
     Out: machine string, state string (unique together), count long > 0, p50_s, p95_s, p99_s, max_s double
          >= 0; percentiles off by 1.6 % at most, max_s exact.
     """
@@ -73,17 +73,17 @@ def time_in_state(groups: DataFrame) -> DataFrame:
 
 
 def stretches(transitions: DataFrame) -> DataFrame:
-    """One row per entity that moved: the first and the last move of its life.
+    """One row per entity that changed its state: its first and its last change.
 
     In:  journal transitions.
-    Out: machine, entity string (unique together), from_state string, seq, at long (of the first move), to_state string,
-         last_seq, last_at long (of the last one).
+    Out: machine, entity string (unique together), from_state string, seq, at long (of the first change), to_state
+         string, last_seq, last_at long (of the last change).
     """
-    move = F.struct("seq", "at", "from_state", "to_state")
+    change = F.struct("seq", "at", "from_state", "to_state")
     return (
         transitions.where(has_moved())
         .groupBy("machine", "entity")
-        .agg(F.min(move).alias("first"), F.max(move).alias("last"))
+        .agg(F.min(change).alias("first"), F.max(change).alias("last"))
         .select(
             "machine",
             "entity",
@@ -98,9 +98,9 @@ def stretches(transitions: DataFrame) -> DataFrame:
 
 
 def crossing_stays(stretches: DataFrame, ends: Ends) -> DataFrame:
-    """The stays between one stretch of an entity's life and the next, but for those in final states.
+    """The stays between consecutive stretches of an entity's life, except in final states.
 
-    In:  rows as of `stretches`, but several per entity, that follow one another.
+    In:  rows as of `stretches`, with several disjoint stretches per entity.
     Out: as of `stays`.
     """
     before = Window.partitionBy("machine", "entity").orderBy("seq").rowsBetween(-1, -1)
@@ -127,9 +127,9 @@ def crossing_stays(stretches: DataFrame, ends: Ends) -> DataFrame:
 
 
 def open_stays(stretches: DataFrame, ends: Ends, end_at: int) -> DataFrame:
-    """One row per entity that is in no final state at the end of the journal, `end_at` (Unix ns).
+    """One row per entity that is not in a final state at the end of the journal, `end_at` (Unix ns).
 
-    In:  rows as of `stretches`, several per entity or one.
+    In:  rows as of `stretches`, one or several per entity.
     Out: as of `stays`, with the stay until `end_at`.
     """
     last = F.max(F.struct("last_seq", "last_at", "to_state")).alias("last")
@@ -149,9 +149,9 @@ def open_stays(stretches: DataFrame, ends: Ends, end_at: int) -> DataFrame:
 
 
 def stuck_entities(ended: DataFrame, still_open: DataFrame, times: DataFrame, number: int = 100) -> DataFrame:
-    """The stays beyond the 99th percentile of their state, those that have gone on and the others: the worst of them.
+    """The `number` stays, completed or open, that exceed the 99th percentile of their state by the most time.
 
-    The worst are those that exceed the percentile by most time. States that nobody has ever left have no percentile.
+    A state without a completed stay has no percentile.
 
     In:  `ended`: rows of `stays`, at least the longest of each state; `still_open`: of `open_stays`; `times`: of
          `time_in_state`.
@@ -163,7 +163,7 @@ def stuck_entities(ended: DataFrame, still_open: DataFrame, times: DataFrame, nu
     limits = times.select("machine", "state", "p99_s")
     stay_s = (F.col("stay_ns") / NS_PER_S).alias("stay_s")
     return (
-        each.join(F.broadcast(limits), on=["machine", "state"], how="inner")  # n:0..1, a limit per state
+        each.join(F.broadcast(limits), on=["machine", "state"], how="inner")  # n:0..1, one limit per state
         .select("machine", "entity", "state", "seq", "from_at", stay_s, "p99_s", "is_open")
         .where(F.col("stay_s") > F.col("p99_s"))
         .orderBy(F.desc(F.col("stay_s") - F.col("p99_s")), "machine", "entity", "seq")
@@ -173,7 +173,7 @@ def stuck_entities(ended: DataFrame, still_open: DataFrame, times: DataFrame, nu
 
 
 def _visits(transitions: DataFrame, machine: str, final: Sequence[str]) -> DataFrame:
-    """Of one machine the states that its entities entered, but final ones: entity, seq, state, from_at, to_at."""
+    """The stays of one machine's entities, except in final states: entity, seq, state, from_at, to_at."""
     after = Window.partitionBy("entity").orderBy("seq").rowsBetween(1, 1)
     left_at = F.when(F.lead("from_state").over(after) == F.col("to_state"), F.lead("at").over(after))
     return (
@@ -184,11 +184,11 @@ def _visits(transitions: DataFrame, machine: str, final: Sequence[str]) -> DataF
 
 
 def application_timeline(transitions: DataFrame) -> DataFrame:
-    """One row per time that an application was in a state, but for the final ones.
+    """One row per stay of an application in a state, except final ones.
 
-    In:  journal transitions; those of other machines are left out.
+    In:  journal transitions of any machines.
     Out: application string, seq long (of entering the state; unique), state string, from_at long, to_at long (null if
-         it is there at the end of the journal).
+         the stay has not ended).
     """
     return _visits(transitions, "RMApp", APPLICATION_END_STATES).select(
         F.col("entity").alias("application"), "seq", "state", "from_at", "to_at"
@@ -196,17 +196,17 @@ def application_timeline(transitions: DataFrame) -> DataFrame:
 
 
 def critical_paths(transitions: DataFrame, applications: DataFrame, end_at: int) -> DataFrame:
-    """One row per application: where the time from its submission to its end went. Each moment is in one phase.
+    """One row per application: its time from submission to the end, divided into phases that do not overlap.
 
-    saving: until it is stored and can be admitted, with what its START waited in the queue; admission: until the
-    scheduler has it; scheduling: until its master has a container, launching: until that has registered, both of all
-    attempts; running: while a master is registered; finishing: until its end is stored and its attempt has ended.
+    saving: until it is stored and can be admitted, including its START's time in the queue; admission: until the
+    scheduler accepts it; scheduling: until its master has a container, launching: until the master registers, both over
+    all attempts; running: while a master is registered; finishing: until its end is stored and its attempt has ended.
 
     In:  journal transitions; `applications`: rows of the job of that name; `end_at`: end of the run, Unix ns.
     Out: application string (unique), final_state string, is_final boolean, submitted_at long, ended_at long (null if it
          has not ended: then its path goes to `end_at`), total_s, saving_s, admission_s, scheduling_s, launching_s,
-         running_s, finishing_s double >= 0, longest_phase string (one of `PHASES`; null if total_s is 0). Those without
-         a START in the journal are left out.
+         running_s, finishing_s double >= 0, longest_phase string (one of `PHASES`; null if total_s is 0). Omits
+         applications without a START in the journal.
     """
     ns = F.coalesce("to_at", F.lit(end_at)) - F.col("from_at")
     in_states = (
@@ -236,7 +236,7 @@ def critical_paths(transitions: DataFrame, applications: DataFrame, end_at: int)
         .fillna(0, counted)
         .select("*", F.greatest(F.lit(0), total).alias("total"))
     )
-    # While it is accepted, its master waits for a container, or has one and is not registered.
+    # While an application is accepted, its master waits for a container, or has one and is not registered.
     scheduling = F.least("unplaced", "accepted")
     rest = F.col("total") - F.col("admission") - F.col("accepted") - F.col("running") - F.col("finishing")
     return _with_longest(

@@ -1,7 +1,7 @@
-"""The rows of the report's tables that its page shows, read back from their Parquet files.
+"""Reads the rows that the report's page shows from the tables' Parquet files.
 
-However long a table is, no more than one batch of it and the rows asked for are in memory. There is no Spark here: to
-look a few rows up, starting a job for each table would take longer than all of this.
+At most one batch of a table and the wanted rows are in memory. No Spark here: a job per table would take longer than
+reading all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Order = Literal["ascending", "descending"]
 
 
 class _Wanted(NamedTuple):
-    """The first `limit` rows in the order of these keys, a minus before those from the greatest on; nulls go last."""
+    """The first `limit` rows ordered by these keys, descending for a key with a minus sign; nulls last."""
 
     keys: Sequence[str]
     limit: int = ROWS_SHOWN + 1
@@ -57,7 +57,7 @@ _WANTED = {
 
 
 def rows_of_page(folder: Path) -> dict[str, Rows]:
-    """For each table of the report that is in `folder` the rows that are shown or drawn, in their order."""
+    """For each of the report's tables in `folder`, the rows that are shown or drawn, in order."""
     rows: dict[str, Rows] = {name: _first(folder / name, wanted) for name, wanted in _WANTED.items()}
     rows["mined_graph"] = _of_few(rows["mined_graph"], "machine", _MACHINES_DRAWN)
     longest = [row["application"] for row in rows["critical_paths"][:APPLICATIONS_DRAWN]]
@@ -73,7 +73,7 @@ def rows_of_page(folder: Path) -> dict[str, Rows]:
     )
     rows["event_times"] = _first(folder / "event_times", in_time, _is_among("event_type", costliest))
     rows["containers_over_time"] = _first(folder / "containers_over_time", in_time, cluster)
-    # The cluster first, then the nodes from the busiest on.
+    # The cluster first, then the nodes, busiest first.
     of_nodes = _first(folder / "node_utilisation", in_time, _is_among("node", nodes))
     rows["node_utilisation"] = [
         *_first(folder / "node_utilisation", in_time, cluster),
@@ -85,7 +85,7 @@ def rows_of_page(folder: Path) -> dict[str, Rows]:
 
 
 def _busiest(folder: Path, key: str, most: int) -> list[str]:
-    """The names under `key` that used the most of what they use the most of, over all the time."""
+    """The names under `key` with the highest use of their most used resource, summed over time."""
     if not folder.is_dir():
         return []
     shares = ["memory_share", "vcores_share", "gpu_share"]
@@ -100,12 +100,12 @@ def _busiest(folder: Path, key: str, most: int) -> list[str]:
 
 
 def row_count(table: Path) -> int:
-    """How many rows a Parquet table has, as its files' ends tell."""
+    """Number of rows of a Parquet table, from its files' footers."""
     return sum(pq.read_metadata(file).num_rows for file in table.glob("*.parquet"))
 
 
 def total(table: Path, column: str) -> int:
-    """The sum of a column of whole numbers or truths."""
+    """The sum of a column of whole numbers or booleans."""
     if not table.is_dir():
         return 0
     batches = ds.dataset(table, format="parquet").to_batches(columns=[column])
@@ -136,7 +136,7 @@ def _first(folder: Path, wanted: _Wanted, where: pc.Expression | None = None) ->
 
 
 def _is_among(column: str, names: Sequence[str]) -> pc.Expression:
-    # With the type, or no names at all would be nulls to Arrow, which cannot be compared with strings.
+    # With an explicit type: Arrow infers null for an empty list, which cannot be compared with strings.
     return pc.field(column).isin(pa.array(names, pa.string()))
 
 
@@ -145,12 +145,11 @@ def _key(key: str) -> tuple[str, _Order]:
 
 
 def _with_placement(applications: pa.Table) -> pa.Table:
-    """Applications with whether they never got a container."""
     return applications.append_column("never_placed", pc.is_null(applications["wait_s"]))
 
 
 def _with_fullness(peaks: pa.Table) -> pa.Table:
-    """Nodes with the share of what they have the most of in use."""
+    """Add the share in use of each node's most used resource."""
     shares = [
         pc.divide(peaks[peak].cast(pa.float64()), pc.if_else(pc.greater(peaks[capacity], 0), peaks[capacity], None))
         for peak, capacity in (
@@ -163,7 +162,7 @@ def _with_fullness(peaks: pa.Table) -> pa.Table:
 
 
 def _with_excess(stays: pa.Table) -> pa.Table:
-    """Stays with how much longer they are than 99 of 100."""
+    """Add the time by which each stay exceeds the 99th percentile."""
     return stays.append_column("over_s", pc.subtract(stays["stay_s"], pc.coalesce(stays["p99_s"], 0.0)))
 
 

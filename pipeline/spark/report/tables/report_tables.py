@@ -1,8 +1,8 @@
 """All tables of the report, each computed once and written as Parquet.
 
 Each table of the journal is read twice: once for the time that the journal covers (outcome, enqueued_at and finished_at
-of events, at of transitions), and once in full, for a digest (`event_digest.READS` and `transition_digest.READS`). The
-digests are written beside the tables until these are done; the tables are made of them, and of one another.
+of events, at of transitions), and once for a digest (`event_digest.READS` and `transition_digest.READS`). The tables
+are computed from the digests, which exist beside them meanwhile, and from one another.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from pipeline.spark.source.journal import JournalTables
 T = TypeVar("T")
 
 _STAGING = "_staging"
-_SIDE_BY_SIDE = 4
-"""Jobs at a time. Most are small, and Spark's driver is busy with each for longer than its tasks are."""
+_CONCURRENT_JOBS = 4
+"""Most jobs are small: Spark's driver spends more time on a job than its tasks do."""
 
 
 def write_tables(
@@ -49,18 +49,18 @@ def write_tables(
     *,
     digests: JournalDigests | None = None,
 ) -> Mapping[str, DataFrame]:
-    """Compute every table of the report and write it to a folder of its name in `folder`; what they hold, by name.
+    """Compute every table of the report and write it to `folder`/NAME; returns the tables by name.
 
-    Blocks until all is written; tables of an earlier report are replaced. Spark writes, so with a remote one `folder`
-    is a folder that both see. Tables that do not need one another are computed side by side.
+    Blocks until all are written, and replaces the tables of an earlier report. Spark writes, so with a remote Spark
+    both sides must see `folder`. Independent tables are computed concurrently.
 
-    In:  the journal's tables; of transitions each partition has, of each entity, rows that follow one another in the
-         order of seq, as those of a journal do. `declared`: as `transition_counts` takes it. `digests`: of a journal
-         that Spark's tasks can read; `tables` are not read then.
-    Out: by name: run_totals, and the tables of the jobs of that name in this package's modules.
+    In:  the journal's tables; each partition of transitions holds, for each entity, rows that are consecutive in seq,
+         as a journal's partitions do. `declared`: as for `transition_counts`. `digests`: of a journal that Spark's
+         tasks can read; `tables` are then not read.
+    Out: by name: run_totals, and one table for each job of that name in this package's modules.
     """
     root = Path(folder)
-    with removed_at_the_end(root / _STAGING) as staging, ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
+    with removed_at_the_end(root / _STAGING) as staging, ThreadPoolExecutor(_CONCURRENT_JOBS) as pool:
         report = TableFolder(spark, root)
         ends = Ends.of(map(tuple, declared.select(*jobs.KIND).distinct().collect()))
         if digests is None:
@@ -101,7 +101,7 @@ def write_tables(
 
 
 def _done(pool: ThreadPoolExecutor, steps: Iterable[Callable[[], T]]) -> list[T]:
-    """What the steps return, that are taken side by side."""
+    """The results of the steps, run concurrently."""
     return [started.result() for started in [pool.submit(step) for step in steps]]
 
 
@@ -115,7 +115,7 @@ def _write_problem_tables(report: TableFolder, events: Kinds, moves: Kinds, star
 
 
 def _totals(events: Kinds, moves: Kinds, start_at: int, end_at: int) -> DataFrame:
-    """As `jobs.run_totals`, of digests."""
+    """As `jobs.run_totals`, from digests."""
     counted = events["group"].where("measure = 'handling_ns'")
     of_events = counted.agg(
         F.coalesce(F.sum("count"), F.lit(0)).cast("long").alias("events"),
@@ -135,7 +135,7 @@ def _totals(events: Kinds, moves: Kinds, start_at: int, end_at: int) -> DataFram
 
 
 class TableFolder:
-    """Tables in one folder. Each is computed once, when it is written; what needs it later reads it back."""
+    """Tables in one folder. Each is computed once, when it is written; later jobs read it back."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -143,17 +143,17 @@ class TableFolder:
         self.written: dict[str, DataFrame] = {}
 
     def write(self, name: str, table: DataFrame) -> DataFrame:
-        """Compute a table and write it, in place of an earlier one; returns it as it is read back. Blocks."""
+        """Compute a table and write it, replacing an earlier one; returns a DataFrame that reads it back. Blocks."""
         path = str(self._folder / name)
         table.write.mode("overwrite").parquet(path)
-        # With the schema at hand, Spark starts no job to look for one in the files.
+        # With an explicit schema, Spark starts no job to infer it from the files.
         self.written[name] = self._spark.read.schema(table.schema).parquet(path)
         return self.written[name]
 
 
 @contextmanager
 def removed_at_the_end(folder: Path) -> Iterator[Path]:
-    """A folder for what is needed meanwhile."""
+    """A temporary folder."""
     try:
         yield folder
     finally:
@@ -189,7 +189,7 @@ def _write_machine_tables(report: TableFolder, digest: Kinds, declared: DataFram
 def write_application_tables(
     report: TableFolder, events: DataFrame, transitions: DataFrame, capacities: DataFrame, start_at: int, end_at: int
 ) -> None:
-    """What is told of applications and queues; containers are written already."""
+    """Write the tables of applications and queues; `containers` is already written."""
     containers = report.written["containers"]
     applications = report.write("applications", jobs.applications(events, transitions, containers))
     report.write("applications_by_final_state", jobs.applications_by_final_state(applications))
@@ -203,7 +203,7 @@ def write_application_tables(
 
 
 def write_node_tables(report: TableFolder, capacities: DataFrame) -> None:
-    """What was taken of each node; containers are written already."""
+    """Write the tables of resource use per node; `containers` is already written."""
     containers = report.written["containers"]
     node_usage = report.write("node_usage", usage.node_usage(containers))
     devices = report.write("gpu_device_peaks", usage.gpu_device_peaks(containers))
@@ -211,7 +211,7 @@ def write_node_tables(report: TableFolder, capacities: DataFrame) -> None:
 
 
 def write_tables_over_time(report: TableFolder, capacities: DataFrame, start_at: int, end_at: int) -> None:
-    """What the nodes held in each part of the time; containers are written already."""
+    """Write the tables of nodes over time; `containers` is already written."""
     containers = report.written["containers"]
     report.write("containers_over_time", usage.containers_over_time(containers, start_at, end_at))
     times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)

@@ -1,8 +1,8 @@
-"""Jobs over a resource manager's journal: what containers take of their nodes, and when.
+"""Jobs over a resource manager's journal: containers' use of their nodes over time.
 
-A container occupies its node from its transition into ALLOCATED until its transition into an end state. Running
-sums go by `seq`: many changes share one nanosecond of virtual time, and ordered by time alone a container
-could seem to start before the one whose place it takes has ended.
+A container occupies its node from its transition into ALLOCATED until its transition into an end state. Running sums
+are ordered by `seq`: many changes share one nanosecond of virtual time, and ordered by time alone a container could
+appear to start before the container that it replaces has ended.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ WHOLE_GPU_MILLI = 1000
 
 
 def container_intervals(events: DataFrame, transitions: DataFrame) -> DataFrame:
-    """One row per container that was allocated: where, what it takes, and from when to when.
+    """One row per allocated container: its node, its resources, its start and its end.
 
     In:  the journal's tables.
     Out: container string (unique), application, attempt, node, kind string, memory_mb, vcores_milli, gpus (whole
          devices), gpu_milli (thousandths of each of them) long, gpu_devices array<int>, started_seq,
-         started_at, ended_seq, ended_at long, end_state string. The last three are null while it runs; what
-         the container's START says is null where the journal does not hold it.
+         started_at, ended_seq, ended_at long, end_state string. The last three are null while it runs; the columns
+         from the container's START are null if the journal lacks it.
     """
     starts = first_payload(events, "RMContainerEventType", "START").select("entity", "payload")
-    moves = transitions.where((F.col("machine") == "RMContainer") & has_moved())
+    changes = transitions.where((F.col("machine") == "RMContainer") & has_moved())
     has_started, has_ended = F.col("to_state") == "ALLOCATED", F.col("to_state").isin(*CONTAINER_END_STATES)
-    # Whole numbers alone can be aggregated without a sort; so the end's state goes as its number, below the seq.
+    # Spark aggregates integers without a sort, so one integer encodes seq and end state.
     number = F.array_position(F.lit(list(CONTAINER_END_STATES)), F.col("to_state"))
     ended = F.min(F.when(has_ended, F.col("seq") * _END_STATES + number - 1))
     return (
-        moves.groupBy("entity")
+        changes.groupBy("entity")
         .agg(
             F.min(F.when(has_started, F.col("seq"))).alias("started_seq"),
             F.min(F.when(has_started, F.col("at"))).alias("started_at"),
@@ -78,7 +78,7 @@ def _signed(name: str) -> Column:
 
 
 def node_usage(intervals: DataFrame) -> DataFrame:
-    """One row per node and event that changed what its containers take: the sums right after it.
+    """One row per node and event that changed its containers' resource use: the sums after the event.
 
     In:  rows of `container_intervals`.
     Out: node string, seq long (unique together), at long, containers long, memory_mb long, vcores_milli long,
@@ -97,7 +97,7 @@ def node_usage(intervals: DataFrame) -> DataFrame:
         "vcores_milli",
         (F.col("gpus") * F.col("gpu_milli")).alias("gpu_milli_total"),
     )
-    # One row per event first: what one event frees and takes is no use at any time.
+    # One row per event first: resources that an event both frees and takes do not add up.
     return (
         _changes(each, "node", *taken)
         .groupBy("node", "seq")
@@ -107,7 +107,7 @@ def node_usage(intervals: DataFrame) -> DataFrame:
 
 
 def gpu_device_peaks(intervals: DataFrame) -> DataFrame:
-    """One row per GPU that a container held: the most of it that was taken at one time.
+    """One row per GPU that a container held: its peak use.
 
     In:  rows of `container_intervals`.
     Out: node string, device int (unique together), peak_milli long (thousandths of the device).
@@ -128,11 +128,10 @@ def gpu_device_peaks(intervals: DataFrame) -> DataFrame:
 
 
 def node_capacities(events: DataFrame) -> DataFrame:
-    """One row per node that registered, with the capacity that it registered with first.
+    """One row per registered node, with the capacity of its first registration.
 
     In:  journal events.
-    Out: node string (unique), host, rack string, gpu_model string (null if not told), memory_mb, vcores_milli,
-         gpus long.
+    Out: node string (unique), host, rack string, gpu_model string (nullable), memory_mb, vcores_milli, gpus long.
     """
     return first_payload(events, "RMNodeEventType", "STARTED").select(
         F.col("entity").alias("node"),
@@ -146,14 +145,13 @@ def node_capacities(events: DataFrame) -> DataFrame:
 
 
 def node_peaks(usage: DataFrame, devices: DataFrame, capacities: DataFrame) -> DataFrame:
-    """One row per node: its capacity, and the most that was taken of it at one time.
+    """One row per node: its capacity and its peak use.
 
     In:  rows of `node_usage`, `gpu_device_peaks` and `node_capacities`.
     Out: node string (unique), rack, gpu_model string, memory_mb, peak_memory_mb, vcores_milli,
          peak_vcores_milli, gpu_milli (all devices), peak_gpu_milli, peak_gpu_device_milli (of one device),
-         peak_containers long, oversubscribed boolean: more was taken than is there, of any of these or of one
-         GPU. Capacities are null for a node whose registration is not in the journal; peaks are 0 for one
-         that never held a container.
+         peak_containers long, oversubscribed boolean: the peak exceeds the capacity of any resource or of one GPU.
+         Capacities are null if the node's registration is not in the journal; peaks are 0 if it never held a container.
     """
     peaks = usage.groupBy("node").agg(
         F.max("memory_mb").alias("peak_memory_mb"),
@@ -192,10 +190,10 @@ def node_peaks(usage: DataFrame, devices: DataFrame, capacities: DataFrame) -> D
 
 
 def containers_over_time(intervals: DataFrame, start_at: int, end_at: int, buckets: int = 200) -> DataFrame:
-    """One row per node and bucket of time: the most containers that it held at once in that time.
+    """One row per node and time bucket: the most containers that it held at once.
 
-    The time from `start_at` to `end_at` (Unix ns; no container may start or end outside) falls into `buckets`
-    equal parts. What runs on is carried forward, so every bucket has its row.
+    The time from `start_at` to `end_at` (Unix ns; no container may start or end outside) is divided into `buckets`
+    equal parts. Every bucket has a row, because containers that continue to run are carried forward.
 
     In:  rows of `container_intervals`.
     Out: node string (null: the whole cluster), bucket int from 0 (unique together), starts_at long,
@@ -205,9 +203,9 @@ def containers_over_time(intervals: DataFrame, start_at: int, end_at: int, bucke
     until_now = Window.partitionBy("node").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     by_bucket = Window.partitionBy("node").orderBy("bucket")
     previous, following = by_bucket.rowsBetween(-1, -1), by_bucket.rowsBetween(1, 1)
-    # Every change counts for its node and for the cluster, which is the null among the nodes.
+    # Every change counts for its node and for the cluster, whose node is null.
     scopes = F.when(F.col("node").isNotNull(), F.array("node", F.lit(None))).otherwise(F.array(F.lit(None)))
-    # A whole-number division: as doubles, times of a long run would round into the bucket past the last.
+    # Integer division: as doubles, times of a long run would round into the bucket past the last.
     bucket = F.call_function("div", F.col("at") - start_at, F.lit(width_ns)).cast("int")
     changed = (
         _changes(intervals.select("*", F.explode(scopes).alias("scope")), "scope")
@@ -216,7 +214,7 @@ def containers_over_time(intervals: DataFrame, start_at: int, end_at: int, bucke
         .groupBy("node", "bucket")
         .agg(F.max("containers").alias("most"), F.max_by("containers", "seq").alias("last"))
     )
-    # Each bucket with a change also stands for those up to the next one, the first for those before it too.
+    # Each bucket with a change also covers the buckets up to the next change, and the first those before it.
     stretches = changed.select(
         "*",
         F.lag("last", 1, 0).over(previous).alias("before"),

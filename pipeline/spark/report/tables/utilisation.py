@@ -1,4 +1,4 @@
-"""Jobs over what containers take, as a share of what there is: by node and by queue, over time."""
+"""Jobs over resource use as a share of capacity: by node and by queue, over time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _DECIMALS = 9
 
 
 def node_utilisation(intervals: DataFrame, capacities: DataFrame, times: TimeBuckets) -> DataFrame:
-    """One row per node and part of the run: the share of its capacity that was in use, weighted by time.
+    """One row per node and interval: the share of its capacity in use, weighted by time.
 
     In:  rows of `container_intervals` and `node_capacities`; no container starts or ends outside `times`.
     Out: node string (null: the whole cluster), bucket int (unique together), starts_at long, memory_share,
-         vcores_share, gpu_share double >= 0 (1: all of it; null where there is none, or none is known). Nodes that
-         neither registered nor held a container have no rows; all others have one for each part.
+         vcores_share, gpu_share double >= 0 (1: all of it; null if the capacity is 0 or unknown). Each node that
+         registered or held a container has a row for every interval.
     """
     taken = _taken(intervals.where(F.col("node").isNotNull()).withColumnRenamed("node", "scope"), times)
     of_nodes = capacities.select(F.col("node").alias("scope"), *_capacities())
     nodes = of_nodes.select("scope").unionAll(taken.select("scope")).distinct()
     each = _over_time(nodes, taken, times).join(of_nodes, on="scope", how="left")  # n:0..1
-    # A node that did not tell its capacity counts for nothing on either side.
+    # A node of unknown capacity counts neither as capacity nor as use.
     known = {name: F.when(F.col(f"{name}_capacity").isNotNull(), F.col(name)) for name in _TAKEN}
     whole = each.groupBy("bucket").agg(
         *(F.sum(column).alias(name) for name, column in known.items()),
@@ -41,13 +41,13 @@ def node_utilisation(intervals: DataFrame, capacities: DataFrame, times: TimeBuc
 def queue_utilisation(
     intervals: DataFrame, applications: DataFrame, capacities: DataFrame, times: TimeBuckets
 ) -> DataFrame:
-    """One row per queue and part of the run: the share of the cluster that its containers had, weighted by time.
+    """One row per queue and interval: its containers' share of the cluster, weighted by time.
 
     In:  rows of `container_intervals`, `applications` and `node_capacities`; no container starts or ends outside
          `times`.
     Out: queue string (null: not in the journal), bucket int (unique together), starts_at long, memory_share,
-         vcores_share, gpu_share double >= 0 (of the whole cluster; null where it has none, or none is known). Every
-         queue to which an application was submitted has a row for each part.
+         vcores_share, gpu_share double >= 0 (of the whole cluster; null if its capacity is 0 or unknown). Every queue
+         with an application has a row for every interval.
     """
     queues = applications.select(F.col("id").alias("application"), F.coalesce("queue", F.lit("")).alias("scope"))
     of_queues = intervals.join(queues, on="application", how="left").fillna("", ["scope"])  # n:0..1
@@ -78,15 +78,15 @@ def _shares() -> list[Column]:
 
 def _share(name: str) -> Column:
     share = F.try_divide(F.col(name), F.col(f"{name}_capacity"))
-    # Sums of doubles that should be nothing can be a little less.
+    # Rounding errors can make a sum slightly negative.
     return F.when(share.isNotNull(), F.greatest(F.lit(0.0), F.round(share, _DECIMALS)))
 
 
 def _taken(intervals: DataFrame, times: TimeBuckets) -> DataFrame:
-    """Per scope and part in which a container started or ended: scope, bucket, and of each amount two sums.
+    """Per scope and interval in which a container started or ended: scope, bucket, and two sums of each amount.
 
-    NAME_level: what is taken more (or less) at the part's end than at its beginning; NAME_part: what of that there is
-    in this part already, weighted by time.
+    NAME_level: the change of use from the interval's start to its end; NAME_part: that change's contribution to the
+    interval's mean.
     """
     amounts = {
         "memory_mb": F.col("memory_mb"),
@@ -114,7 +114,7 @@ def _taken(intervals: DataFrame, times: TimeBuckets) -> DataFrame:
 
 
 def _over_time(scopes: DataFrame, taken: DataFrame, times: TimeBuckets) -> DataFrame:
-    """Per scope and part of the run, all of them: of each amount the mean that was taken."""
+    """One row per scope and interval, without gaps: the mean use of each amount."""
     before = Window.partitionBy("scope").orderBy("bucket").rowsBetween(Window.unboundedPreceding, -1)
     every = scopes.select("scope", F.explode(F.sequence(F.lit(0), F.lit(times.number - 1))).alias("bucket"))
     mean = {

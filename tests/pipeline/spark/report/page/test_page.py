@@ -148,7 +148,7 @@ def test_a_comparison_comes_first_and_tells_both_values_and_the_change() -> None
     ]
     assert page.index('id="comparison"') < page.index('id="applications"')
     assert "Before is /other/journal, after is /some/journal." in page
-    assert drawings(page)["What has changed the most"]["data"][0]["x"] == [-50.0]
+    assert drawings(page)["Largest changes"]["data"][0]["x"] == [-50.0]
 
 
 def test_without_a_second_journal_nothing_is_compared(page: str) -> None:

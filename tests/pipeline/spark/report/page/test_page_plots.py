@@ -27,7 +27,7 @@ def test_times_are_in_a_unit_that_suits_the_run(span_s: int, place: float, unit:
 def test_a_long_name_loses_its_middle_and_an_unknown_one_is_called_so() -> None:
     assert short("a" * 20 + "b" * 20) == "a" * 17 + "\u2026" + "b" * 17
     assert short("<b>") == "&lt;b&gt;"
-    assert label(None) == "(not known)"
+    assert label(None) == "(unknown)"
 
 
 def test_an_event_is_called_by_its_class_and_type() -> None:
@@ -67,10 +67,10 @@ def test_queue_depth_has_its_rates_below_it() -> None:
     figure = plots_over_time.queue_depth_plot(small_tables()["queue_depth"], MINUTES)
 
     assert [(line.name, line.y) for line in figure.data] == [
-        ("greatest", (7, 6)),
-        ("at the end of each part", (6, 0)),
-        ("came per second", (10.0, 0.0)),
-        ("started per second", (4.0, 6.0)),
+        ("maximum", (7, 6)),
+        ("at the end of each interval", (6, 0)),
+        ("arrivals per second", (10.0, 0.0)),
+        ("starts per second", (4.0, 6.0)),
     ]
 
 
@@ -79,7 +79,7 @@ def test_a_queue_in_which_nothing_ever_waited_is_left_out() -> None:
 
     figure = plots_over_time.queue_depth_plot(buckets, MINUTES)
 
-    assert [line.name for line in figure.data] == ["came per second", "started per second"]
+    assert [line.name for line in figure.data] == ["arrivals per second", "starts per second"]
 
 
 def test_latencies_are_on_a_scale_of_whole_powers_of_ten() -> None:
@@ -130,7 +130,7 @@ def test_slow_handlers_of_rare_classes_share_a_colour() -> None:
     figure = plots_over_time.slowest_plot(rows, MINUTES)
 
     assert [dots.name for dots in figure.data] == ["C0", "C1", "C2", "C3", "C4", "C5", "C6", "others"]
-    assert figure.data[-1].customdata[1][:3] == ["C8 T", "(not known)", "1 ms"]
+    assert figure.data[-1].customdata[1][:3] == ["C8 T", "(unknown)", "1 ms"]
 
 
 def test_what_has_not_changed_is_not_among_the_changes() -> None:
