@@ -1,1 +1,1 @@
-"""What the report keeps of a journal's rows, made in one pass by the tasks that read them."""
+"""Digests: what the report keeps of a journal's rows, computed in one pass by the tasks that read them."""

@@ -1,4 +1,4 @@
-"""What the digests of Arrow batches share: rows in large pieces, codes for names, rows of one wide schema."""
+"""What the digests of Arrow batches share: large pieces of rows, codes for names, rows of one wide schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SMALL = 1 << 22
 
 
 def pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The batches' rows in their order, in tables of at least so many but for the last; none is empty."""
+    """The batches' rows in order, as non-empty tables of at least `rows` rows, except the last."""
     held: list[pa.RecordBatch] = []
     number = 0
     for batch in batches:
@@ -30,13 +30,13 @@ def pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
 
 
 def longs(table: pa.Table, name: str) -> Longs:
-    """A column without nulls."""
+    """The values of a column without nulls."""
     values: Longs = table.column(name).combine_chunks().to_numpy(zero_copy_only=False)
     return values.astype(np.int64, copy=False)
 
 
 class Names:
-    """A number for each combination of names, from 0, in the order in which they are met. Not for threads."""
+    """Numbers combinations of names from 0, in the order of their first use. Not thread-safe."""
 
     def __init__(self) -> None:
         self.known: list[tuple[Any, ...]] = []
@@ -50,11 +50,11 @@ class Names:
         return number
 
     def column(self, position: int, numbers: Longs) -> pa.Array:
-        """One of the names of each number."""
+        """For each number, the name at `position` of its combination."""
         return pa.array([names[position] for names in self.known]).take(pa.array(numbers))
 
     def numbers(self, table: pa.Table, columns: Sequence[str]) -> Longs:
-        """The number of each row's values in the columns."""
+        """For each row, the number of its combination of values in the columns."""
         mixed = np.zeros(table.num_rows, np.int64)
         dictionaries: list[list[Any]] = []
         size = 1
@@ -83,14 +83,14 @@ def _unmixed(number: int, dictionaries: list[list[Any]]) -> tuple[Any, ...]:
 
 
 def codes(values: pa.ChunkedArray) -> Longs:
-    """A number for each value, the same for equal ones, from 0 and less than the number of values."""
+    """A code for each value, equal for equal values, from 0 and less than the number of values."""
     encoded = values.combine_chunks().dictionary_encode()
     result: Longs = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
     return result.astype(np.int64)
 
 
 def wide(schema: pa.Schema, kind: str, columns: dict[str, Any]) -> pa.RecordBatch:
-    """Rows of a schema whose column `kind` is that of all of them; what is not in `columns` is null."""
+    """Rows of the schema with a constant column `kind`; fields that are not in `columns` are null."""
     length = len(next(iter(columns.values())))
     given = {"kind": pa.repeat(kind, length)} | columns
     arrays = []

@@ -1,7 +1,7 @@
-"""All that the report needs of a journal's events, in one pass over them.
+"""Computes all that the report needs of a journal's events in one pass.
 
-The pass runs on Arrow batches, wherever those are: in a task of Spark, or where the journal is read. What comes out is
-small but for the events that other tables are made of, and parts of one journal simply add up.
+The pass runs on Arrow batches, in a Spark task or where the journal is read. Its output is small, except for the events
+that other tables need, and the digests of a journal's parts add up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ READS = (
     "error",
     "payload",
 )
-"""The columns of events that a digest is made of."""
+"""The columns of events that a digest reads."""
 KEPT = ("seq", "event_class", "event_type", "entity", "enqueued_at", "started_at", "handling_ns", "outcome", "error")
 _TEXT = ("entity", "error", "payload")
 _NAMES = ("event_class", "event_type", "outcome")
@@ -69,11 +69,11 @@ def digest_events(events: DataFrame, start_at: int, end_at: int) -> DataFrame:
     Out: kind string, and for each kind (all else is null):
          group: event_class, event_type, outcome string, measure string (queue_ns or handling_ns), bucket int (of
              `TIME_BUCKETS`, by started_at), log_bucket int, count long > 0, total, least, greatest long (ns).
-             Not unique: parts of the events have rows of their own, to be added up.
-         depth: bucket int (of `DEPTH_BUCKETS` times `DEPTHS_PER_BUCKET`), arrivals, starts long; to be added up, too.
-         kept: the events whose payload is in `PAYLOADS`, and those that were not handled: seq, event_class,
-             event_type, outcome, entity, enqueued_at, started_at, handling_ns, error, payload.
-         slow: the same columns without payload, of events among which the `SLOWEST` slowest are.
+             Not unique: each part of the events has its own rows, to be added up.
+         depth: bucket int (of `DEPTH_BUCKETS` times `DEPTHS_PER_BUCKET`), arrivals, starts long; also to be added up.
+         kept: the events whose payload is in `PAYLOADS`, and unhandled events: seq, event_class, event_type, outcome,
+             entity, enqueued_at, started_at, handling_ns, error, payload.
+         slow: the same columns without payload, of events that include the `SLOWEST` slowest.
     """
 
     def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,7 +83,7 @@ def digest_events(events: DataFrame, start_at: int, end_at: int) -> DataFrame:
 
 
 class EventDigest:
-    """The digest of one part of the events. For one thread, and for one use."""
+    """The digest of one part of the events. For a single use, by one thread."""
 
     def __init__(self, start_at: int, end_at: int) -> None:
         self._times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
@@ -95,7 +95,7 @@ class EventDigest:
         self._slow: pa.Table | None = None
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of `SCHEMA`, of batches that have `READS`."""
+        """Batches of `SCHEMA`, from batches with the columns `READS`."""
         for events in pieces(batches, _ROWS_AT_ONCE):
             started_at, enqueued_at = longs(events, "started_at"), longs(events, "enqueued_at")
             types = self._types.numbers(events, _NAMES)

@@ -1,8 +1,8 @@
 """Log-linear histograms: percentiles of any number of values from few rows, which add up in any order.
 
-Each power of two is cut into 32 equal buckets. A percentile is the middle of what its bucket holds, so it is off by
-1.6 % at most, and not at all where a bucket holds one value only. It is that of the nearest rank: the least value
-that is not below the share p of all. Values are whole numbers >= 0, of any unit; less than 0 counts as 0.
+Each power of two is divided into 32 equal buckets. A percentile is the midpoint of its bucket's least and greatest
+value: off by 1.6 % at most, and exact in a bucket with a single value. Percentiles are nearest-rank: the
+least value at or below which the share p of all values lies. Values are integers >= 0; negatives count as 0.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _PER_OCTAVE = 32
 _MANTISSA_BITS_LEFT_OUT = 52 - 5
 _OF_ONE = 1023 << 5
 OF_NOTHING = -1
-"""Bucket of 0. All others are from 0 to 2047."""
+"""Bucket of the value 0. All other buckets are from 0 to 2047."""
 BITS = 11
-"""A bucket's number and one more fit into so many."""
+"""Bits that hold a bucket's number plus one."""
 
 FIGURES = ("count", "total", "least", "greatest")
 
 
 def log_buckets(values: Longs) -> Longs:
     """The bucket of each value."""
-    # A double's bits are its exponent and then its mantissa: cut off after five, they count the buckets.
+    # A double's bits are its exponent, then its mantissa: the exponent and five bits of mantissa number the buckets.
     bits = values.astype(np.float64).view(np.int64) >> _MANTISSA_BITS_LEFT_OUT
     return np.where(values > 0, bits - _OF_ONE, OF_NOTHING)
 
 
 def log_bucket(value: Column) -> Column:
-    """As `log_buckets`, of a column: int."""
+    """As `log_buckets`, for a column: int."""
     exponent = F.length(F.bin(value)) - 1
-    # Exact: both numbers are powers of two away from whole ones.
+    # Exact: dividing a double by a power of two changes only its exponent.
     position = F.floor(value.cast("double") / F.pow(F.lit(2.0), exponent) * _PER_OCTAVE)
     return F.when(value > 0, exponent * _PER_OCTAVE + position - _PER_OCTAVE).otherwise(OF_NOTHING).cast("int")
 
@@ -46,7 +46,7 @@ def log_bucket(value: Column) -> Column:
 def grouped(rows: DataFrame, keys: Sequence[str], value: str) -> DataFrame:
     """One row per combination of keys and bucket.
 
-    In:  the keys, and `value` long; rows in which it is null are left out.
+    In:  the keys, and `value` long; rows with a null value are omitted.
     Out: the keys, log_bucket int (unique together), count long > 0, total, least, greatest long.
     """
     return (
@@ -64,9 +64,9 @@ def grouped(rows: DataFrame, keys: Sequence[str], value: str) -> DataFrame:
 def summed_up(groups: DataFrame, keys: Sequence[str], percentiles: Mapping[str, float]) -> DataFrame:
     """One row per combination of keys.
 
-    In:  rows as from `grouped`, of which several may be of one bucket.
-    Out: the keys (unique together), count long > 0, total, greatest long, and of each of `percentiles`, under its
-         name, that percentile, double.
+    In:  rows as from `grouped`; several rows may have the same bucket.
+    Out: the keys (unique together), count long > 0, total, greatest long, and each of `percentiles` under its name,
+         double.
     """
     of_keys = Window.partitionBy(*keys)
     until_now = of_keys.orderBy("log_bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -80,7 +80,7 @@ def summed_up(groups: DataFrame, keys: Sequence[str], percentiles: Mapping[str, 
         )
         .select("*", F.sum("count").over(until_now).alias("up_to"), F.sum("count").over(of_keys).alias("all"))
     )
-    # A struct's least value is that of the least bucket.
+    # Structs compare by their first field, the bucket.
     middle = F.struct("log_bucket", ((F.col("least") + F.col("greatest")) / 2).alias("middle"))
     reached = {
         name: F.min(F.when(F.col("up_to") >= F.ceil(F.col("all") * F.lit(p)), middle))["middle"].alias(name)
@@ -95,25 +95,25 @@ def summed_up(groups: DataFrame, keys: Sequence[str], percentiles: Mapping[str, 
 
 
 class Groups:
-    """What `grouped` does, of arrays: counts and sums by key. Not for threads."""
+    """`grouped` for arrays: counts and sums by key. Not thread-safe."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Longs, ...]] = []
 
     def add(self, keys: Longs, values: Longs) -> None:
-        """Count each value, >= 0, for its key."""
+        """Add each value, >= 0, to its key's figures."""
         if len(keys):
             ones = np.ones(len(keys), np.int64)
             self._parts.append(_merged(keys, ones, values, values, values))
 
     def merge(self) -> int:
-        """Make one row of those with one key; how many there are then."""
+        """Merge the rows of each key into one; returns the number of keys."""
         if len(self._parts) > 1:
             self._parts = [_merged(*(np.concatenate(column) for column in zip(*self._parts, strict=True)))]
         return len(self._parts[0][0]) if self._parts else 0
 
     def take(self) -> tuple[Longs, dict[str, Any]]:
-        """The keys, and `FIGURES` of each; after that nothing has been added."""
+        """Return the keys and the `FIGURES` of each, and start again from nothing."""
         self.merge()
         none = (np.empty(0, np.int64),) * 5
         keys, *figures = self._parts[0] if self._parts else none

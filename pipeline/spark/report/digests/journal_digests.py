@@ -1,7 +1,7 @@
-"""The report's digests of a journal, made by the tasks that read its segments: no row of it goes through the JVM.
+"""The report's digests of a journal, computed by the tasks that read its segments, so that no row passes the JVM.
 
-That is worth a module: a row costs Spark's way from a Python data source to a Python function, and from there to a
-file, several times what it costs to read and to digest it.
+Moving a row through Spark, from a Python data source to a Python function and on to a file, costs several times as much
+as reading and digesting it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pipeline.spark.report.digests.event_digest import EventDigest
 from pipeline.spark.report.digests.transition_digest import Ends, TransitionDigest
 
 _TASK_BYTES = 64 << 20
-"""At least so much is read in a task, which is more than queries read: each task's groups are rows of the digest."""
+"""Least input of a task, more than a query's: each task adds its own groups to the digest."""
 _TASKS_PER_PARTITION = 8
-"""At most so many tasks for each partition of a shuffle, which are as many as there are cores."""
+"""Most tasks per shuffle partition; there are as many partitions as cores."""
 
 Digest = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Kinds = Mapping[str, DataFrame]
-"""A digest's rows by their kind."""
+"""A digest's rows by kind."""
 
 
 class JournalDigests(NamedTuple):
-    """A journal's closed segments, as they are now, ready to be digested by tasks that see them under the same path."""
+    """A snapshot of a journal's closed segments, to be digested by tasks that see them under the same path."""
 
     path: Path
     closed: Sequence[ClosedSegment]
@@ -45,7 +45,7 @@ class JournalDigests(NamedTuple):
     end_at: int
 
     def events(self, spark: SparkSession, folder: Path) -> Kinds:
-        """As `event_digest.digest_events`, of all events. Blocks until it is written to `folder`."""
+        """As `event_digest.digest_events`, for all events. Blocks until the digest is written to `folder`."""
         start_at, end_at = self.start_at, self.end_at
 
         def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -55,7 +55,7 @@ class JournalDigests(NamedTuple):
         return _read(spark, folder, event_digest.KINDS, event_digest.SCHEMA, event_digest.DDL)
 
     def transitions(self, spark: SparkSession, folder: Path, ends: Ends) -> Kinds:
-        """As `transition_digest.digest_transitions`, of all transitions. Blocks until it is written to `folder`."""
+        """As `transition_digest.digest_transitions`, for all transitions. Blocks until it is written to `folder`."""
 
         def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return TransitionDigest(ends).rows(batches)
@@ -80,13 +80,13 @@ class JournalDigests(NamedTuple):
 
 
 def _rows(path: Path, parts: Sequence[Part], table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """In a task. The table goes there by its name: a copy of it would be another one."""
+    """Runs in a task. The table is passed by name: an unpickled copy would be a different object."""
     found = table_named(table)
     return scan(parts, found, arrow_schema(found, columns), Conditions(), logged(path))
 
 
 def _write_part(batches: Iterable[pa.RecordBatch], folder: Path, number: int) -> None:
-    """Write a task's rows to a file for each kind. A task that is repeated makes the same files again."""
+    """Write a task's rows to one file per kind. A repeated task writes the same files."""
     written: dict[str, tuple[Path, pq.ParquetWriter]] = {}
     with ExitStack() as stack:
         for batch in batches:
@@ -96,7 +96,7 @@ def _write_part(batches: Iterable[pa.RecordBatch], folder: Path, number: int) ->
             narrow = batch.drop_columns(["kind"])
             if kind not in written:
                 (folder / kind).mkdir(parents=True, exist_ok=True)
-                # Hidden until it is whole: Spark passes over names with a dot.
+                # Hidden until complete: Spark ignores names that start with a dot.
                 new = folder / kind / f".{number}-{uuid4().hex}"
                 written[kind] = new, stack.enter_context(pq.ParquetWriter(new, narrow.schema))
             written[kind][1].write_batch(narrow)
@@ -114,7 +114,7 @@ def _read(spark: SparkSession, folder: Path, kinds: Sequence[str], schema: pa.Sc
 
 
 def journal_digests(journal: JournalSnapshot) -> JournalDigests | None:
-    """None if a segment does not say what it holds: that one is damaged."""
+    """The digests to compute; None if a segment lacks its summary, because it is damaged."""
     summaries = [segment.summary for segment in journal.summarized]
     known = [summary for summary in summaries if summary is not None]
     if len(known) < len(summaries):

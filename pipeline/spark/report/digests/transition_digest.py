@@ -1,7 +1,7 @@
-"""All that the report needs of a journal's transitions, in one pass over them.
+"""Computes all that the report needs of a journal's transitions in one pass.
 
-Most entities begin and end between two places where the journal is cut into parts, so nearly all stays are counted
-where their rows are read. What goes on across a cut comes out as a stretch of the entity's life, and those are few.
+Most entities begin and end within one part of the journal, so nearly all stays are counted where their rows are read.
+An entity whose life crosses the border of a part adds a stretch of its life to the digest; those are few.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.spark.report.digests.histograms import BITS, FIGURES, Groups, log_
 
 LONGEST = 100
 READS = TRANSITIONS.names
-"""The columns of transitions that a digest is made of: all."""
+"""The columns of transitions that a digest reads: all."""
 
 _KINDS = TRANSITIONS.kind_columns
 _TEXT = ("machine", "entity", "from_state", "event_type", "to_state")
@@ -47,18 +47,18 @@ _GROUPS_HELD = 1 << 18
 
 
 class Ends(NamedTuple):
-    """The (machine, state) in which declared machines begin, and those in which they end."""
+    """The (machine, state) pairs in which declared machines begin, and those in which they end."""
 
     first: frozenset[tuple[str, str]]
     final: frozenset[tuple[str, str]]
 
     def is_final(self, machine: Column, state: Column) -> Column:
-        """Of a state whether it is final."""
+        """Whether a machine's state is final."""
         return F.concat_ws(" ", machine, state).isin(*(" ".join(one) for one in sorted(self.final)))
 
     @staticmethod
     def of(declared: Iterable[Sequence[str]]) -> Ends:
-        """From rows of machine, from_state, event_type, to_state: what none enters from elsewhere, and none leaves."""
+        """From rows of machine, from_state, event_type, to_state: states that no row enters, and that no row leaves."""
         entered, left, states = set(), set(), set()
         for machine, from_state, _, to_state in declared:
             states |= {(machine, from_state), (machine, to_state)}
@@ -71,20 +71,20 @@ class Ends(NamedTuple):
 def digest_transitions(transitions: DataFrame, ends: Ends) -> DataFrame:
     """The digest of a journal's transitions; its rows are of five kinds.
 
-    In:  the columns `READS` of journal transitions. Each partition holds, of each entity, rows that follow one another
-         in the order of seq, as partitions of a journal do; within a partition any order.
-    Out: kind string, and for each kind (all else is null):
+    In:  the columns `READS` of journal transitions. Each partition holds, for each entity, rows that are consecutive in
+         seq, as a journal's partitions do; their order within a partition does not matter.
+    Out: kind string, and for each kind (all other columns are null):
          count: machine, from_state, event_type, to_state string, valid boolean, count long > 0.
          stay: machine, from_state string, log_bucket int, count long > 0, total, least, greatest long (ns): stays that
-             began and ended in one part, in states that can be left.
-         long_stay: machine, entity, from_state string, seq, at long (of its beginning), stay_ns long > 0: of those
-             stays, the `LONGEST` longest of each state.
-         stretch: machine, entity, from_state string, seq, at long (of its first move), to_state string, last_seq,
-             last_at long (of its last one): what one part holds of an entity that did not begin and end there.
-         move: the transitions that other tables are made of: seq, machine, entity, from_state, event_type, to_state,
-             at, valid. Those are the moves of applications and attempts, those by which a container takes and frees
-             its place, and of each application the last that kept its state.
-         Of the first three and the last there can be more rows than one for the same, to be added up.
+             began and ended in one part, in non-final states.
+         long_stay: machine, entity, from_state string, seq, at long (of its start), stay_ns long > 0: the `LONGEST`
+             longest of these stays in each state.
+         stretch: machine, entity, from_state string, seq, at long (of its first change of state), to_state string,
+             last_seq, last_at long (of its last change): one part's share of a life that crosses its borders.
+         move: the transitions that other tables need: seq, machine, entity, from_state, event_type, to_state, at,
+             valid. These are the changes of state of applications and attempts, the allocations and ends of containers,
+             and each application's last self-transition.
+         Several rows of count, stay, long_stay and move may have the same keys, to be merged.
     """
 
     def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -94,7 +94,7 @@ def digest_transitions(transitions: DataFrame, ends: Ends) -> DataFrame:
 
 
 class TransitionDigest:
-    """The digest of one part of the transitions. For one thread, and for one use."""
+    """The digest of one part of the transitions. For a single use, by one thread."""
 
     def __init__(self, ends: Ends) -> None:
         self._ends = ends
@@ -106,7 +106,7 @@ class TransitionDigest:
         self._long: pa.Table | None = None
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of `SCHEMA`, of batches that have `READS`."""
+        """Batches of `SCHEMA`, from batches with the columns `READS`."""
         for transitions in pieces(batches, _ROWS_AT_ONCE):
             kinds = self._kinds.numbers(transitions, _KINDS)
             self._learn()
@@ -129,7 +129,7 @@ class TransitionDigest:
             yield wide(SCHEMA, "long_stay", {name: self._long.column(name) for name in names})
 
     def _learn(self) -> None:
-        """What is to know of the kinds of transitions that were met first in this piece."""
+        """Add the traits of the kinds of transitions that are new in this piece."""
         known = [self._traits_of(*kind) for kind in self._kinds.known[len(self._traits) :]]
         if known:
             self._traits = np.concatenate([self._traits, np.array(known, np.int64)])
@@ -146,7 +146,7 @@ class TransitionDigest:
         ]
 
     def _stretches(self, moves: pa.Table, traits: Longs) -> pa.RecordBatch:
-        """Counts the stays between the moves; the stretches of what did not begin and end here."""
+        """Count the stays between the moves; returns the stretches of entities that did not begin and end here."""
         entity = codes(moves.column("entity"))
         machine_of_state = Names()
         machines = np.array([machine_of_state.number(state[:1]) for state in self._states.known])
@@ -157,7 +157,7 @@ class TransitionDigest:
         goes_on = whose[1:] == whose[:-1]
         is_final = np.array([state in self._ends.final for state in self._states.known])
         is_first = np.array([state in self._ends.first for state in self._states.known])
-        # A host that comes back is a new machine under the old id: its first state was not entered by a transition.
+        # A host that registers again is a new machine with the old id: no transition led to its first state.
         stayed = np.flatnonzero(goes_on & (taken[:-1] == left[1:]) & ~is_final[taken[:-1]])
         ns = np.maximum(at[stayed + 1] - at[stayed], 0)
         self._stays.add((taken[stayed] << BITS) + log_buckets(ns) + 1, ns)
@@ -172,7 +172,7 @@ class TransitionDigest:
         return wide(SCHEMA, "stretch", columns | {"last_at": ends.column("at")})
 
     def _keep_longest(self, moves: pa.Table, entering: Longs, states: Longs, ns: Longs) -> None:
-        """`entering`: in `moves`, the moves with which the stays begin."""
+        """`entering`: the positions in `moves` of the moves that begin the stays."""
         wanted = self._longest(states, ns)
         begins = moves.take(pa.array(entering[wanted]))
         columns = {name: begins.column(name) for name in ("machine", "entity", "seq", "at")}
@@ -185,7 +185,7 @@ class TransitionDigest:
 
     @staticmethod
     def _longest(states: Longs, ns: Longs) -> Longs:
-        """Of each state the positions of its longest stays, none of them 0."""
+        """Positions of each state's longest stays, without stays of 0 ns."""
         positive = np.flatnonzero(ns > 0)
         order = positive[np.lexsort((-ns[positive], states[positive]))]
         ordered = states[order]
@@ -209,7 +209,7 @@ _MOVES, _IS_KEPT, _KEEPS_APPLICATION, _FROM, _TO = range(5)
 
 
 def _last_of_each(transitions: pa.Table, rows: Longs) -> Longs:
-    """Of these rows, of each entity the one with the greatest seq."""
+    """The row with the greatest seq of each entity."""
     if not len(rows):
         return rows
     some = transitions.take(pa.array(rows))

@@ -1,23 +1,22 @@
 """`dispatcher report --follow`: the report's tables kept up to date while the journal is written.
 
-Two streaming queries read the journal's closed segments, one per table. Each micro-batch leaves its part of what the
-report needs below OUTPUT/follow, exactly once: counts and histograms by window of time, the first event of each kind
-about an entity, and every move of an entity with the stay that it ended. From those the report's tables are made as
-often as one likes, at a cost that goes by the entities in the journal and not by its events.
+Two streaming queries read the journal's closed segments, one per table. Each micro-batch adds its digest below
+OUTPUT/follow exactly once: counts and histograms by time bucket, the events that other tables need, and changes of
+state with the stays that they ended. The report's tables can be computed from the digests at any time, at a cost that
+depends on the number of entities and not of events.
 
-    OUTPUT/follow/journal.json     what is followed
-    OUTPUT/follow/checkpoints      Spark's, one per query
-    OUTPUT/follow/events           what the queries keep of the journal's events,
-    OUTPUT/follow/transitions      and of its transitions
-    OUTPUT/tables                  the report's tables, as `write_tables` last made them
+    OUTPUT/follow/journal.json     the followed journal
+    OUTPUT/follow/checkpoints      Spark's checkpoints, one per query
+    OUTPUT/follow/events           digests of events
+    OUTPUT/follow/transitions      digests of transitions
+    OUTPUT/tables                  the report's tables, as of the last `write_tables`
 
-Whatever is killed, and when: started again on the same OUTPUT, it goes on where it was, and at the journal's end the
-tables are those that the batch jobs make of it.
+After a kill at any point, a restart on the same OUTPUT continues where it stopped; at the journal's end the tables
+equal those of the batch jobs.
 
-Event time is the place in the journal: one event is one millisecond of Spark's watermark. The run's own clock is no use
-for that. In virtual time it jumps by hours, and a wall clock is set back at times; a watermark on it would drop good
-rows for being late. By place, nothing that comes in order is ever late, and what comes twice within the horizon is
-taken once.
+Event time is the position in the journal: one event is one millisecond of Spark's watermark. The run's own clock is not
+suitable: virtual time jumps by hours, and a wall clock may be set back, so a watermark on it would drop good rows as
+late. By position, rows that arrive in order are never late, and a row that repeats within the horizon is counted once.
 """
 
 from __future__ import annotations
@@ -45,43 +44,49 @@ from pipeline.spark.report.follow.follow_digests import (
     merge_events,
     merge_transitions,
 )
-from pipeline.spark.report.follow.follow_stays import SLOTS, Operator, has_transform_with_state, told_schema, with_stays
+from pipeline.spark.report.follow.follow_stays import (
+    SLOTS,
+    Operator,
+    has_transform_with_state,
+    stays_schema,
+    with_stays,
+)
 from pipeline.spark.report.follow.follow_store import BatchStore
 from pipeline.spark.report.follow.follow_tables import write_followed
 from pipeline.spark.report.tables.jobs import KIND
 from pipeline.spark.source.journal import journal_failure, stream_journal, table_schema
 
 HORIZON = 1_000_000
-"""By default, how many events a row may come late, or again."""
+"""Default number of events by which a row may be late or repeated."""
 
 _FORMAT = 1
 _SETTINGS = {
-    # transformWithState needs this store; the other state is quicker in it, too.
+    # transformWithState needs this store, and the other state operators are faster with it.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # A micro-batch writes what has changed, not its whole state.
+    # A micro-batch writes its changes, not the whole state.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Without rows there is nothing to keep: no batch only to forget what is older than the watermark.
+    # No micro-batch without rows, only to drop state that is older than the watermark.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
 
 
 class FollowError(DispatcherError):
-    """A journal cannot be followed any further. One line, fit to be shown to a user as it is."""
+    """A journal cannot be followed any further. The message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowProgress:
-    """How far the tables that were last written go."""
+    """How much of the journal the committed batches cover."""
 
     events: int
     transitions: int
     first_seq: int | None
     last_seq: int | None
     missing: int
-    """Events between the first and the last that were not counted: the journal lacks them, or they came later than
-    the horizon allows."""
+    """Events between the first and the last that were not counted: absent from the journal, or later than the horizon
+    allows."""
 
 
 def follow_journal(
@@ -95,23 +100,21 @@ def follow_journal(
     horizon: int = HORIZON,
     declared: DataFrame | None = None,
 ) -> JournalFollower:
-    """Start to follow the journal, or go on with it: returns at once, while Spark's threads run the queries.
+    """Start or continue to follow the journal. Returns at once, while Spark's threads run the queries.
 
-    until_idle: end when all segments that are closed by now are read; otherwise go on until stopped.
-    trigger_s: look for new segments as often as this.
-    segments_per_batch: at most this many in one micro-batch.
-    horizon: how many events a row may come after its place, or again. A row that comes later yet is dropped, and the
-        event counted as missing.
-    declared: the transitions that the machines declare, as `transition_counts` takes them; by default those of the
-        resource manager's machines. Entities in a state that nothing leaves are forgotten.
+    until_idle: end once all currently closed segments are read; otherwise run until stopped.
+    trigger_s: interval between checks for new segments.
+    segments_per_batch: most segments in one micro-batch.
+    horizon: number of events by which a row may be late or repeated. A later row is dropped, and its event counted as
+        missing.
+    declared: the transitions that the machines declare, as for `transition_counts`; default: the resource manager's.
+        Entities in a final state are forgotten.
 
-    The functions that run per micro-batch travel by name: with Spark Connect, the server needs this package, and
-    server and client need to see the same `output`.
-
-    Where there is no journal yet, it waits for one.
+    The functions that run per micro-batch are pickled by name: with Spark Connect, the server needs this package, and
+    server and client must see the same `output`. If the journal does not exist yet, the queries wait for it.
 
     Raises:
-        ConfigError: `output` follows another journal, or was begun by another version.
+        ConfigError: `output` follows another journal, or was created by an incompatible version.
         DispatcherError: `output` cannot be written.
     """
     folder = Path(output).absolute()
@@ -125,7 +128,7 @@ def follow_journal(
     read = stream_journal(
         spark, journal, columns={EVENTS.name: EVENT_COLUMNS}, max_segments_per_trigger=segments_per_batch
     )
-    # One event moves a machine at most once; it can be refused more often.
+    # An event causes at most one transition of an entity, but can be refused more often.
     transitions = _once(read.transitions, [name for name in read.transitions.columns if name != "at"], horizon)
     streams = {
         "events": _once(read.events, ["dispatcher", "seq"], horizon),
@@ -144,9 +147,9 @@ def follow_journal(
 
 
 class JournalFollower:
-    """The running queries of `follow_journal`, and the tables that they keep. One thread uses it.
+    """The running queries of `follow_journal`, and their tables. For one thread.
 
-    As a context manager, it stops the queries on the way out.
+    As a context manager, it stops the queries on exit.
     """
 
     def __init__(self, spark: SparkSession, folder: Path, declared: DataFrame) -> None:
@@ -154,9 +157,9 @@ class JournalFollower:
         self._declared = declared
         self.folder = folder
         self.queries: dict[str, StreamingQuery] = {}
-        """By the journal's table that they read: events and transitions."""
+        """By the journal's table that they read, events or transitions."""
         events = table_schema(EVENTS, EVENT_COLUMNS)
-        transitions = told_schema(table_schema(TRANSITIONS))
+        transitions = stays_schema(table_schema(TRANSITIONS))
         kept, checkpoints = folder / "follow", folder / "follow" / "checkpoints"
         self.stores = {
             "events": BatchStore(kept / "events", checkpoints / "events", events, digest_events, merge_events),
@@ -166,14 +169,14 @@ class JournalFollower:
         }
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until both queries have ended, at most this long; whether they have.
+        """Wait at most `timeout_s` until both queries have ended; returns whether they have.
 
         Raises:
-            FollowError: a query has failed. The other one is stopped.
+            FollowError: a query has failed. The other query is stopped.
         """
         deadline_s = time.monotonic() + timeout_s
         try:
-            # The first wait takes the time; those after it find out whether one has failed meanwhile.
+            # The first wait may use up the time; the second then only checks its query for failure.
             ended = [_has_ended(query, deadline_s - time.monotonic()) for query in self.queries.values()]
         except StreamingQueryException as error:
             self.stop()
@@ -182,15 +185,15 @@ class JournalFollower:
         return all(ended)
 
     def write_tables(self) -> Mapping[str, DataFrame]:
-        """Make the report's tables of all that is committed by now, below OUTPUT/tables; blocks until they are written.
+        """Compute the report's tables from all committed batches and write them below OUTPUT/tables. Blocks.
 
-        The two queries run apart, so while they do, one table can know of a segment that another does not yet.
+        The two queries are independent, so while they run, one table can include a segment that another still lacks.
         """
         events, transitions = (self.stores[name].read(self._spark) for name in ("events", "transitions"))
         return write_followed(self._spark, events, transitions, self.folder / "tables", self._declared)
 
     def progress(self) -> FollowProgress:
-        """How far the committed batches go; runs small jobs."""
+        """How much of the journal the committed batches cover; runs small jobs."""
         is_total = F.col("kind") == "totals"
         [events] = self.stores["events"].read(self._spark).where(is_total).collect()
         [transitions] = self.stores["transitions"].read(self._spark).where(is_total).collect()
@@ -199,7 +202,7 @@ class JournalFollower:
         return FollowProgress(events["count"], transitions["count"], first, last, max(0, known - events["count"]))
 
     def stop(self) -> None:
-        """Stop the queries; a micro-batch that is cut off is run again by the next `follow_journal`. Blocks."""
+        """Stop the queries. The next `follow_journal` repeats an interrupted micro-batch. Blocks."""
         for query in self.queries.values():
             query.stop()
 
@@ -211,7 +214,7 @@ class JournalFollower:
 
 
 def _once(rows: DataFrame, key: list[str], horizon: int) -> DataFrame:
-    """Each row once, however often it comes within the horizon."""
+    """Drop repetitions of a row within the horizon."""
     return (
         rows.withColumn("place", F.timestamp_millis("seq"))
         .withWatermark("place", f"{horizon} milliseconds")
@@ -225,16 +228,16 @@ def _ends(declared: DataFrame) -> frozenset[tuple[str, str]]:
 
 
 def _claim(root: Path, journal: str) -> Operator:
-    """Note in a new folder what is followed in it, or compare with the note; gives what keeps the state."""
+    """Record in a new folder which journal it follows, or check the record; returns the stateful operator to use."""
     location = journal if "://" in journal else str(Path(journal).absolute())
     note = root / "journal.json"
     operator: Operator = "transformWithState" if has_transform_with_state() else "applyInPandasWithState"
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not note.exists():
-            told = {"format": _FORMAT, "journal": location, "state": operator}
+            record = {"format": _FORMAT, "journal": location, "state": operator}
             draft = note.with_suffix(".draft")
-            draft.write_text(json.dumps(told) + "\n", encoding="utf-8")
+            draft.write_text(json.dumps(record) + "\n", encoding="utf-8")
             draft.replace(note)
             return operator
         known = json.loads(note.read_text(encoding="utf-8"))
@@ -257,8 +260,8 @@ def _claim(root: Path, journal: str) -> Operator:
 
 @contextmanager
 def _settings(spark: SparkSession) -> Iterator[None]:
-    """Spark's settings that a query takes along from its start; as they were afterwards."""
-    # More tasks than slots would have nothing to do.
+    """Set the Spark settings that a query captures at its start, and restore them afterwards."""
+    # Tasks beyond the number of slots would be idle.
     tasks = min(SLOTS, int(spark.conf.get("spark.sql.shuffle.partitions", str(SLOTS)) or SLOTS))
     settings = _SETTINGS | {"spark.sql.shuffle.partitions": str(tasks)}
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
@@ -275,7 +278,7 @@ def _settings(spark: SparkSession) -> Iterator[None]:
 
 
 def _has_ended(query: StreamingQuery, timeout_s: float) -> bool:
-    # Spark wants more than nothing to wait for; fractions of a second are all right, whatever its annotation says.
+    # Spark requires a positive timeout, and accepts fractions of a second despite its annotation.
     return bool(query.awaitTermination(max(0.001, timeout_s)))  # type: ignore[arg-type]
 
 

@@ -1,7 +1,7 @@
-"""What following a journal keeps of each micro-batch: digests, from which the batch report's own jobs make its tables.
+"""Digests of micro-batches, from which the batch report's own jobs compute its tables.
 
-A digest is one table with rows of several kinds, in which a column that a kind does not have is null. Digests of parts
-of a journal add up to that of the whole: `merge_events` and `merge_transitions` of all their rows.
+A digest is one table with rows of several kinds; columns that a kind lacks are null. `merge_events` and
+`merge_transitions` merge the digests of a journal's parts into the digest of the whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipeline.spark.report.tables.usage import CONTAINER_END_STATES
 from pipeline.spark.source.journal import PAYLOADS
 
 EVENT_COLUMNS = ("dispatcher", *READS, "finished_at")
-"""The columns of journal events that are looked at."""
+"""The columns of journal events that following reads."""
 
 _GROUP = ["event_class", "event_type", "outcome", "bucket", "width_ns", "measure", "log_bucket"]
 _KIND = ["machine", "from_state", "event_type", "to_state", "valid"]
@@ -38,16 +38,16 @@ _STRETCH = ["machine", "entity", "from_state", "seq", "at", "to_state", "last_se
 
 
 def digest_events(events: DataFrame) -> DataFrame:
-    """What is kept of some events, in rows of five kinds. Runs a job to find the time that they cover.
+    """The digest of some events, in rows of five kinds. Runs a job to find the time that they cover.
 
     In:  journal events.
     Out: kind string, and for each kind:
          totals: count, failed, first_seq, last_seq, first_at, last_at long; one row.
-         group: rows of `event_groups`, with width_ns long; bucket counts widths from 1970 on.
+         group: rows of `event_groups`, with width_ns long; bucket counts widths since 1970.
          depth: rows of `arrivals_and_starts`, likewise.
-         kept: events whose payload the jobs read, and those that were not handled: seq, event_class, event_type,
-             entity, enqueued_at, started_at, handling_ns, outcome, error, payload.
-         slow: the `SLOWEST` that were handled longest: the same columns but payload.
+         kept: events whose payload the jobs read, and unhandled events: seq, event_class, event_type, entity,
+             enqueued_at, started_at, handling_ns, outcome, error, payload.
+         slow: the `SLOWEST` events with the longest handling: the same columns without payload.
     """
     is_read = reduce(
         lambda known, kind: known | ((F.col("event_class") == kind[0]) & (F.col("event_type") == kind[1])),
@@ -73,7 +73,7 @@ def digest_events(events: DataFrame) -> DataFrame:
 
 
 def merge_events(digests: DataFrame) -> DataFrame:
-    """One digest of all events of several; rows as from `digest_events`. Runs a small job."""
+    """Merge digests of `digest_events` into one. Runs a small job."""
     totals = _kind(digests, "totals").agg(
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("count", "failed")),
         *(F.min(name).alias(name) for name in ("first_seq", "first_at")),
@@ -93,7 +93,7 @@ def merge_events(digests: DataFrame) -> DataFrame:
 
 
 def over_time(rows: DataFrame, times: TimeBuckets) -> DataFrame:
-    """Rows whose bucket counts widths from 1970 on, of whatever width that divides that of `times`, over `times`.
+    """Convert buckets that count widths since 1970 into buckets of `times`, whose width is a multiple of theirs.
 
     In:  bucket, width_ns long, and others. Out: the same without width_ns, with bucket int of `times`.
     """
@@ -103,17 +103,17 @@ def over_time(rows: DataFrame, times: TimeBuckets) -> DataFrame:
 
 
 def digest_transitions(transitions: DataFrame) -> DataFrame:
-    """What is kept of some transitions, in rows of six kinds.
+    """The digest of some transitions, in rows of six kinds.
 
     In:  journal transitions with entered_seq and stay_ns, as from `with_stays`.
     Out: kind string, and for each kind:
          totals: count, first_at, last_at long; one row.
          count: machine, from_state, event_type, to_state string, valid boolean (unique together), count long > 0.
          stay: rows of `stay_groups`.
-         long_stay: rows of `stays`, of each state the `LONGEST` longest.
+         long_stay: rows of `stays`, the `LONGEST` longest of each state.
          stretch: rows of `stretches`.
-         move: the transitions that other tables are made of: the moves of applications and their attempts, those by
-             which a container takes and frees its place, and of each application the last that kept its state.
+         move: the transitions that other tables need: the changes of state of applications and attempts, the
+             allocations and ends of containers, and each application's last self-transition.
     """
     ended = transitions.where(F.col("stay_ns").isNotNull()).select(
         "machine",
@@ -138,7 +138,7 @@ def digest_transitions(transitions: DataFrame) -> DataFrame:
 
 
 def merge_transitions(digests: DataFrame) -> DataFrame:
-    """One digest of all transitions of several; rows as from `digest_transitions`."""
+    """Merge digests of `digest_transitions` into one."""
     moves = _kind(digests, "move").select(*_MOVE)
     first, last = F.struct("seq", "at", "from_state"), F.struct("last_seq", "last_at", "to_state")
     return _of_kinds(
@@ -176,7 +176,7 @@ def _kind(digests: DataFrame, kind: str) -> DataFrame:
 
 
 def _widths(totals: DataFrame) -> tuple[TimeBuckets, TimeBuckets]:
-    """What groups and depths are counted over, for the time in a row of totals."""
+    """The time buckets of groups and of depths, for the time in a row of totals."""
     [row] = totals.select("first_at", "last_at").collect()
     start_at, end_at = row["first_at"] or 0, row["last_at"] or 0
     depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS)
@@ -191,7 +191,7 @@ def _from_1970(rows: DataFrame, times: TimeBuckets) -> DataFrame:
 
 
 def _widened(rows: DataFrame, width_ns: int) -> DataFrame:
-    # Both widths are powers of two, and this one is the greater: it covers more time.
+    # Both widths are powers of two, and this one is the larger, because its digest covers more time.
     ratio = F.call_function("div", F.lit(width_ns).cast("long"), F.col("width_ns"))
     bucket = F.call_function("div", F.col("bucket"), ratio)
     return rows.withColumn("bucket", bucket).withColumn("width_ns", F.lit(width_ns).cast("long"))

@@ -1,9 +1,9 @@
-"""Stays of entities in their states, told while the journal's transitions come in: a stateful streaming step.
+"""Stays of entities in their states, computed from a stream of transitions: a stateful streaming operator.
 
-A stay ends with the transition that leaves its state, and began with an earlier one, perhaps of a micro-batch long ago.
-So the step remembers of each entity that has not come to its end the last transition that moved it. Entities are dealt
-out to a fixed number of slots, and the group that Spark keeps state for is a slot, with all its entities: a group for
-each entity costs a round trip of a millisecond per entity and micro-batch, a slot costs one for thousands of them.
+A stay ends with the transition that leaves its state, and began with an earlier one, perhaps in a much earlier
+micro-batch. So the operator remembers the last change of state of each entity that is not in a final state. Entities
+are hashed into a fixed number of slots, and Spark keeps state per slot: state per entity would cost a round trip of a
+millisecond for each entity and micro-batch, while a slot costs one for thousands of entities.
 """
 
 from __future__ import annotations
@@ -23,41 +23,39 @@ SLOTS = 16
 """Fixed for the life of a checkpoint: with another number, entities would look for their past in another slot."""
 
 Operator = Literal["transformWithState", "applyInPandasWithState"]
-"""What keeps the state. A checkpoint of one cannot be continued with the other."""
+"""The stateful operator. A checkpoint of one cannot be continued with the other."""
 
 _ENTITY = ["machine", "entity"]
 _MEMORY = ["machine", "entity", "seq", "state", "at"]
-# One text, for PySpark 4.3 cannot read arrays back from the state of applyInPandasWithState.
+# One string, because PySpark 4.3 cannot read arrays back from the state of applyInPandasWithState.
 _STATE = "last_moves string"
 
 
 class Taken(NamedTuple):
-    """What `take_in` gives."""
+    """The result of `take_in`."""
 
     rows: pd.DataFrame
     """The transitions, with `entered_seq` and `stay_ns`."""
     memory: pd.DataFrame
-    """What to remember for those that come next."""
+    """What to remember for the next transitions."""
 
 
 def no_memory() -> pd.DataFrame:
-    """What is remembered before the first transition: machine, entity, seq, state (entered), at; no rows."""
+    """The memory before the first transition, without rows: machine, entity, seq, state (entered), at."""
     return _memory([], [], [], [], [])
 
 
 def take_in(rows: pd.DataFrame, memory: pd.DataFrame, ends: frozenset[tuple[str, str]]) -> Taken:
-    """Tell for each transition which stay it ends, given what is remembered of those before.
+    """Find the stay that each transition ends, given the memory of earlier transitions.
 
-    A transition that keeps its state, or was refused, ends no stay and is not remembered. One that comes after
-    later ones of its entity is given back like all others, but the stay that it ends is told only if the transition
-    that began it comes late with it.
+    A self-transition or a refused one ends no stay and is not remembered. A transition that arrives after later ones of
+    its entity is returned like any other, but its stay is found only if the transition that began it arrives with it.
 
-    rows:   journal transitions, in any order, each once.
-    memory: `Taken.memory` of the last call, or `no_memory()`.
-    ends:   (machine, state) that nothing leaves: entities that get there are forgotten.
-    Gives:  the rows with entered_seq (Int64: seq of the transition by which the entity got into from_state) and stay_ns
-            (Int64, >= 0: how long it was there); both null if the transition ends no stay, or the journal does not hold
-            the stay's beginning.
+    rows:    journal transitions, in any order, each once.
+    memory:  `Taken.memory` of the last call, or `no_memory()`.
+    ends:    final (machine, state) pairs: entities that enter one are forgotten.
+    Returns: the rows with entered_seq (Int64: seq of the transition that entered from_state) and stay_ns (Int64, >= 0:
+             duration of the stay); both null if the transition ends no stay, or the journal lacks the stay's beginning.
     """
     unknown = pd.Series(pd.NA, index=range(len(rows)), dtype="Int64")
     rows = rows.reset_index(drop=True).assign(entered_seq=unknown, stay_ns=unknown)
@@ -67,14 +65,14 @@ def take_in(rows: pd.DataFrame, memory: pd.DataFrame, ends: frozenset[tuple[str,
     present = moves[[*_ENTITY, "seq", "from_state", "to_state", "at"]].assign(row=moves.index)
     past = memory.rename(columns={"state": "to_state"}).assign(from_state="", row=-1)
     line = present if past.empty else pd.concat([past, present], ignore_index=True)
-    # Whole numbers that can be absent: as floats, times of today are no longer exact.
+    # Nullable integers: as floats, current times in ns would not be exact.
     line = line.astype({"seq": "Int64", "at": "Int64"})
     line = line.sort_values([*_ENTITY, "seq"], kind="stable", ignore_index=True)
     is_open = pd.Series(
         [state not in ends for state in zip(line["machine"], line["to_state"], strict=True)], dtype="boolean"
     )
     before = line.assign(is_open=is_open).groupby(_ENTITY, sort=False)[["seq", "to_state", "at", "is_open"]].shift()
-    # A host that comes back is a new machine under the old id: its NEW was not entered by a transition.
+    # A host that registers again is a new machine with the old id: no transition led to its NEW.
     ended = (line["row"] >= 0) & (before["to_state"] == line["from_state"]) & before["is_open"].fillna(False)
     rows.loc[line.loc[ended, "row"], "entered_seq"] = before.loc[ended, "seq"].array
     rows.loc[line.loc[ended, "row"], "stay_ns"] = (line["at"] - before["at"])[ended].clip(lower=0).array
@@ -84,26 +82,26 @@ def take_in(rows: pd.DataFrame, memory: pd.DataFrame, ends: frozenset[tuple[str,
 
 
 def has_transform_with_state() -> bool:
-    """Whether this Python has what PySpark's transformWithState needs: protobuf."""
+    """Whether protobuf is installed, which PySpark's transformWithState needs."""
     try:
         return importlib.util.find_spec("google.protobuf") is not None
     except ModuleNotFoundError:  # not even the package `google`
         return False
 
 
-def told_schema(transitions: StructType) -> StructType:
-    """The columns of `with_stays`, of those of its transitions."""
+def stays_schema(transitions: StructType) -> StructType:
+    """The schema of `with_stays`, given the schema of its transitions."""
     return StructType([*transitions.fields]).add("entered_seq", LongType()).add("stay_ns", LongType())
 
 
 def with_stays(transitions: DataFrame, ends: frozenset[tuple[str, str]], operator: Operator) -> DataFrame:
-    """The stream of transitions with two columns more: entered_seq and stay_ns, long, as `take_in` tells them.
+    """The stream of transitions with two additional columns from `take_in`: entered_seq and stay_ns, long.
 
     In:  a stream of journal transitions, each once.
     Out: the same rows, in any order, in append mode.
     """
     columns = transitions.columns
-    schema = told_schema(transitions.schema)
+    schema = stays_schema(transitions.schema)
     slot = F.pmod(F.xxhash64(*_ENTITY), F.lit(SLOTS)).cast("int")
     slots = transitions.select(*columns, slot.alias("slot")).groupBy("slot")
     if operator == "transformWithState":
@@ -119,7 +117,7 @@ def with_stays(transitions: DataFrame, ends: frozenset[tuple[str, str]], operato
 
 
 class StayProcessor(StatefulProcessor):
-    """`take_in` for transformWithState; the state of a slot is what is remembered of all its entities."""
+    """`take_in` for transformWithState; the state of a slot is the memory of all its entities."""
 
     def __init__(self, columns: list[str], ends: frozenset[tuple[str, str]]) -> None:
         self._columns = columns

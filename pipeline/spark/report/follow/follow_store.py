@@ -1,12 +1,12 @@
-"""What a streaming query keeps: for each micro-batch a folder of Parquet, exactly once whatever is killed.
+"""Storage of a streaming query's digests: one Parquet folder per micro-batch, exactly once even after a kill.
 
-    ROOT/batch=17     what batch 17 gave
-    ROOT/chunk=0      what batches 0 to 31 gave, merged
+    ROOT/batch=17     the digest of batch 17
+    ROOT/chunk=0      the merged digests of batches 0 to 31
 
-Spark runs a batch that was cut off again, with the same rows and under the same number, and its folder is then
-replaced. A folder counts once Spark has committed its batch, so nobody sees half a batch, and nothing has to be undone.
-A chunk is written with the last of its batches and counts with it; without chunks, a long run would leave more small
-files than can be read in an acceptable time.
+Spark repeats an interrupted batch with the same rows and number, which replaces its folder. A folder is valid once
+Spark has committed its batch, so readers never see half a batch, and nothing has to be undone. A chunk is written with
+the last of its batches and becomes valid with it; without chunks, a long run would leave too many small files to read
+in an acceptable time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Step = Callable[[DataFrame], DataFrame]
 
 
 class BatchStore:
-    """Writes a query's micro-batches, and reads back what is committed. Pickles: with Spark Connect, the server writes.
+    """Writes digests of micro-batches, and reads the committed ones. Picklable: with Spark Connect, the server writes.
 
     root: folder of the batches, on a file system that this process and Spark see under the same path.
-    checkpoint: that of the query that writes.
+    checkpoint: checkpoint folder of the writing query.
     schema: of a micro-batch.
-    digest: from the rows of one micro-batch what is kept of it.
-    merge: what is kept of several batches from all that is kept of each; merging parts first changes nothing.
+    digest: computes the digest of a micro-batch's rows.
+    merge: merges several digests into one; associative.
     """
 
     def __init__(self, root: Path, checkpoint: Path, schema: StructType, digest: Step, merge: Step) -> None:
@@ -42,8 +42,8 @@ class BatchStore:
         self._merge = merge
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """For `foreachBatch`: keep this batch."""
-        # A digest looks at its rows more than once, and they come out of a stateful step.
+        """Write the digest of a batch; for `foreachBatch`."""
+        # A digest reads its rows more than once, and they come from a stateful operator.
         rows.persist()
         try:
             self._write(self._digest(rows), f"batch={batch}")
@@ -53,14 +53,14 @@ class BatchStore:
             self._write_chunk(rows.sparkSession, batch // CHUNK)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """What is kept of all batches that are committed by now."""
+        """The merged digest of all committed batches."""
         last = self.last_batch()
         chunks = (last + 1) // CHUNK
         folders = [f"chunk={chunk}" for chunk in range(chunks)]
         return self._read(spark, [*folders, *(f"batch={batch}" for batch in range(chunks * CHUNK, last + 1))])
 
     def last_batch(self) -> int:
-        """Number of the last batch that Spark has committed, -1 before the first."""
+        """Number of the last committed batch, -1 before the first."""
         commits = self.checkpoint / "commits"
         numbers = [int(file.name) for file in commits.iterdir() if file.name.isdigit()] if commits.is_dir() else []
         return max(numbers, default=-1)
@@ -68,7 +68,7 @@ class BatchStore:
     def _write_chunk(self, spark: SparkSession, chunk: int) -> None:
         batches = range(chunk * CHUNK, (chunk + 1) * CHUNK)
         self._write(self._read(spark, [f"batch={batch}" for batch in batches]), f"chunk={chunk}")
-        # Of the chunk before: whoever began to read before this one was committed still reads its batches.
+        # Only the previous chunk's batches: a reader from before this chunk's commit still reads this chunk's batches.
         for batch in range(batches.start - CHUNK, batches.start):
             shutil.rmtree(self._root / f"batch={batch}", ignore_errors=True)
 
@@ -76,7 +76,7 @@ class BatchStore:
         rows.coalesce(1).write.mode("overwrite").parquet(str(self._root / folder))
 
     def _read(self, spark: SparkSession, folders: Sequence[str]) -> DataFrame:
-        # With the schema at hand, Spark starts no job to look for one in the files.
+        # With an explicit schema, Spark starts no job to infer it from the files.
         schema = self._digest(spark.createDataFrame([], self._schema)).schema
         if not folders:
             return self._merge(spark.createDataFrame([], schema))

@@ -1,4 +1,4 @@
-"""The report's tables from what is kept of a journal that is followed, by the same jobs as those of a whole journal."""
+"""Computes the report's tables from a followed journal's digests, with the batch report's jobs."""
 
 from __future__ import annotations
 
@@ -53,18 +53,15 @@ FOLLOWED = (
     "failures",
     "key_figures",
 )
-"""The tables that following a journal keeps: all of the report's.
-
-They are equal to those of the batch report on the same journal.
-"""
+"""The tables that following a journal writes: all of the report's, equal to those of the batch report."""
 
 
 def write_followed(
     spark: SparkSession, events: DataFrame, transitions: DataFrame, folder: Path, declared: DataFrame
 ) -> Mapping[str, DataFrame]:
-    """Write the tables `FOLLOWED` to folders of their names in `folder`; what they hold, by name. Blocks.
+    """Write the tables `FOLLOWED` to `folder`/NAME; returns them by name. Blocks.
 
-    In: merged digests as from `merge_events` and `merge_transitions`; `declared` as `transition_counts` takes it.
+    In: merged digests of `merge_events` and `merge_transitions`; `declared` as for `transition_counts`.
     """
     report = TableFolder(spark, folder)
     with removed_at_the_end(folder / _STAGING) as held:
