@@ -81,7 +81,7 @@ def report(spark: SparkSession, run: Path, declared: DataFrame) -> Report:
 
 @pytest.fixture
 def tables_at_hand(report: Report, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables of every journal are those of `report`, and take no time."""
+    """Every journal gets the tables of `report`, copied instead of computed."""
 
     def write_tables(
         _: SparkSession, tables: Any, folder: Path, declared: DataFrame, *, digests: Any

@@ -105,7 +105,7 @@ class Growing:
             self._put(segment_path(self._source, self._number), self._number)
 
     def repeat(self) -> None:
-        """The rows of the second segment once more, as those of a new one."""
+        """Repeat the rows of the second segment in a new one."""
         self._number += 1
         self._put(segment_path(self._source / "again", self._number), self._number)
 

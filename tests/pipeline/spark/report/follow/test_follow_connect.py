@@ -24,7 +24,7 @@ def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     with pytest.MonkeyPatch.context() as patch:
-        # By this, pyspark.sql.functions are those of Spark Connect.
+        # Makes pyspark.sql.functions dispatch to Spark Connect.
         patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
         session = ConnectSession.builder.remote(connect_url).create()
         for name, value in FOR_FEW_ROWS.items():

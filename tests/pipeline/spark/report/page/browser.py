@@ -24,7 +24,7 @@ _PIPES_TO_3_AND_4 = 'in=$1; out=$2; shift 2; exec "$@" 3<&$in 4>&$out'
 
 
 class Browser:
-    """One page in one browser. `problems` holds all that its console, its log and its uncaught errors said."""
+    """One page in one browser. `problems` collects the messages of its console and log, and its uncaught errors."""
 
     def __init__(self, executable: str, profile: Path) -> None:
         self.problems: list[str] = []
@@ -81,7 +81,7 @@ class Browser:
             assert time.monotonic() < deadline, f"{page} was not drawn in time: {self.problems}"
 
     def value(self, script: str) -> Any:
-        """What an expression is in the page; it may be a promise."""
+        """Evaluate an expression in the page, and await it if it is a promise."""
         answer = self("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -93,7 +93,7 @@ class Browser:
         self("Input.dispatchKeyEvent", type="keyUp", **told)
 
     def screenshot(self, file: Path, selector: str = "html") -> None:
-        """Write a picture of an element, also of what is outside the window."""
+        """Write a picture of an element, including any part outside the window."""
         box = self.value(
             f"(() => {{ const box = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
             "return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height}; })()"

@@ -1,4 +1,4 @@
-"""The page as text: what stands on it for literal rows, and what it does with names that are markup."""
+"""The page as text: its content for literal rows, and its handling of names that are markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong, by cause: against literal rows."""
+"""Failures by cause, against literal rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-linear histograms: the same buckets in Spark and in arrays, and percentiles that can be told by hand."""
+"""Log-linear histograms: equal buckets in Spark and in arrays, and percentiles computed by hand."""
 
 from __future__ import annotations
 
