@@ -1,9 +1,10 @@
-"""A resource manager as YARN's: RMApp, RMAppAttempt, RMContainer and RMNode on one dispatcher."""
+"""A resource manager after YARN's: RMApp, RMAppAttempt, RMContainer and RMNode on one dispatcher."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.context import FACTORIES
 from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
     ApplicationNotFoundError,
@@ -28,7 +29,6 @@ from statemachines.resourcemanager.events.services import (
     RMAppManagerEventType,
     RMStateStoreEventType,
 )
-from statemachines.resourcemanager.factories import FACTORIES
 from statemachines.resourcemanager.machines.rmapp import RMApp, RMAppState
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
@@ -95,7 +95,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # The simulation is a floor above: it is imported when it is asked for.
+    # The simulation is a layer above: it is imported on demand.
     if name not in ("Replay", "ReplayProgress"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("statemachines.simulation.replay"), name)

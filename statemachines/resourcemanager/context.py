@@ -1,22 +1,23 @@
-"""What the parts of a resource manager share, after YARN's RMContext.
+"""The state that the parts of a resource manager share, after YARN's RMContext.
 
-All of it belongs to the dispatcher's handler thread (invariant 1); other threads send an event or a mail.
+It belongs to the dispatcher's handler thread (invariant 1); other threads send an event or a mail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dispatcher import AsyncDispatcher
 from dispatcher.mailbox import ProcessingTimeService
+from statemachines.factory import StateMachineFactory
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
-from statemachines.resourcemanager.factories import FACTORIES
+from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer_table, rmnode_table
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
@@ -25,13 +26,21 @@ from statemachines.resourcemanager.scheduling import Scheduler
 from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
 from statemachines.resourcemanager.services.master_session import MasterSession
 
+FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
+    "RMApp": rmapp_table.FACTORY,
+    "RMAppAttempt": rmappattempt_table.FACTORY,
+    "RMContainer": rmcontainer_table.FACTORY,
+    "RMNode": rmnode_table.FACTORY,
+}
+"""The machines' tables, by their names in the journal."""
+
 
 def _at_once(function: Callable[[], Any]) -> Any:
     return function()
 
 
 class RMContext:
-    """The dispatcher, the clock, every entity by its id, and the scheduler, which entities call directly."""
+    """The dispatcher, the clock, the entities by id, and the scheduler, which entities call directly."""
 
     def __init__(
         self,
@@ -49,12 +58,11 @@ class RMContext:
         execute: Callable[[Callable[[], Any]], Any] = _at_once,
         on_handler_thread: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`scheduler` makes the scheduler, given all the rest.
+        """`scheduler` makes the scheduler from the otherwise complete context.
 
-        `now_ms`: what `timers` would tell, if there is a shorter way to it.
-        `steady_ms`: a clock that nobody sets, for what must report in time; None: the same as the other.
-        Without `expires`, nodes and masters are never lost by silence: they report when there is news only.
-        `call` runs a function on the handler thread and returns its result, `execute` does not wait for it.
+        `now_ms`: a faster way to the time of `timers`. `steady_ms`: a monotonic clock for liveliness; None: `now_ms`.
+        `expires` False: silent nodes and masters are never lost, as they report changes only.
+        `call` runs a function on the handler thread and returns its result; `execute` does not wait for it.
         """
         self.config = config
         self.factories = FACTORIES
@@ -70,10 +78,10 @@ class RMContext:
         self.on_handler_thread = on_handler_thread
         self.apps: dict[str, RMApp] = {}
         self.attempts: dict[str, RMAppAttempt] = {}
-        self.containers: dict[str, RMContainer] = {}  # those that have not ended
+        self.containers: dict[str, RMContainer] = {}  # live ones
         self.nodes: dict[str, RMNode] = {}
         self.inactive_nodes: dict[str, RMNode] = {}
-        self.master_sessions: dict[str, MasterSession] = {}  # by attempt, of those whose masters may call
+        self.master_sessions: dict[str, MasterSession] = {}  # by attempt: masters that may call
         am_ms = round(config.am_expiry_interval_s * 1000) if expires else None
         nm_ms = round(config.nm_expiry_interval_s * 1000) if expires else None
         self.am_liveliness_monitor = self._monitor("AMLivelinessMonitor", am_ms, self._expire_attempt)
@@ -87,7 +95,7 @@ class RMContext:
 
     @property
     def monitors(self) -> tuple[LivelinessMonitor | DeadlineMonitor, ...]:
-        """All that have deadlines."""
+        """All monitors that can expire something."""
         liveliness = (
             self.am_liveliness_monitor,
             self.am_finishing_monitor,
@@ -100,9 +108,7 @@ class RMContext:
         return LivelinessMonitor(name, interval_ms, self._steady_ms, expire)
 
     def _expire_attempt(self, attempt_id: str) -> None:
-        self.post(
-            RMAppAttemptEvent(RMAppAttemptEventType.EXPIRE, attempt_id, "its master has been silent for too long")
-        )
+        self.post(RMAppAttemptEvent(RMAppAttemptEventType.EXPIRE, attempt_id, "the master was silent for too long"))
 
     def _expire_node(self, node_id: str) -> None:
         self.post(RMNodeEvent(RMNodeEventType.EXPIRE, node_id))
@@ -111,4 +117,4 @@ class RMContext:
         self.post(SchedulerEvent(SchedulerEventType.CONTAINER_EXPIRED, container_id))
 
     def _end_lifetime(self, app_id: str) -> None:
-        self.post(RMAppEvent(RMAppEventType.KILL, app_id, "killed: its lifetime is over"))
+        self.post(RMAppEvent(RMAppEventType.KILL, app_id, "killed: its lifetime has expired"))

@@ -1,6 +1,7 @@
-"""One application, after YARN's RMAppImpl: what it knows and does, and the table that says when.
+"""One application, after YARN's RMAppImpl.
 
-A final state is stored before it is taken: `FINAL_SAVING` keeps what is to come after. Handler thread only.
+A final state is stored before the application enters it: in FINAL_SAVING, `pending` keeps what follows. Handler thread
+only.
 """
 
 from __future__ import annotations
@@ -91,24 +92,24 @@ class RMApp(Entity):
         *,
         submit_ms: int | None = None,
     ) -> None:
-        """`submit_ms`: None: now."""
+        """`submit_ms` defaults to now."""
         super().__init__(context, application_id)
         self.number = int(application_id.rpartition("_")[2])
-        self.submission = submission  # with the queue, the priority and the lifetime that it has now
+        self.submission = submission  # with the current queue, priority and lifetime
         most = context.config.max_attempts
         wanted = submission.max_attempts
         self.max_attempts = most if wanted is None or wanted < 1 else min(wanted, most)
-        self.attempts: list[RMAppAttempt] = []  # in the order of their numbers, which follow one another
-        self.nodes: set[str] = set()  # those that it ran on
+        self.attempts: list[RMAppAttempt] = []  # by number, without gaps
+        self.nodes: set[str] = set()  # by id: where it ran
         self.node_updates: list[tuple[str, NodesListManagerEventType]] = []  # until the master's next heartbeat
         self.diagnostics: list[str] = []
         self.start_ms = context.now_ms()
         self.submit_ms = self.start_ms if submit_ms is None else submit_ms
         self.launch_ms: int | None = None
         self.finish_ms: int | None = None
-        self.acknowledge: Callable[[RMApp], None] | None = None  # called once it is stored, or has ended before that
+        self.acknowledge: Callable[[RMApp], None] | None = None  # called once it is stored or has ended
         self.pending: Pending | None = None  # while FINAL_SAVING
-        self.recovered_state: RMAppState | None = None  # the final one that the store held
+        self.recovered_state: RMAppState | None = None  # the final state that the store held
         self._state_before_end: RMAppState = S.NEW  # while KILLING or FINAL_SAVING, the one to report
         self._first_stored_attempt = 1  # number of the first attempt that the store still has
 
@@ -120,13 +121,13 @@ class RMApp(Entity):
 
     @property
     def reported_state(self) -> RMAppState:
-        """The state for those outside: an end that is not stored yet may still be lost, so it is not told."""
+        """The state for clients: an end that is not stored yet may still be lost, so it is not reported."""
         state: RMAppState = self.state
         return self._state_before_end if state is S.KILLING or state is S.FINAL_SAVING else state
 
     @property
     def final_status(self) -> FinalApplicationStatus:
-        """What its master said when it unregistered; without that, what its end says. Told with its end, not before."""
+        """What its master reported when it unregistered, else what its final state says; UNDEFINED until it ends."""
         undefined = FinalApplicationStatus.UNDEFINED
         by_its_end = _FINAL_STATUS.get(self.reported_state, undefined)
         attempt = self.current_attempt
@@ -135,7 +136,7 @@ class RMApp(Entity):
         return attempt.final_status
 
     def record(self) -> ApplicationStateData:
-        """What is to be stored now. FINISHING is FINISHED there: what is waited for is the attempt's end only."""
+        """The record to store. FINISHING is stored as FINISHED: only the end of the attempt is missing."""
         state: RMAppState = self.state if self.pending is None else self.pending.target
         if state is S.FINISHING:
             state = S.FINISHED
@@ -156,24 +157,24 @@ class RMApp(Entity):
         self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify))
 
     def note(self, diagnostics: str) -> None:
-        """Keep what is said of its end, once: of a master that unregistered it is heard again when the attempt ends."""
+        """Keep diagnostics once: a master that unregistered and its attempt's end bring the same ones."""
         if diagnostics and diagnostics not in self.diagnostics:
             self.diagnostics.append(diagnostics)
 
     def register_lifetime(self) -> None:
-        """The lifetime monitor kills it at its deadline, if it has one."""
+        """Have the application killed at its deadline, if it has one."""
         lifetime_s = self.submission.lifetime_s
         if lifetime_s is not None:
             self.context.app_lifetime_monitor.register(self.entity, self.submit_ms + lifetime_s * 1000)
 
-    def tell_client(self) -> None:
-        """Answer the client that waits for its submission, if one still does."""
+    def acknowledge_submission(self) -> None:
+        """Answer the client that submitted it, if one still waits."""
         acknowledge, self.acknowledge = self.acknowledge, None
         if acknowledge is not None:
             acknowledge(self)
 
     def start_attempt(self, transfer_state: bool = False) -> None:
-        """The next attempt; with `transfer_state` it takes over the live containers of the one before."""
+        """Start the next attempt; with `transfer_state` it takes over the live containers of the previous one."""
         previous = self.current_attempt
         attempt = self._make_attempt(1 if previous is None else previous.number + 1)
         if previous is not None:
@@ -193,35 +194,32 @@ class RMApp(Entity):
         self.context.post(RMAppAttemptEvent(RMAppAttemptEventType.KILL, attempt.entity, diagnostics))
 
     def save_final(self, target: RMAppState, then: Hook | None, event: RMAppEvent) -> None:
-        """Store `target`; once it is stored, run `then` with this event, if it is given, and go there.
-
-        What the event says of the end is part of what is stored, so it is kept now.
-        """
+        """Store `target` with the event's diagnostics; once stored, run `then`, if any, and enter `target`."""
         self.pending = Pending(target, then, event)
         self.note(event.diagnostics)
-        if self.state is not S.KILLING:  # then it is what was reported before the kill
+        if self.state is not S.KILLING:  # a kill has set it already
             self._state_before_end = self.state
         if self.finish_ms is None:
             self.finish_ms = self.context.now_ms()
         self.store(RMStateStoreEventType.UPDATE_APP)
 
     def finish(self) -> None:
-        """It has ended: everybody who had to do with it hears of that."""
+        """End: clean up the nodes, remove it from the scheduler, and answer the client."""
         context = self.context
         if self.finish_ms is None:
             self.finish_ms = context.now_ms()
-        context.app_lifetime_monitor.unregister(self.entity)  # not every end comes by FINAL_SAVING
+        context.app_lifetime_monitor.unregister(self.entity)  # not every end passes through FINAL_SAVING
         for node in sorted(self.nodes):
             context.post(RMNodeEvent(RMNodeEventType.CLEANUP_APP, node, self.entity))
-        if self.recovered_state is None:  # otherwise the scheduler has never heard of it
+        if self.recovered_state is None:  # otherwise the scheduler never had it
             context.post(SchedulerEvent(SchedulerEventType.APP_REMOVED, self.entity))
         context.post(RMAppManagerEvent(RMAppManagerEventType.APP_COMPLETED, self.entity))
-        self.tell_client()
+        self.acknowledge_submission()
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def failures(self) -> int:
-        """Failed attempts that count: its own fault, and not too long ago. Where one is allowed, any counts."""
+        """Failed attempts that count: the application's fault, and recent. If only one is allowed, any counts."""
         if self.max_attempts == 1:
             return 1
         oldest_ms = self._oldest_that_counts_ms()
@@ -231,11 +229,11 @@ class RMApp(Entity):
         )
 
     def can_retry(self) -> bool:
-        """Whether a failed attempt is followed by another one."""
+        """Whether another attempt follows a failed one."""
         return not self.submission.unmanaged_am and self.failures() < self.max_attempts
 
     def drop_old_attempts(self) -> None:
-        """Take attempts out of the store that no longer count, where it would hold more than are allowed."""
+        """Remove attempts that no longer count from the store, while it holds more than `max_attempts`."""
         oldest_ms = self._oldest_that_counts_ms()
         if oldest_ms is None or self.max_attempts == 1:
             return
@@ -255,7 +253,7 @@ class RMApp(Entity):
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def recover(self, recovered: RecoveredApplication) -> RMAppState:
-        """Be again what the store says; returns the state to go on in."""
+        """Restore the application from the store's record; returns the state to enter."""
         data = recovered.data
         self.start_ms, self.finish_ms, self.launch_ms = data.start_ms, data.finish_ms, data.launch_ms
         self.note(data.diagnostics)
@@ -267,8 +265,8 @@ class RMApp(Entity):
             self.finish()
             return self.recovered_state
         self.register_lifetime()
-        # By direct call: the scheduler knows the application before nodes and masters register again. Without an
-        # attempt it is as one that is new, and its answer starts the first one.
+        # By direct call, so that the scheduler has the application before nodes and masters register again. Without
+        # an attempt it counts as new, and the scheduler's answer starts the first one.
         scheduler = self.context.scheduler
         scheduler.handle(AppAddedSchedulerEvent(self.entity, is_recovering=bool(self.attempts)))
         if not self.attempts:
@@ -280,7 +278,7 @@ class RMApp(Entity):
         for attempt in self.attempts:
             record = recovered.attempts[attempt.entity]
             if record.state is None and attempt is not self.current_attempt:
-                record = record._replace(state=S.FAILED.name)  # it was followed by another
+                record = record._replace(state=S.FAILED.name)  # a later attempt followed it
             attempt.handle(RMAppAttemptRecoverEvent(attempt.entity, record))
 
 

@@ -1,6 +1,6 @@
 """One attempt to run an application, after YARN's RMAppAttemptImpl: from the request for its master to its end.
 
-As in RMApp, a final state is stored before it is taken. Handler thread only.
+As in RMApp, a final state is stored before the attempt enters it. Handler thread only.
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ from typing import Any, Protocol
 from dispatcher.mailbox import ProcessingTimeService
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.entity import Entity, Pending
+from statemachines.resourcemanager.events.exit_status import (
+    EXIT_ABORTED,
+    EXIT_KILLED_AFTER_APP_COMPLETION,
+    EXIT_KILLED_BY_RESOURCEMANAGER,
+    EXIT_PREEMPTED,
+    EXIT_SUCCESS,
+)
 from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, FinalApplicationStatus
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType, RMAppFailedAttemptEvent
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import AppAttemptRemovedSchedulerEvent
 from statemachines.resourcemanager.events.services import (
     AMLauncherEvent,
@@ -24,7 +32,7 @@ from statemachines.resourcemanager.events.services import (
 )
 from statemachines.resourcemanager.ids import attempt_id
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.machines.rmnode import NodeContext
+from statemachines.resourcemanager.machines.rmnode import NodeContext, RMNode
 from statemachines.resourcemanager.machines.states import RMAppAttemptState, RMAppState
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.services.liveliness import LivelinessMonitor
@@ -36,6 +44,10 @@ __all__ = ["RMAppAttempt", "RMAppAttemptState", "ResourceUsage"]
 
 Hook = Callable[["RMAppAttempt", Any], Any]
 S = RMAppAttemptState
+_BLACKLIST_SHARE = 0.8  # of the nodes that could hold the master; a blacklist of more has no effect
+_NOT_THE_NODES_FAULT = frozenset(
+    {EXIT_SUCCESS, EXIT_ABORTED, EXIT_PREEMPTED, EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_KILLED_AFTER_APP_COMPLETION}
+)
 _FINAL_STATES = frozenset({S.FINISHED, S.FAILED, S.KILLED})
 _APP_EVENT = {
     S.FINISHED: RMAppEventType.ATTEMPT_FINISHED,
@@ -45,12 +57,12 @@ _APP_EVENT = {
 
 
 class ResourceUsage:
-    """What the containers of an attempt have used, those that have ended; `preempted` counts those lost that way."""
+    """What an attempt's ended containers have used; `preempted` counts those that were preempted."""
 
     __slots__ = ("_gpu_milli_ms", "_memory_mb_ms", "_vcores_milli_ms", "preempted")
 
     def __init__(self) -> None:
-        self._memory_mb_ms = 0  # whole numbers: a sum of millions is exact
+        self._memory_mb_ms = 0  # integers: a sum over millions of containers stays exact
         self._vcores_milli_ms = 0
         self._gpu_milli_ms = 0
         self.preempted = 0
@@ -71,7 +83,7 @@ class ResourceUsage:
 
     @property
     def gpu_seconds(self) -> float:
-        """Of whole GPUs; half of one for two seconds is one."""
+        """In whole GPUs: half a GPU for two seconds is one."""
         return self._gpu_milli_ms / 1_000_000
 
 
@@ -137,8 +149,8 @@ class RMAppAttempt(Entity):
         self.master_container: str | None = None
         self.master_node = ""
         self._master_resource = app.submission.am_resource
-        self.blacklist: set[str] = set()  # hosts on which a master failed by a fault that may be the node's
-        self.finished_containers: list[tuple[str, ContainerStatus]] = []  # (node, status), until the master fetches
+        self.blacklist: set[str] = set()  # hosts on which a master failed, perhaps because of the node
+        self.finished_containers: list[tuple[str, ContainerStatus]] = []  # (node, status), until the master pulls them
         self.usage = ResourceUsage()
         self.progress = 0.0
         self.host = ""
@@ -152,13 +164,13 @@ class RMAppAttempt(Entity):
         self.pending: Pending | None = None  # while FINAL_SAVING
 
     def add_usage(self, resource: Resource, ms: int, preempted: bool) -> None:
-        """From a container of the application that has ended, after so long."""
+        """Add a container of the application that ended after `ms`."""
         self.usage.add(resource, ms)
         if preempted:
             self.usage.preempted += 1
 
     def record(self) -> ApplicationAttemptStateData:
-        """What is to be stored now. FINISHING is FINISHED there: what is waited for is the container's end only."""
+        """The record to store. FINISHING is stored as FINISHED: only the end of the container is missing."""
         state: RMAppAttemptState = self.state if self.pending is None else self.pending.target
         if state is S.FINISHING:
             state = S.FINISHED
@@ -179,7 +191,7 @@ class RMAppAttempt(Entity):
         )
 
     def master_request(self) -> ContainerRequest:
-        """What the scheduler is asked for to run the master; the queue's partition where the client named none."""
+        """The request for the master's container; without a node label, the queue's partition."""
         submission = self.app.submission
         return ContainerRequest(
             submission.am_resource,
@@ -195,18 +207,51 @@ class RMAppAttempt(Entity):
         assert event.status is not None  # every CONTAINER_FINISHED has one
         return event.status.container == self.master_container
 
+    def take_exit_status(self, event: RMAppAttemptEvent) -> None:
+        """Keep how the master's container ended."""
+        status = event.status
+        assert status is not None  # every CONTAINER_FINISHED has one
+        self.exit_status = status.exit_status
+        reason = f": {status.diagnostics}" if status.diagnostics else ""
+        self.diagnostics.append(f"the master's container {status.container} exited with {status.exit_status}{reason}")
+
+    def note_finished_container(self, event: RMAppAttemptEvent) -> None:
+        assert event.status is not None
+        self.finished_containers.append((event.node, event.status))
+
+    def masters_container_done(self, event: RMAppAttemptEvent) -> None:
+        """Let the nodes forget the master's container, and the finished containers that no master will pull."""
+        status = event.status
+        assert status is not None
+        if status.exit_status not in _NOT_THE_NODES_FAULT:
+            self.blacklist.add(event.node.rpartition(":")[0])
+        forgotten = {event.node: [status.container]}
+        if not self.app.submission.keep_containers_across_attempts:
+            for node, other in self.finished_containers:
+                forgotten.setdefault(node, []).append(other.container)
+            self.finished_containers = []
+        for node, containers in forgotten.items():
+            self.context.post(RMNodeEvent(RMNodeEventType.FINISHED_CONTAINERS_PULLED_BY_AM, node, tuple(containers)))
+
+    def is_blacklist_effective(self) -> bool:
+        """Whether enough nodes are left; a master that fails on most of them is itself at fault."""
+        if not self.blacklist:
+            return True
+        able = [node.spec.host for node in self.context.nodes.values() if _could_hold(node, self.app.submission)]
+        return sum(host in self.blacklist for host in able) < _BLACKLIST_SHARE * len(able)
+
     def set_master(self, container: RMContainer) -> None:
         self.master_container = container.entity
         self.master_node = container.node
         self._master_resource = container.request.resource
 
     def take_over(self, previous: RMAppAttempt) -> None:
-        """What the attempt before has learnt, and what its master has not fetched."""
+        """Inherit the previous attempt's blacklist and the finished containers that its master has not pulled."""
         self.blacklist = previous.blacklist
         self.finished_containers, previous.finished_containers = previous.finished_containers, []
 
     def restore(self, data: ApplicationAttemptStateData) -> None:
-        """Be again what the store says, but for the state."""
+        """Restore all but the state from the store's record."""
         if data.master_container is not None:
             self.master_container, self.master_node, self._master_resource = data.master_container
         if data.final_status is not None:
@@ -218,10 +263,10 @@ class RMAppAttempt(Entity):
         self.start_ms = data.start_ms
         self.finish_ms = data.finish_ms
 
-    def tell_app(self, type: RMAppEventType, diagnostics: str = "") -> None:
+    def notify_app(self, type: RMAppEventType, diagnostics: str = "") -> None:
         self.context.post(RMAppEvent(type, self.app.entity, diagnostics))
 
-    def tell_launcher(self, type: AMLauncherEventType) -> None:
+    def notify_launcher(self, type: AMLauncherEventType) -> None:
         self.context.post(AMLauncherEvent(type, self.entity))
 
     def store(self, type: RMStateStoreEventType, *, notify: bool = True) -> None:
@@ -230,10 +275,9 @@ class RMAppAttempt(Entity):
     def save_final(
         self, target: RMAppAttemptState, then: Hook, event: RMAppAttemptEvent, *, tracking_url: str = ""
     ) -> None:
-        """Store `target`; once it is stored, run `then` with this event, and go there.
+        """Store `target` with all that is known of the end; once stored, run `then` with `event` and enter `target`.
 
-        What is known of the end is part of what is stored, so it is kept now. `tracking_url` is where to look from now
-        on: the master itself is about to go.
+        `tracking_url` replaces the master's own, which is about to exit.
         """
         self.pending = Pending(target, then, event)
         self.finish_ms = self.context.now_ms()
@@ -243,23 +287,33 @@ class RMAppAttempt(Entity):
         self.store(RMStateStoreEventType.UPDATE_APP_ATTEMPT)
 
     def leave(self, state: RMAppAttemptState) -> None:
-        """It has ended in `state`: its master may not call any more, the application and the scheduler hear of it."""
+        """End in `state`: close the master's session, and notify the application and the scheduler."""
         context, app = self.context, self.app
         keep_containers = state is S.FAILED and app.submission.keep_containers_across_attempts and app.can_retry()
         context.master_sessions.pop(self.entity, None)
         diagnostics = "; ".join(self.diagnostics)
         if state is S.FINISHED:
-            self.tell_app(RMAppEventType.ATTEMPT_FINISHED, diagnostics)
+            self.notify_app(RMAppEventType.ATTEMPT_FINISHED, diagnostics)
         else:
             context.post(RMAppFailedAttemptEvent(_APP_EVENT[state], app.entity, diagnostics, keep_containers))
             self.host, self.rpc_port = "", -1
         context.post(AppAttemptRemovedSchedulerEvent(self.entity, keep_containers))
 
     def leave_live(self, state: RMAppAttemptState) -> None:
-        """As `leave`, for one whose master was launched: nobody waits for it any more, and its container goes."""
+        """As `leave`, for a launched master: stop monitoring it, and clean up its container."""
         self.progress = 1.0
         self.leave(state)
         self.context.am_liveliness_monitor.unregister(self.entity)
         self.context.am_finishing_monitor.unregister(self.entity)
         if not self.app.submission.unmanaged_am:
-            self.tell_launcher(AMLauncherEventType.CLEANUP)
+            self.notify_launcher(AMLauncherEventType.CLEANUP)
+
+
+def _could_hold(node: RMNode, submission: ApplicationSubmission) -> bool:
+    capacity, resource = node.capacity, submission.am_resource
+    return (
+        resource.memory_mb <= capacity.memory_mb
+        and resource.vcores_milli <= capacity.vcores_milli
+        and resource.gpus <= capacity.gpus
+        and (not submission.gpu_models or node.spec.gpu_model in submission.gpu_models)
+    )

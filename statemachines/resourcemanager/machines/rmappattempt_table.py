@@ -1,131 +1,361 @@
-"""The states of an attempt and what leads from one to another, row for row those of YARN's RMAppAttemptImpl."""
+"""RMAppAttempt's hooks and its table, row for row YARN's RMAppAttemptImpl.
+
+CONTAINER_ALLOCATED, CONTAINER_FINISHED and STATUS_UPDATE arrive by the million: unless the master's own container is
+concerned, each of their hooks is a few attribute operations.
+"""
 
 from __future__ import annotations
 
 from statemachines.factory import StateMachineFactory
-from statemachines.resourcemanager.entity import finish_saving
+from statemachines.resourcemanager.entity import Pending, finish_saving
+from statemachines.resourcemanager.events.rmapp import RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import (
+    RMAppAttemptEvent,
+    RMAppAttemptRecoverEvent,
+    RMAppAttemptRegistrationEvent,
+    RMAppAttemptStatusUpdateEvent,
+    RMAppAttemptUnregistrationEvent,
+    RMAppStartAttemptEvent,
+)
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType as E
-from statemachines.resourcemanager.machines import rmappattempt_hooks as hooks
+from statemachines.resourcemanager.events.scheduler import AppAttemptAddedSchedulerEvent
+from statemachines.resourcemanager.events.services import AMLauncherEventType, RMStateStoreEventType
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
-from statemachines.resourcemanager.machines.states import RMAppAttemptState
 from statemachines.resourcemanager.machines.states import RMAppAttemptState as S
+from statemachines.resourcemanager.machines.states import RMAppState
+from statemachines.resourcemanager.services.master_session import MasterSession
+
+_ALLOCATION_RETRY_MS = 500
+_RUNNING = S.RUNNING  # a global: looking up a member of an Enum is a call
+_ENDING = frozenset({RMAppState.KILLING, RMAppState.FINAL_SAVING})
 
 
-def _build() -> StateMachineFactory[RMAppAttemptState, RMAppAttempt]:
-    factory: StateMachineFactory[RMAppAttemptState, RMAppAttempt] = StateMachineFactory(S.NEW, "RMAppAttempt")
+# -- deferred until the final state is stored -------------------------------------------------------------------------
+
+
+def finish(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """End a FINISHED attempt."""
+    attempt.leave_live(S.FINISHED)
+
+
+def _leave_failed(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    attempt.leave(S.FAILED)
+
+
+def _leave_killed(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    attempt.leave(S.KILLED)
+
+
+def _leave_killed_allocated(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    attempt.leave(S.KILLED)
+    attempt.notify_launcher(AMLauncherEventType.CLEANUP)
+
+
+def _leave_failed_live(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    attempt.leave_live(S.FAILED)
+
+
+def _leave_killed_live(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    attempt.leave_live(S.KILLED)
+
+
+def _crash_early(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    attempt.context.am_liveliness_monitor.unregister(attempt.entity)
+    attempt.leave(S.FAILED)
+
+
+def _await_masters_end(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    attempt.context.am_liveliness_monitor.unregister(attempt.entity)
+    attempt.context.am_finishing_monitor.register(attempt.entity)
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def save_killed(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Store KILLED for an attempt without an allocated master."""
+    attempt.save_final(S.KILLED, _leave_killed, event)
+
+
+def save_killed_allocated(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Store KILLED, then have the launcher clean up: it may be launching the master."""
+    attempt.save_final(S.KILLED, _leave_killed_allocated, event)
+
+
+def save_killed_live(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Store KILLED, then end a launched master."""
+    attempt.save_final(S.KILLED, _leave_killed_live, event)
+
+
+def save_failed(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Store FAILED for an attempt whose master was not launched."""
+    attempt.save_final(S.FAILED, _leave_failed, event)
+
+
+def save_failed_live(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Store FAILED, then end a launched master (EXPIRE and FAIL).
+
+    On FAIL, YARN leaves the monitors and the master's container alone. Its scheduler ends that container unless the
+    application keeps containers: a master without an attempt would then run on.
+    """
+    attempt.save_final(S.FAILED, _leave_failed_live, event)
+
+
+def save_registered_too_early(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Fail an attempt whose master registered before it was launched."""
+    attempt.diagnostics.append("the master registered before it was launched")
+    save_failed(attempt, event)
+
+
+def save_crash_early(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Fail an attempt whose master exited before it registered."""
+    attempt.take_exit_status(event)
+    attempt.save_final(S.FAILED, _crash_early, event)
+
+
+def save_unregistered(attempt: RMAppAttempt, event: RMAppAttemptUnregistrationEvent) -> None:
+    """Store the end that the master reports: FINISHED if unmanaged, else FINISHING until its container ends."""
+    attempt.final_status = event.final_status
+    target, then = (S.FINISHED, finish) if attempt.app.submission.unmanaged_am else (S.FINISHING, _await_masters_end)
+    attempt.save_final(target, then, event, tracking_url=event.tracking_url)
+    attempt.notify_app(RMAppEventType.ATTEMPT_UNREGISTERED, event.diagnostics)
+
+
+def finish_instead_of_finishing(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Skip FINISHING: the container that it would wait for has ended before the store answered."""
+    pending = attempt.pending
+    assert pending is not None  # it is FINAL_SAVING
+    if pending.target is S.FINISHING:
+        attempt.pending = Pending(S.FINISHED, finish, event)
+
+
+# -- from start to launch ---------------------------------------------------------------------------------------------
+
+
+def start(attempt: RMAppAttempt, event: RMAppStartAttemptEvent) -> None:
+    """Open the master's session, and add the attempt to the scheduler."""
+    attempt.context.master_sessions[attempt.entity] = MasterSession()
+    attempt.context.post(AppAttemptAddedSchedulerEvent(attempt.entity, event.transfer_state))
+
+
+def recover(attempt: RMAppAttempt, event: RMAppAttemptRecoverEvent) -> S:
+    """Restore the attempt from the state store."""
+    attempt.restore(event.state)
+    context, app = attempt.context, attempt.app
+    added = AppAttemptAddedSchedulerEvent(attempt.entity, is_recovering=True)
+    if event.state.state is not None:
+        ended = S[event.state.state]
+        if attempt is app.current_attempt and app.recovered_state is None:
+            # The application never learned of this end; the scheduler still has to end or keep the containers.
+            context.scheduler.handle(added)
+            attempt.leave(ended)
+        return ended
+    if app.recovered_state is not None:
+        return S[app.recovered_state.name]
+    if context.config.work_preserving_recovery:
+        context.master_sessions[attempt.entity] = MasterSession()
+        context.scheduler.handle(added)
+    launched(attempt, event)
+    return S.LAUNCHED
+
+
+def ask_for_master(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
+    """Request the master's container; store an attempt with an unmanaged master at once."""
+    context, submission = attempt.context, attempt.app.submission
+    if submission.unmanaged_am:
+        attempt.store(RMStateStoreEventType.STORE_APP_ATTEMPT)
+        return S.LAUNCHED_UNMANAGED_SAVING
+    if context.scheduler.queue_of(attempt.app.entity) is None:
+        # YARN returns FAILED here, which its table does not declare, and rejects an application that was accepted,
+        # which RMApp's table does not allow. A FAIL event leads to the same end within both tables.
+        lost = f"queue {submission.queue} of {attempt.app.entity} no longer exists"
+        context.post(RMAppAttemptEvent(E.FAIL, attempt.entity, lost))
+        return S.SCHEDULED
+    hosts = sorted(attempt.blacklist)
+    additions, removals = (hosts, ()) if attempt.is_blacklist_effective() else ((), hosts)
+    context.scheduler.allocate(attempt.entity, (attempt.master_request(),), (), additions, removals)
+    return S.SCHEDULED
+
+
+def fetch_master(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
+    """Pull the master's container from the scheduler, and store the attempt."""
+    context = attempt.context
+    allocated = context.scheduler.pull_newly_allocated(attempt.entity)
+    if not allocated:
+        context.timers.register_timer(context.now_ms() + _ALLOCATION_RETRY_MS, lambda _: _fetch_again(attempt))
+        return S.SCHEDULED
+    container = allocated[0]
+    if container.node not in context.nodes:
+        return S.SCHEDULED  # the node is lost, and CONTAINER_FINISHED follows
+    attempt.set_master(container)
+    if attempt.blacklist:  # it applies to the master only; the master has a blacklist of its own
+        context.scheduler.allocate(attempt.entity, blacklist_removals=sorted(attempt.blacklist))
+    attempt.store(RMStateStoreEventType.STORE_APP_ATTEMPT)
+    return S.ALLOCATED_SAVING
+
+
+def _fetch_again(attempt: RMAppAttempt) -> None:
+    if attempt.state is S.SCHEDULED:
+        attempt.context.post(RMAppAttemptEvent(E.CONTAINER_ALLOCATED, attempt.entity))
+
+
+def launch(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Have the launcher start the master."""
+    attempt.notify_launcher(AMLauncherEventType.LAUNCH)
+
+
+def launched(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Report the launch to the application, and watch that the master registers."""
+    if attempt.app.state not in _ENDING:  # RMApp's table has no row for ATTEMPT_LAUNCHED in these states
+        attempt.notify_app(RMAppEventType.ATTEMPT_LAUNCHED)
+    attempt.context.am_liveliness_monitor.register(attempt.entity)
+
+
+def registered(attempt: RMAppAttempt, event: RMAppAttemptRegistrationEvent) -> None:
+    """Keep where the master runs, and report its registration to the application."""
+    attempt.host, attempt.rpc_port, attempt.tracking_url = event.host, event.rpc_port, event.tracking_url
+    attempt.notify_app(RMAppEventType.ATTEMPT_REGISTERED)
+
+
+def launched_and_registered(attempt: RMAppAttempt, event: RMAppAttemptRegistrationEvent) -> None:
+    """Take a master that registers before the launcher has reported its launch."""
+    launched(attempt, event)
+    registered(attempt, event)
+
+
+# -- while the master lives -------------------------------------------------------------------------------------------
+
+
+def update_status(attempt: RMAppAttempt, event: RMAppAttemptStatusUpdateEvent) -> None:
+    """Keep the progress and the tracking URL of the master's heartbeat."""
+    attempt.progress = event.progress
+    attempt.context.am_liveliness_monitor.received_ping(attempt.entity)
+    url = event.tracking_url
+    if url is not None and url != attempt.tracking_url:
+        attempt.tracking_url = url
+        # YARN's store answers this write with an event for which RUNNING has no row.
+        attempt.store(RMStateStoreEventType.UPDATE_APP_ATTEMPT, notify=False)
+
+
+def container_finished_launched(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
+    """Keep a finished container; if it is the master's, fail the attempt."""
+    if not attempt.is_masters(event):
+        attempt.note_finished_container(event)
+        return S.LAUNCHED
+    attempt.masters_container_done(event)
+    save_crash_early(attempt, event)
+    return S.FINAL_SAVING
+
+
+def container_finished_running(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
+    """As `container_finished_launched`, with calls inlined: it runs once for each container of a task."""
+    status = event.status
+    assert status is not None  # every CONTAINER_FINISHED has one
+    if status.container != attempt.master_container:
+        attempt.finished_containers.append((event.node, status))
+        return _RUNNING
+    attempt.masters_container_done(event)
+    attempt.take_exit_status(event)
+    attempt.save_final(S.FAILED, _leave_failed_live, event)
+    return S.FINAL_SAVING
+
+
+def container_finished_saving(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Keep a finished container; after the master's, the attempt skips FINISHING."""
+    if not attempt.is_masters(event):
+        attempt.note_finished_container(event)
+        return
+    attempt.masters_container_done(event)
+    finish_instead_of_finishing(attempt, event)
+
+
+def container_finished_finishing(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
+    """Keep a finished container; the master's ends the attempt."""
+    if not attempt.is_masters(event):
+        attempt.note_finished_container(event)
+        return S.FINISHING
+    attempt.leave_live(S.FINISHED)
+    attempt.masters_container_done(event)
+    return S.FINISHED
+
+
+def note_finished_container_late(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """Keep a finished container for the master of the application's latest attempt."""
+    attempt.app.attempts[-1].note_finished_container(event)
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+_LATE = (E.LAUNCHED, E.UNREGISTERED, E.CONTAINER_ALLOCATED, E.KILL, E.FAIL)
+"""Events that an attempt ignores once its end is decided."""
+
+
+def _build() -> StateMachineFactory[S, RMAppAttempt]:
+    factory: StateMachineFactory[S, RMAppAttempt] = StateMachineFactory(S.NEW, "RMAppAttempt")
     return (
-        factory.add_transition(S.NEW, S.SUBMITTED, E.START, hooks.start)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.REGISTERED, hooks.save_registered_too_early)
-        .add_transition(S.NEW, {S.FINISHED, S.KILLED, S.FAILED, S.LAUNCHED}, E.RECOVER, hooks.recover)
-        .add_transition(S.SUBMITTED, {S.LAUNCHED_UNMANAGED_SAVING, S.SCHEDULED}, E.ATTEMPT_ADDED, hooks.ask_for_master)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.REGISTERED, hooks.save_registered_too_early)
-        .add_transition(S.SCHEDULED, {S.ALLOCATED_SAVING, S.SCHEDULED}, E.CONTAINER_ALLOCATED, hooks.fetch_master)
-        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.CONTAINER_FINISHED, hooks.save_crash_early)
-        .add_transition(S.ALLOCATED_SAVING, S.ALLOCATED, E.ATTEMPT_NEW_SAVED, hooks.launch)
-        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.CONTAINER_FINISHED, hooks.save_crash_early)
-        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.LAUNCHED, E.ATTEMPT_NEW_SAVED, hooks.launched)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.REGISTERED, hooks.save_registered_too_early)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.KILL, hooks.save_killed)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.ALLOCATED, S.LAUNCHED, E.LAUNCHED, hooks.launched)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.LAUNCH_FAILED, hooks.save_failed)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.KILL, hooks.save_killed_allocated)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.FAIL, hooks.save_failed)
-        .add_transition(S.ALLOCATED, S.RUNNING, E.REGISTERED, hooks.launched_and_registered)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.CONTAINER_FINISHED, hooks.save_crash_early)
-        .add_transition(S.LAUNCHED, S.RUNNING, E.REGISTERED, hooks.registered)
-        .add_transition(
-            S.LAUNCHED, {S.LAUNCHED, S.FINAL_SAVING}, E.CONTAINER_FINISHED, hooks.container_finished_launched
-        )
-        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.EXPIRE, hooks.save_failed_live)
-        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.KILL, hooks.save_killed_live)
-        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.FAIL, hooks.save_failed_live)
+        factory.add_transition(S.NEW, S.SUBMITTED, E.START, start)
+        .add_transition(S.NEW, S.FINAL_SAVING, E.KILL, save_killed)
+        .add_transition(S.NEW, S.FINAL_SAVING, E.FAIL, save_failed)
+        .add_transition(S.NEW, S.FINAL_SAVING, E.REGISTERED, save_registered_too_early)
+        .add_transition(S.NEW, {S.FINISHED, S.KILLED, S.FAILED, S.LAUNCHED}, E.RECOVER, recover)
+        .add_transition(S.SUBMITTED, {S.LAUNCHED_UNMANAGED_SAVING, S.SCHEDULED}, E.ATTEMPT_ADDED, ask_for_master)
+        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.KILL, save_killed)
+        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.FAIL, save_failed)
+        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.REGISTERED, save_registered_too_early)
+        .add_transition(S.SCHEDULED, {S.ALLOCATED_SAVING, S.SCHEDULED}, E.CONTAINER_ALLOCATED, fetch_master)
+        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.KILL, save_killed)
+        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.FAIL, save_failed)
+        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.CONTAINER_FINISHED, save_crash_early)
+        .add_transition(S.ALLOCATED_SAVING, S.ALLOCATED, E.ATTEMPT_NEW_SAVED, launch)
+        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.KILL, save_killed)
+        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.CONTAINER_FINISHED, save_crash_early)
+        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.FAIL, save_failed)
+        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.LAUNCHED, E.ATTEMPT_NEW_SAVED, launched)
+        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.REGISTERED, save_registered_too_early)
+        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.KILL, save_killed)
+        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.FAIL, save_failed)
+        .add_transition(S.ALLOCATED, S.LAUNCHED, E.LAUNCHED, launched)
+        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.LAUNCH_FAILED, save_failed)
+        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.KILL, save_killed_allocated)
+        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.FAIL, save_failed)
+        .add_transition(S.ALLOCATED, S.RUNNING, E.REGISTERED, launched_and_registered)
+        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.CONTAINER_FINISHED, save_crash_early)
+        .add_transition(S.LAUNCHED, S.RUNNING, E.REGISTERED, registered)
+        .add_transition(S.LAUNCHED, {S.LAUNCHED, S.FINAL_SAVING}, E.CONTAINER_FINISHED, container_finished_launched)
+        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.EXPIRE, save_failed_live)
+        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.KILL, save_killed_live)
+        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.FAIL, save_failed_live)
         .add_transition(S.RUNNING, S.RUNNING, (E.LAUNCHED, E.REGISTERED))
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.UNREGISTERED, hooks.save_unregistered)
-        .add_transition(S.RUNNING, S.RUNNING, E.STATUS_UPDATE, hooks.update_status)
+        .add_transition(S.RUNNING, S.FINAL_SAVING, E.UNREGISTERED, save_unregistered)
+        .add_transition(S.RUNNING, S.RUNNING, E.STATUS_UPDATE, update_status)
         .add_transition(S.RUNNING, S.RUNNING, E.CONTAINER_ALLOCATED)
-        .add_transition(S.RUNNING, {S.RUNNING, S.FINAL_SAVING}, E.CONTAINER_FINISHED, hooks.container_finished_running)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.EXPIRE, hooks.save_failed_live)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.KILL, hooks.save_killed_live)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.FAIL, hooks.save_failed_live)
+        .add_transition(S.RUNNING, {S.RUNNING, S.FINAL_SAVING}, E.CONTAINER_FINISHED, container_finished_running)
+        .add_transition(S.RUNNING, S.FINAL_SAVING, E.EXPIRE, save_failed_live)
+        .add_transition(S.RUNNING, S.FINAL_SAVING, E.KILL, save_killed_live)
+        .add_transition(S.RUNNING, S.FINAL_SAVING, E.FAIL, save_failed_live)
         .add_transition(
             S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.ATTEMPT_UPDATE_SAVED, finish_saving
         )
-        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.CONTAINER_FINISHED, hooks.container_finished_saving)
-        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.EXPIRE, hooks.finish_instead_of_finishing)
+        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.CONTAINER_FINISHED, container_finished_saving)
+        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.EXPIRE, finish_instead_of_finishing)
         .add_transition(
             S.FINAL_SAVING,
             S.FINAL_SAVING,
-            (
-                E.UNREGISTERED,
-                E.STATUS_UPDATE,
-                E.LAUNCHED,
-                E.LAUNCH_FAILED,
-                E.CONTAINER_ALLOCATED,
-                E.ATTEMPT_NEW_SAVED,
-                E.KILL,
-                E.FAIL,
-                E.ATTEMPT_ADDED,
-            ),
+            (*_LATE, E.STATUS_UPDATE, E.LAUNCH_FAILED, E.ATTEMPT_NEW_SAVED, E.ATTEMPT_ADDED),
         )
-        .add_transition(S.FAILED, S.FAILED, E.CONTAINER_FINISHED, hooks.note_finished_container_late)
+        .add_transition(S.FAILED, S.FAILED, E.CONTAINER_FINISHED, note_finished_container_late)
+        .add_transition(S.FAILED, S.FAILED, (*_LATE, E.LAUNCH_FAILED, E.EXPIRE, E.REGISTERED, E.STATUS_UPDATE))
+        .add_transition(S.FINISHING, {S.FINISHING, S.FINISHED}, E.CONTAINER_FINISHED, container_finished_finishing)
+        .add_transition(S.FINISHING, S.FINISHED, E.EXPIRE, finish)
+        .add_transition(S.FINISHING, S.FINISHING, (*_LATE, E.STATUS_UPDATE))
+        .add_transition(S.FINISHED, S.FINISHED, (*_LATE, E.EXPIRE))
+        .add_transition(S.FINISHED, S.FINISHED, E.CONTAINER_FINISHED, note_finished_container_late)
         .add_transition(
-            S.FAILED,
-            S.FAILED,
-            (
-                E.LAUNCHED,
-                E.LAUNCH_FAILED,
-                E.EXPIRE,
-                E.KILL,
-                E.FAIL,
-                E.REGISTERED,
-                E.UNREGISTERED,
-                E.STATUS_UPDATE,
-                E.CONTAINER_ALLOCATED,
-            ),
+            S.KILLED, S.KILLED, (*_LATE, E.ATTEMPT_ADDED, E.LAUNCH_FAILED, E.EXPIRE, E.REGISTERED, E.STATUS_UPDATE)
         )
-        .add_transition(
-            S.FINISHING, {S.FINISHING, S.FINISHED}, E.CONTAINER_FINISHED, hooks.container_finished_finishing
-        )
-        .add_transition(S.FINISHING, S.FINISHED, E.EXPIRE, hooks.finish)
-        .add_transition(
-            S.FINISHING,
-            S.FINISHING,
-            (E.LAUNCHED, E.UNREGISTERED, E.STATUS_UPDATE, E.CONTAINER_ALLOCATED, E.KILL, E.FAIL),
-        )
-        .add_transition(
-            S.FINISHED,
-            S.FINISHED,
-            (E.LAUNCHED, E.EXPIRE, E.UNREGISTERED, E.CONTAINER_ALLOCATED, E.KILL, E.FAIL),
-        )
-        .add_transition(S.FINISHED, S.FINISHED, E.CONTAINER_FINISHED, hooks.note_finished_container_late)
-        .add_transition(
-            S.KILLED,
-            S.KILLED,
-            (
-                E.ATTEMPT_ADDED,
-                E.LAUNCHED,
-                E.LAUNCH_FAILED,
-                E.EXPIRE,
-                E.REGISTERED,
-                E.CONTAINER_ALLOCATED,
-                E.UNREGISTERED,
-                E.KILL,
-                E.FAIL,
-                E.STATUS_UPDATE,
-            ),
-        )
-        .add_transition(S.KILLED, S.KILLED, E.CONTAINER_FINISHED, hooks.note_finished_container_late)
+        .add_transition(S.KILLED, S.KILLED, E.CONTAINER_FINISHED, note_finished_container_late)
         .install_topology()
     )
 
 
-FACTORY: StateMachineFactory[RMAppAttemptState, RMAppAttempt] = _build()
+FACTORY: StateMachineFactory[S, RMAppAttempt] = _build()

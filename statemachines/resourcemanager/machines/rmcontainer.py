@@ -1,6 +1,6 @@
-"""One container, after YARN's RMContainerImpl: reserved or allocated, fetched by its master, running, ended.
+"""One container, after YARN's RMContainerImpl: reserved or allocated, acquired by its master, running, ended.
 
-A container that has ended is forgotten; what still comes for it is for nobody.
+A container that has ended is forgotten; later events for it are dropped.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class RMContainerState(Enum):
 CONTAINER_FINAL_STATES = frozenset(
     {RMContainerState.COMPLETED, RMContainerState.EXPIRED, RMContainerState.RELEASED, RMContainerState.KILLED}
 )
-"""States in which a container has ended."""
+"""The states of an ended container."""
 
 
 class UsageAccount(Protocol):
-    """What keeps the usage of containers that have ended: their attempt."""
+    """An attempt, which sums up the usage of its ended containers."""
 
     def add_usage(self, resource: Resource, ms: int, preempted: bool) -> None: ...
 
@@ -50,7 +50,7 @@ class ContainerContext(EntityContext, Protocol):
 
 
 class RMContainer(Entity):
-    """A container; `entity` is its id. `gpu_devices` are the GPUs of its node that it has, or has a share of."""
+    """A container; `entity` is its id. `gpu_devices` are the GPUs of its node that it uses or shares."""
 
     machine = "RMContainer"
     context: ContainerContext
@@ -65,7 +65,6 @@ class RMContainer(Entity):
         "maker",
         "node",
         "request",
-        "reserved_node",
         "reserved_resource",
         "status",
     )
@@ -82,20 +81,19 @@ class RMContainer(Entity):
     ) -> None:
         super().__init__(context, container_id)
         self.application = application
-        self.attempt = attempt  # the scheduler changes it when the next attempt takes the container over
-        self.maker = attempt  # the attempt that it was made for: hears of its end, and hands that on
+        self.attempt = attempt  # changed by the scheduler when the next attempt takes over
+        self.maker = attempt  # the attempt that it was allocated to, which learns of its end
         self.node = node
-        self.request = request  # its resource is the size that the scheduler has booked
+        self.request = request  # its resource is the booked size
         self.gpu_devices = gpu_devices
         self.created_ms = context.now_ms()
-        self.last_confirmed = request.resource  # the size that its node is known to give it
-        self.reserved_node: str | None = None
+        self.last_confirmed = request.resource  # the size that its node has confirmed
         self.reserved_resource: Resource | None = None
         self.finish_ms: int | None = None
         self.status: ContainerStatus | None = None  # how it ended
 
     def payload(self) -> dict[str, Any]:
-        """What the journal says of it."""
+        """Its payload in the journal."""
         resource = self.request.resource
         return {
             "application": self.application,

@@ -1,10 +1,9 @@
 """One node, after YARN's RMNodeImpl: it registers, reports, becomes unhealthy, is decommissioned and leaves.
 
-Nothing is sent to a node: what it is to do waits in lists until the answer to its next heartbeat takes them. A node
-that has left is kept among the inactive ones; if it comes back, a new RMNode takes its place.
+A node's orders wait in lists until the response to its next heartbeat takes them. A node that has left is kept among
+the inactive nodes; if it registers again, a new RMNode replaces it.
 
-Threading: handler thread only (invariant 1), but for the news that waits for the scheduler, which may have a thread of
-its own (`pull_updates`).
+Threading: handler thread only (invariant 1), except `pull_updates`, which runs on the scheduler's thread.
 """
 
 from __future__ import annotations
@@ -16,8 +15,15 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from statemachines.resourcemanager.entity import Entity
+from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
 from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType, RMContainerResourceEvent
+from statemachines.resourcemanager.events.rmnode import RMNodeStatusEvent
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
+from statemachines.resourcemanager.ids import application_of, attempt_of
 from statemachines.resourcemanager.machines.rmcontainer import ContainerContext
+from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduling import Scheduler
@@ -41,9 +47,9 @@ Launched = tuple[str, ...]
 Finished = tuple[ContainerStatus, ...]
 Report = tuple[Launched, Finished]
 PORT = 45454
-"""Port in a node's id where nothing else is known, as in YARN's examples."""
+"""Default port in a node's id, as in YARN's examples."""
 UNKNOWN_PORT = -1
-"""Port of the placeholder for a host of which no node has ever registered."""
+"""Port of the placeholder for a host whose nodes have never registered."""
 
 
 class NodeContext(ContainerContext, Protocol):
@@ -88,42 +94,42 @@ class RMNode(Entity):
     def __init__(self, context: NodeContext, spec: NodeSpec) -> None:
         super().__init__(context, node_id(spec.host, spec.port))
         self.spec = spec
-        self.capacity = spec.capacity  # now; may have been changed since it registered
+        self.capacity = spec.capacity  # current; an administrator may have changed it
         self.original_capacity: Resource | None = None  # while DECOMMISSIONING: what RECOMMISSION restores
-        self.decommission_timeout_s: int | None = None  # of its graceful decommissioning; None: no timeout
-        self.health = True  # as it last said
-        self.in_scheduler = False  # whether the scheduler has been told of it
-        self.containers: set[str] = set()  # those that the node has said to run
-        self.running_apps: set[str] = set()  # those that have had containers here, and have not ended
-        self.untracked_since_ms: int | None = None  # inactive, and its host is on no list
+        self.decommission_timeout_s: int | None = None  # of a graceful decommissioning; None: no timeout
+        self.health = True  # as last reported
+        self.in_scheduler = False  # it was added to the scheduler
+        self.containers: set[str] = set()  # reported as running
+        self.running_apps: set[str] = set()  # applications with containers here that have not ended
+        self.untracked_since_ms: int | None = None  # since when it is inactive and its host on neither list
         # Of its last heartbeat, if its heartbeats have ids:
         self.response_id = 0
-        self.last_response: Any = None  # to be sent again, if it got lost
+        self.last_response: Any = None  # sent again if it got lost
         # Until the answer to the next heartbeat:
         self.to_clean: set[str] = set()  # containers to stop
         self.apps_to_clean: list[str] = []  # applications that have ended
         self.to_signal: list[tuple[str, str]] = []  # (container, name of the signal)
         self.to_update: dict[str, Resource] = {}  # containers to give another size
-        self.to_forget: list[str] = []  # containers of which all is known that is to be known
-        # News for the scheduler: (launched, finished) of each report. The handler thread appends and clears, the
-        # scheduler's thread takes; each is one atomic operation.
+        self.to_forget: list[str] = []  # finished containers that need not be reported again
+        # For the scheduler: (launched, finished) of each report. The handler thread appends and clears, the scheduler's
+        # thread pops; each is one atomic operation.
         self.updates: deque[Report] = deque()
-        self.next_heartbeat = True  # nothing is on its way to the scheduler; set by its thread, cleared by the handler
+        self.next_heartbeat = True  # no NODE_UPDATE is queued; set by the scheduler, cleared by the handler
 
     def pull_updates(self) -> list[Report]:
-        """What the node has reported since the scheduler last asked. The scheduler's thread."""
-        # First the flag: what is appended after the last look below then has an event of its own.
+        """What the node has reported since the last call. The scheduler's thread."""
+        # The flag first: a report that is appended after the loop below then posts a NODE_UPDATE of its own.
         self.next_heartbeat = True
         taken, updates = [], self.updates
         try:
             while updates:
                 taken.append(updates.popleft())
-        except IndexError:  # the handler thread has dropped the rest
+        except IndexError:  # the handler thread has cleared the rest
             pass
         return taken
 
     def payload(self) -> dict[str, Any]:
-        """What the journal says of it."""
+        """Its payload in the journal."""
         capacity = self.capacity
         payload: dict[str, Any] = {
             "host": self.spec.host,
@@ -139,3 +145,106 @@ class RMNode(Entity):
 
 def node_id(host: str, port: int = PORT) -> str:
     return f"{host}:{port}"
+
+
+# -- reports ----------------------------------------------------------------------------------------------------------
+
+
+def take_report(node: RMNode, event: RMNodeStatusEvent) -> None:
+    """Take a healthy node's report. One NODE_UPDATE covers all reports that the scheduler has not pulled."""
+    launched, finished = event.launched, event.finished
+    if event.running is not None:
+        launched, finished = all_changes(node, launched, finished, event.running)
+    take_containers(node, launched, finished)
+    post = node.context.post
+    if node.next_heartbeat:
+        node.next_heartbeat = False
+        post(SchedulerEvent(SchedulerEventType.NODE_UPDATE, node.entity))
+    for container_id, size in event.resized:
+        post(RMContainerResourceEvent(RMContainerEventType.NM_DONE_CHANGE_RESOURCE, container_id, size))
+
+
+def take_containers(node: RMNode, launched: Launched, finished: Finished) -> None:
+    """Keep which containers started and ended, and queue the news for the scheduler."""
+    known = node.containers
+    if node.to_clean or node.apps_to_clean or not known.isdisjoint(launched):
+        launched, finished = _news(node, launched, finished)
+    expirer = node.context.container_allocation_expirer
+    for container_id in launched:
+        known.add(container_id)
+        _note_app(node, container_id)
+        expirer.unregister(container_id)
+    for status in finished:
+        container_id = status.container
+        if container_id in known:
+            known.remove(container_id)
+        else:
+            _note_app(node, container_id)
+        expirer.unregister(container_id)
+    if launched or finished:
+        node.updates.append((launched, finished))
+
+
+def all_changes(node: RMNode, launched: Launched, finished: Finished, running: frozenset[str]) -> Report:
+    """The changes by a report of all running containers: those that it no longer lists are lost.
+
+    A container that the node has never reported is not lost: it may have been launched after the report.
+    """
+    known = node.containers
+    if new := running - known:
+        launched = tuple(dict.fromkeys((*launched, *sorted(new))))
+    if gone := known - running:
+        gone -= {status.container for status in finished}
+        why = f"lost: {node.entity} no longer reports it"
+        finished += tuple(ContainerStatus(container_id, EXIT_ABORTED, why) for container_id in sorted(gone))
+    return launched, finished
+
+
+def app_on_node(node: RMNode, app_id: str) -> None:
+    """Note that an application runs here; clean up one that is unknown or has ended."""
+    app = node.context.apps.get(app_id)
+    # An ended application may be forgotten before APP_RUNNING_ON_NODE reaches it: it could not clean up here.
+    if app is not None and app.state not in FINAL_STATES:
+        node.running_apps.add(app_id)
+        node.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, app_id, node=node.entity))
+    else:
+        node.apps_to_clean.append(app_id)
+
+
+def _note_app(node: RMNode, container_id: str) -> None:
+    container = node.context.containers.get(container_id)
+    if container is None:
+        app_id = _app_of(node, container_id)
+        if app_id is not None and app_id not in node.running_apps:
+            app_on_node(node, app_id)
+    elif container.application not in node.running_apps:
+        # The application may have ended: the scheduler, on its own thread, is about to end the containers.
+        app_on_node(node, container.application)
+
+
+def _app_of(node: RMNode, container_id: str) -> str | None:
+    """The application of a container; None if the id is not valid."""
+    try:
+        return application_of(attempt_of(container_id))
+    except ValueError as error:
+        log.warning("%s reports an invalid container: %s", node.entity, error)
+        return None
+
+
+def _news(node: RMNode, launched: Launched, finished: Finished) -> Report:
+    """The part of a report that the scheduler has not seen, without containers that are being cleaned up."""
+    for status in finished:
+        if not _is_wanted(node, status.container):
+            node.containers.discard(status.container)
+    news = (
+        tuple(c for c in launched if c not in node.containers and _is_wanted(node, c)),
+        tuple(status for status in finished if _is_wanted(node, status.container)),
+    )
+    node.to_clean.difference_update(status.container for status in finished)  # already stopped
+    return news
+
+
+def _is_wanted(node: RMNode, container_id: str) -> bool:
+    if container_id in node.to_clean:
+        return False
+    return not node.apps_to_clean or _app_of(node, container_id) not in node.apps_to_clean

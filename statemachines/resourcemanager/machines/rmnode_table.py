@@ -1,70 +1,313 @@
-"""The states of a node and what leads from one to another, row for row those of YARN's RMNodeImpl."""
+"""RMNode's hooks and its table, row for row YARN's RMNodeImpl."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from statemachines.factory import StateMachineFactory
+from statemachines.resourcemanager.events.records import NMContainerStatus
+from statemachines.resourcemanager.events.rmnode import (
+    RMNodeEvent,
+    RMNodeReconnectEvent,
+    RMNodeStartedEvent,
+    RMNodeStatusEvent,
+)
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType as E
-from statemachines.resourcemanager.machines import rmnode_hooks as hooks
-from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
+from statemachines.resourcemanager.events.scheduler import (
+    NodeAddedSchedulerEvent,
+    NodeResourceUpdateSchedulerEvent,
+    SchedulerEvent,
+    SchedulerEventType,
+)
+from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
+from statemachines.resourcemanager.machines.rmnode import (
+    UNKNOWN_PORT,
+    RMNode,
+    all_changes,
+    app_on_node,
+    log,
+    node_id,
+    take_containers,
+    take_report,
+)
 from statemachines.resourcemanager.machines.rmnode import RMNodeState as S
+from statemachines.resourcemanager.resource import Resource
+
+# -- steps that several hooks share -----------------------------------------------------------------------------------
 
 
-def _build() -> StateMachineFactory[RMNodeState, RMNode]:
-    factory: StateMachineFactory[RMNodeState, RMNode] = StateMachineFactory(S.NEW, "RMNode")
+def _notify_lists(node: RMNode, type: NodesListManagerEventType) -> None:
+    node.context.post(NodesListManagerEvent(type, node.entity))
+
+
+def _become_usable(node: RMNode, containers: tuple[NMContainerStatus, ...] = ()) -> None:
+    node.in_scheduler = True
+    node.context.post(NodeAddedSchedulerEvent(node.entity, containers))
+    _notify_lists(node, NodesListManagerEventType.NODE_USABLE)
+
+
+def _drop_reports(node: RMNode) -> None:
+    """Drop what the scheduler has not pulled yet: it ends all its containers on this node."""
+    node.updates.clear()
+    node.next_heartbeat = True
+    node.containers.clear()
+
+
+def _become_unusable(node: RMNode) -> None:
+    _drop_reports(node)
+    if node.in_scheduler:  # not if the node has just registered or was unhealthy before
+        node.in_scheduler = False
+        node.context.post(SchedulerEvent(SchedulerEventType.NODE_REMOVED, node.entity))
+    _notify_lists(node, NodesListManagerEventType.NODE_UNUSABLE)
+
+
+# -- hooks ------------------------------------------------------------------------------------------------------------
+
+
+def deactivate(node: RMNode, event: Any) -> None:
+    """Move the node from the active to the inactive nodes. A placeholder is inactive from the start."""
+    if node.spec.port == UNKNOWN_PORT:
+        return
+    _become_unusable(node)
+    context = node.context
+    context.nm_liveliness_monitor.unregister(node.entity)
+    del context.nodes[node.entity]
+    context.inactive_nodes[node.entity] = node
+
+
+def start(node: RMNode, event: RMNodeStartedEvent) -> S:
+    """Add a node that registered to the scheduler, with the containers that it reports."""
+    came_back = _take_from_inactive(node)
+    for app_id in event.running_apps:
+        app_on_node(node, app_id)
+    running = [report.container for report in event.containers if report.status is None]
+    if event.healthy and not came_back:
+        node.containers.update(running)
+        _become_usable(node, event.containers)
+        return S.RUNNING
+    # The scheduler has ended the containers of a node that was given up, and an unhealthy node gets none: what still
+    # runs there is cleaned up.
+    node.to_clean.update(running)
+    if event.healthy:
+        _become_usable(node)
+        return S.RUNNING
+    node.health = False
+    _become_unusable(node)
+    return S.UNHEALTHY
+
+
+def _take_from_inactive(node: RMNode) -> bool:
+    """Remove its old entry, or its host's placeholder, from the inactive nodes; whether there was an old entry."""
+    context = node.context
+    old = context.inactive_nodes.pop(node.entity, None)
+    came_back = old is not None
+    if old is None:
+        old = context.inactive_nodes.pop(node_id(node.spec.host, UNKNOWN_PORT), None)
+    if old is not None:
+        context.recorder.forgotten(old.machine, old.state)
+    return came_back
+
+
+def take_status(node: RMNode, event: RMNodeStatusEvent) -> S:
+    """Take a heartbeat of a RUNNING node."""
+    node.health = event.healthy
+    if not event.healthy:
+        _become_unusable(node)
+        return S.UNHEALTHY
+    take_report(node, event)
+    return S.RUNNING
+
+
+def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
+    """Take a heartbeat of a DECOMMISSIONING node, which is decommissioned once its applications have ended."""
+    # Only the scheduler knows of a master that has room here and has not been launched.
+    if not node.running_apps and not node.context.scheduler.has_master_container(node.entity):
+        deactivate(node, event)
+        return S.DECOMMISSIONED
+    node.health = event.healthy
+    if event.healthy:
+        take_report(node, event)
+    return S.DECOMMISSIONING
+
+
+def take_status_unhealthy(node: RMNode, event: RMNodeStatusEvent) -> S:
+    """Take a heartbeat of an UNHEALTHY node, which returns to the scheduler once it is healthy."""
+    if not event.healthy:
+        return S.UNHEALTHY
+    node.health = True
+    node.containers.clear()  # it may have registered while unhealthy, with containers that have ended here
+    _become_usable(node)
+    return S.RUNNING
+
+
+def reconnect(node: RMNode, event: RMNodeReconnectEvent) -> S:
+    """Take a node that registers again: it kept its applications, or its node manager was restarted."""
+    state: S = node.state
+    if event.running_apps:
+        _resume(node, event)
+    elif state is S.DECOMMISSIONING:
+        deactivate(node, event)
+        return S.DECOMMISSIONED
+    else:
+        _restart(node, event)
+    return state
+
+
+def _restart(node: RMNode, event: RMNodeReconnectEvent) -> None:
+    """The node manager was restarted and runs nothing."""
+    context = node.context
+    _drop_reports(node)
+    node.running_apps.clear()
+    context.post(SchedulerEvent(SchedulerEventType.NODE_REMOVED, node.entity))
+    if event.spec.http_port == node.spec.http_port:
+        node.spec, node.capacity = event.spec, event.spec.capacity
+        if node.state is S.RUNNING:
+            context.post(NodeAddedSchedulerEvent(node.entity))
+        return
+    # Another HTTP port means another node manager on the same host and port: it is a new node.
+    context.recorder.forgotten(node.machine, node.state)
+    other = context.nodes[node.entity] = RMNode(context, event.spec)
+    context.post(RMNodeStartedEvent(other.entity, payload=other.payload()))
+
+
+def _resume(node: RMNode, event: RMNodeReconnectEvent) -> None:
+    """The node lost its connection for a while and kept its containers."""
+    capacity = event.spec.capacity
+    is_changed = capacity != node.capacity
+    node.spec, node.capacity = event.spec, capacity
+    if node.original_capacity is not None:
+        node.original_capacity = capacity
+    running = frozenset(report.container for report in event.containers if report.status is None)
+    ended = tuple(report.status for report in event.containers if report.status is not None)
+    take_containers(node, *all_changes(node, (), ended, running))
+    for app_id in event.running_apps:
+        app_on_node(node, app_id)
+    if is_changed and node.state is S.RUNNING:
+        node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, capacity))
+
+
+def set_capacity(node: RMNode, event: RMNodeEvent[Resource]) -> None:
+    """Change the capacity of a node that the scheduler does not use."""
+    log.warning("%s is %s: its new capacity %s counts once it is used again", node.entity, node.state.name, event.about)
+    node.capacity = event.about
+
+
+def change_capacity(node: RMNode, event: RMNodeEvent[Resource]) -> None:
+    """Change the capacity of a node that the scheduler uses."""
+    node.capacity = event.about
+    node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, node.capacity))
+
+
+def begin_decommissioning(node: RMNode, event: RMNodeEvent[int | None]) -> None:
+    """Begin a graceful decommissioning with the event's timeout."""
+    node.decommission_timeout_s = event.about
+    node.original_capacity = node.capacity
+    _notify_lists(node, NodesListManagerEventType.NODE_DECOMMISSIONING)
+
+
+def change_timeout(node: RMNode, event: RMNodeEvent[int | None]) -> None:
+    """Change the timeout of a graceful decommissioning."""
+    node.decommission_timeout_s = event.about
+
+
+def recommission(node: RMNode, event: RMNodeEvent[None]) -> None:
+    """Cancel a graceful decommissioning and restore the capacity."""
+    if node.original_capacity is not None:
+        node.capacity = node.original_capacity
+    node.original_capacity = node.decommission_timeout_s = None
+    if node.in_scheduler:
+        node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, node.capacity))
+        _notify_lists(node, NodesListManagerEventType.NODE_USABLE)
+    else:  # it was unhealthy when its decommissioning began; YARN does not add it to its scheduler again
+        _become_usable(node)
+
+
+def list_app_to_clean(node: RMNode, event: RMNodeEvent[str]) -> None:
+    """Queue an application's clean-up for the next heartbeat."""
+    node.running_apps.discard(event.about)
+    node.apps_to_clean.append(event.about)
+
+
+def list_container_to_clean(node: RMNode, event: RMNodeEvent[str]) -> None:
+    """Queue a container's clean-up for the next heartbeat."""
+    node.to_clean.add(event.about)
+
+
+def list_to_forget(node: RMNode, event: RMNodeEvent[tuple[str, ...]]) -> None:
+    """Queue finished containers that the master has pulled: the node need not report them again."""
+    node.to_forget.extend(event.about)
+
+
+def list_to_update(node: RMNode, event: RMNodeEvent[tuple[str, Resource]]) -> None:
+    """Queue a container's new size for the next heartbeat."""
+    container_id, size = event.about
+    node.to_update[container_id] = size
+
+
+def list_to_signal(node: RMNode, event: RMNodeEvent[tuple[str, str]]) -> None:
+    """Queue a signal to a container for the next heartbeat."""
+    node.to_signal.append(event.about)
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def _build() -> StateMachineFactory[S, RMNode]:
+    factory: StateMachineFactory[S, RMNode] = StateMachineFactory(S.NEW, "RMNode")
     return (
-        factory.add_transition(S.NEW, (S.RUNNING, S.UNHEALTHY), E.STARTED, hooks.start)
-        .add_transition(S.NEW, S.NEW, E.RESOURCE_UPDATE, hooks.set_capacity)
-        .add_transition(S.NEW, S.DECOMMISSIONED, E.DECOMMISSION, hooks.deactivate)
-        .add_transition(S.NEW, S.LOST, E.EXPIRE, hooks.deactivate)
-        .add_transition(S.NEW, S.NEW, E.FINISHED_CONTAINERS_PULLED_BY_AM, hooks.list_to_forget)
-        .add_transition(S.RUNNING, (S.RUNNING, S.UNHEALTHY), E.STATUS_UPDATE, hooks.take_status)
-        .add_transition(S.RUNNING, S.DECOMMISSIONED, E.DECOMMISSION, hooks.deactivate)
-        .add_transition(S.RUNNING, S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, hooks.begin_decommissioning)
-        .add_transition(S.RUNNING, S.LOST, E.EXPIRE, hooks.deactivate)
-        .add_transition(S.RUNNING, S.REBOOTED, E.REBOOTING, hooks.deactivate)
-        .add_transition(S.RUNNING, S.RUNNING, E.CLEANUP_APP, hooks.list_app_to_clean)
-        .add_transition(S.RUNNING, S.RUNNING, E.CLEANUP_CONTAINER, hooks.list_container_to_clean)
-        .add_transition(S.RUNNING, S.RUNNING, E.FINISHED_CONTAINERS_PULLED_BY_AM, hooks.list_to_forget)
-        .add_transition(S.RUNNING, (S.RUNNING,), E.RECONNECTED, hooks.reconnect)
-        .add_transition(S.RUNNING, S.RUNNING, E.RESOURCE_UPDATE, hooks.change_capacity)
-        .add_transition(S.RUNNING, S.RUNNING, E.UPDATE_CONTAINER, hooks.list_to_update)
-        .add_transition(S.RUNNING, S.RUNNING, E.SIGNAL_CONTAINER, hooks.list_to_signal)
-        .add_transition(S.RUNNING, S.SHUTDOWN, E.SHUTDOWN, hooks.deactivate)
-        .add_transition(S.REBOOTED, S.REBOOTED, E.RESOURCE_UPDATE, hooks.set_capacity)
-        .add_transition(S.DECOMMISSIONED, S.DECOMMISSIONED, E.RESOURCE_UPDATE, hooks.set_capacity)
-        .add_transition(S.DECOMMISSIONED, S.DECOMMISSIONED, E.FINISHED_CONTAINERS_PULLED_BY_AM, hooks.list_to_forget)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONED, E.DECOMMISSION, hooks.deactivate)
-        .add_transition(S.DECOMMISSIONING, S.RUNNING, E.RECOMMISSION, hooks.recommission)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.RESOURCE_UPDATE, hooks.change_capacity)
+        factory.add_transition(S.NEW, (S.RUNNING, S.UNHEALTHY), E.STARTED, start)
+        .add_transition(S.NEW, S.NEW, E.RESOURCE_UPDATE, set_capacity)
+        .add_transition(S.NEW, S.DECOMMISSIONED, E.DECOMMISSION, deactivate)
+        .add_transition(S.NEW, S.LOST, E.EXPIRE, deactivate)
+        .add_transition(S.NEW, S.NEW, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
+        .add_transition(S.RUNNING, (S.RUNNING, S.UNHEALTHY), E.STATUS_UPDATE, take_status)
+        .add_transition(S.RUNNING, S.DECOMMISSIONED, E.DECOMMISSION, deactivate)
+        .add_transition(S.RUNNING, S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, begin_decommissioning)
+        .add_transition(S.RUNNING, S.LOST, E.EXPIRE, deactivate)
+        .add_transition(S.RUNNING, S.REBOOTED, E.REBOOTING, deactivate)
+        .add_transition(S.RUNNING, S.RUNNING, E.CLEANUP_APP, list_app_to_clean)
+        .add_transition(S.RUNNING, S.RUNNING, E.CLEANUP_CONTAINER, list_container_to_clean)
+        .add_transition(S.RUNNING, S.RUNNING, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
+        .add_transition(S.RUNNING, (S.RUNNING,), E.RECONNECTED, reconnect)
+        .add_transition(S.RUNNING, S.RUNNING, E.RESOURCE_UPDATE, change_capacity)
+        .add_transition(S.RUNNING, S.RUNNING, E.UPDATE_CONTAINER, list_to_update)
+        .add_transition(S.RUNNING, S.RUNNING, E.SIGNAL_CONTAINER, list_to_signal)
+        .add_transition(S.RUNNING, S.SHUTDOWN, E.SHUTDOWN, deactivate)
+        .add_transition(S.REBOOTED, S.REBOOTED, E.RESOURCE_UPDATE, set_capacity)
+        .add_transition(S.DECOMMISSIONED, S.DECOMMISSIONED, E.RESOURCE_UPDATE, set_capacity)
+        .add_transition(S.DECOMMISSIONED, S.DECOMMISSIONED, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
+        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONED, E.DECOMMISSION, deactivate)
+        .add_transition(S.DECOMMISSIONING, S.RUNNING, E.RECOMMISSION, recommission)
+        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.RESOURCE_UPDATE, change_capacity)
         .add_transition(
-            S.DECOMMISSIONING, (S.DECOMMISSIONING, S.DECOMMISSIONED), E.STATUS_UPDATE, hooks.take_status_decommissioning
+            S.DECOMMISSIONING, (S.DECOMMISSIONING, S.DECOMMISSIONED), E.STATUS_UPDATE, take_status_decommissioning
         )
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, hooks.change_timeout)
-        .add_transition(S.DECOMMISSIONING, S.LOST, E.EXPIRE, hooks.deactivate)
-        .add_transition(S.DECOMMISSIONING, S.REBOOTED, E.REBOOTING, hooks.deactivate)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.FINISHED_CONTAINERS_PULLED_BY_AM, hooks.list_to_forget)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.CLEANUP_APP, hooks.list_app_to_clean)
-        .add_transition(S.DECOMMISSIONING, S.SHUTDOWN, E.SHUTDOWN, hooks.deactivate)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.CLEANUP_CONTAINER, hooks.list_container_to_clean)
-        .add_transition(S.DECOMMISSIONING, (S.DECOMMISSIONING, S.DECOMMISSIONED), E.RECONNECTED, hooks.reconnect)
-        .add_transition(S.LOST, S.LOST, E.RESOURCE_UPDATE, hooks.set_capacity)
-        .add_transition(S.LOST, S.LOST, E.FINISHED_CONTAINERS_PULLED_BY_AM, hooks.list_to_forget)
-        .add_transition(S.UNHEALTHY, (S.UNHEALTHY, S.RUNNING), E.STATUS_UPDATE, hooks.take_status_unhealthy)
-        .add_transition(S.UNHEALTHY, S.DECOMMISSIONED, E.DECOMMISSION, hooks.deactivate)
-        .add_transition(S.UNHEALTHY, S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, hooks.begin_decommissioning)
-        .add_transition(S.UNHEALTHY, S.LOST, E.EXPIRE, hooks.deactivate)
-        .add_transition(S.UNHEALTHY, S.REBOOTED, E.REBOOTING, hooks.deactivate)
-        .add_transition(S.UNHEALTHY, (S.UNHEALTHY,), E.RECONNECTED, hooks.reconnect)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.CLEANUP_APP, hooks.list_app_to_clean)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.CLEANUP_CONTAINER, hooks.list_container_to_clean)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.RESOURCE_UPDATE, hooks.set_capacity)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.FINISHED_CONTAINERS_PULLED_BY_AM, hooks.list_to_forget)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.SIGNAL_CONTAINER, hooks.list_to_signal)
-        .add_transition(S.UNHEALTHY, S.SHUTDOWN, E.SHUTDOWN, hooks.deactivate)
-        .add_transition(S.SHUTDOWN, S.SHUTDOWN, E.RESOURCE_UPDATE, hooks.set_capacity)
-        .add_transition(S.SHUTDOWN, S.SHUTDOWN, E.FINISHED_CONTAINERS_PULLED_BY_AM, hooks.list_to_forget)
+        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, change_timeout)
+        .add_transition(S.DECOMMISSIONING, S.LOST, E.EXPIRE, deactivate)
+        .add_transition(S.DECOMMISSIONING, S.REBOOTED, E.REBOOTING, deactivate)
+        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
+        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.CLEANUP_APP, list_app_to_clean)
+        .add_transition(S.DECOMMISSIONING, S.SHUTDOWN, E.SHUTDOWN, deactivate)
+        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.CLEANUP_CONTAINER, list_container_to_clean)
+        .add_transition(S.DECOMMISSIONING, (S.DECOMMISSIONING, S.DECOMMISSIONED), E.RECONNECTED, reconnect)
+        .add_transition(S.LOST, S.LOST, E.RESOURCE_UPDATE, set_capacity)
+        .add_transition(S.LOST, S.LOST, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
+        .add_transition(S.UNHEALTHY, (S.UNHEALTHY, S.RUNNING), E.STATUS_UPDATE, take_status_unhealthy)
+        .add_transition(S.UNHEALTHY, S.DECOMMISSIONED, E.DECOMMISSION, deactivate)
+        .add_transition(S.UNHEALTHY, S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, begin_decommissioning)
+        .add_transition(S.UNHEALTHY, S.LOST, E.EXPIRE, deactivate)
+        .add_transition(S.UNHEALTHY, S.REBOOTED, E.REBOOTING, deactivate)
+        .add_transition(S.UNHEALTHY, (S.UNHEALTHY,), E.RECONNECTED, reconnect)
+        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.CLEANUP_APP, list_app_to_clean)
+        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.CLEANUP_CONTAINER, list_container_to_clean)
+        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.RESOURCE_UPDATE, set_capacity)
+        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
+        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.SIGNAL_CONTAINER, list_to_signal)
+        .add_transition(S.UNHEALTHY, S.SHUTDOWN, E.SHUTDOWN, deactivate)
+        .add_transition(S.SHUTDOWN, S.SHUTDOWN, E.RESOURCE_UPDATE, set_capacity)
+        .add_transition(S.SHUTDOWN, S.SHUTDOWN, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
         .install_topology()
     )
 
 
-FACTORY: StateMachineFactory[RMNodeState, RMNode] = _build()
+FACTORY: StateMachineFactory[S, RMNode] = _build()

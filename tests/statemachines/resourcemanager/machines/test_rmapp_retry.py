@@ -76,7 +76,7 @@ def test_unmanaged_master_is_not_started_again(workshop: Workshop) -> None:
 
     assert app.state.name == "FINAL_SAVING"
     assert app.diagnostics == [
-        f"{app.entity} failed; its master is not the cluster's, which does not start it again",
+        f"{app.entity} failed; the resource manager does not restart an unmanaged master",
         "it was silent",
     ]
 

@@ -149,7 +149,7 @@ def test_silent_master_expires_and_its_attempt_fails(state: str) -> None:
     attempt.handle(expire)
     send(attempt, "ATTEMPT_UPDATE_SAVED")
 
-    assert (attempt.state.name, attempt.diagnostics) == ("FAILED", ["its master has been silent for too long"])
+    assert (attempt.state.name, attempt.diagnostics) == ("FAILED", ["the master was silent for too long"])
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------

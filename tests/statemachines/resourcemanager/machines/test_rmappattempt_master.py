@@ -85,7 +85,7 @@ def test_attempt_whose_queue_is_gone_fails_and_says_so(workshop: Workshop) -> No
 
     assert workshop.scheduler.asked == []
     assert (fail.entity, attempt.state.name) == (FIRST, "FINAL_SAVING")
-    assert attempt.diagnostics == [f"the queue gone of {attempt.app.entity} is gone"]
+    assert attempt.diagnostics == [f"queue gone of {attempt.app.entity} no longer exists"]
 
 
 # -- its container ----------------------------------------------------------------------------------------------------

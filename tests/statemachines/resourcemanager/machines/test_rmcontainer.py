@@ -215,7 +215,7 @@ def test_reservation_is_kept(workshop: Workshop, state: str) -> None:
 
     container.handle(event_for(container, "RESERVED", node="node2:1", resource=LARGER))
 
-    assert (container.reserved_node, container.reserved_resource) == ("node2:1", LARGER)
+    assert container.reserved_resource == LARGER
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_new_capacity_of_a_node_that_is_not_in_use_is_kept_with_a_warning(
         node.handle(event_for(node, "RESOURCE_UPDATE", about=LARGER))
 
     assert (node.capacity, workshop.posted.events) == (LARGER, [])
-    assert f"{NODE} is {state}: its capacity becomes {LARGER}" in caplog.text
+    assert f"{NODE} is {state}: its new capacity {LARGER} counts once" in caplog.text
 
 
 def test_node_that_is_recommissioned_gets_its_capacity_back(workshop: Workshop, node: RMNode) -> None:
@@ -134,7 +134,7 @@ def test_node_that_was_disconnected_goes_on_with_what_it_runs(workshop: Workshop
         running_apps=(APP, "application_0_0009"),
     )
 
-    lost = ContainerStatus(TASK, EXIT_ABORTED, f"lost: {NODE} does not report it any more")
+    lost = ContainerStatus(TASK, EXIT_ABORTED, f"lost: {NODE} no longer reports it")
     assert node.pull_updates() == [((MASTER,), (done, lost))]
     assert (node.containers, node.running_apps, node.apps_to_clean) == ({MASTER}, {APP}, ["application_0_0009"])
     assert (workshop.context.nodes, node.capacity, node.spec.http_port) == ({NODE: node}, LARGER, 9042)

@@ -195,7 +195,7 @@ def test_container_that_is_missing_from_a_report_of_all_is_lost(node: RMNode) ->
 
     report(node, running=frozenset(), finished=(ended(THIRD),))
 
-    lost = ContainerStatus(TASK, EXIT_ABORTED, f"lost: {NODE} does not report it any more")
+    lost = ContainerStatus(TASK, EXIT_ABORTED, f"lost: {NODE} no longer reports it")
     assert node.pull_updates() == [((), (ended(THIRD), lost))]
     assert node.containers == set()
 
@@ -219,12 +219,12 @@ def test_report_of_all_that_brings_nothing_new_is_not_queued(node: RMNode) -> No
 
 
 def test_container_that_cannot_be_is_logged_and_passed_on(node: RMNode, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "statemachines.resourcemanager.machines.node_reports"):
+    with caplog.at_level(logging.WARNING, "statemachines.resourcemanager.machines.rmnode"):
         report(node, launched=("nonsense", TASK))
 
     assert node.pull_updates() == [(("nonsense", TASK), ())]
     assert node.running_apps == {APP}
-    assert f"{NODE} reports a container that cannot be: 'nonsense' is not the id of a container" in caplog.text
+    assert f"{NODE} reports an invalid container: 'nonsense' is not the id of a container" in caplog.text
 
 
 # -- applications -----------------------------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ def reserved_on(cluster: Cluster) -> list[str]:
         container = node.reserved_container
         assert container is not None
         assert cluster.context.containers[container.entity] is container
-        assert (container.state.name, container.reserved_node) == ("RESERVED", node.node_id)
+        assert (container.state.name, container.node) == ("RESERVED", node.node_id)
     count = sum(container.state.name == "RESERVED" for container in cluster.context.containers.values())
     assert count == len(nodes)
     return [node.host for node in nodes]

@@ -103,7 +103,7 @@ def test_master_that_does_not_come_back_is_followed_by_another_attempt() -> None
 
     first = life.manager.context.attempts["appattempt_0_0001_000001"]
     assert lives.ends() == {"job": ("FINISHED", 2)}
-    assert first.diagnostics == ["its master has been silent for too long"]
+    assert first.diagnostics == ["the master was silent for too long"]
     assert lives.world.now_ms > MID_RUN_MS + AM_EXPIRY_MS
 
 
