@@ -1,4 +1,4 @@
-"""Configuration of the resource manager. Every key is described in `config/resourcemanager.yaml`."""
+"""Configuration of the resource manager; `config/resourcemanager.yaml` describes every key."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from dispatcher.config import ConfigModel, DispatcherConfig, JournalConfig, MetricsConfig
 
 MOST_NUMBER = 2**53
-"""Beyond it a number is not exact in tools that keep JSON numbers as doubles: such a value is a mistake."""
+"""Larger numbers are inexact in tools that read JSON numbers as doubles: such a value is a mistake."""
 _Size = Annotated[int, Field(ge=1, le=MOST_NUMBER, strict=True)]
-"""Strict: without it `node_vcores: yes` would be read as 1."""
+"""Strict: otherwise `node_vcores: yes` would be read as 1."""
 
 
 class NodeConfig(ConfigModel):
@@ -31,10 +31,7 @@ class NodeConfig(ConfigModel):
 
 
 class WorkloadDefaults(ConfigModel):
-    """Sizes of nodes, masters and containers that a workload file does not give.
-
-    The values are those of Hadoop's Scheduler Load Simulator.
-    """
+    """Sizes of nodes, masters and containers that a workload file omits, as in Hadoop's Scheduler Load Simulator."""
 
     node_memory_mb: _Size = Field(default=10240, description="Memory of a node, in MB.")
     node_vcores: _Size = Field(default=10, description="Virtual cores of a node.")
@@ -44,179 +41,170 @@ class WorkloadDefaults(ConfigModel):
     container_memory_mb: _Size = Field(default=1024, description="Memory of a container, in MB.")
     container_vcores: _Size = Field(default=1, description="Virtual cores of a container.")
     nodes_per_rack: _Size = Field(
-        default=40, description="Nodes of one rack, for an openb node list, which names no racks."
+        default=40, description="Nodes per rack, for an openb node list, which does not name racks."
     )
 
 
 class SimulationConfig(ConfigModel):
-    """Of the simulated node managers and application masters."""
+    """The simulated node managers and application masters."""
 
     am_register_delay_ms: int = Field(
-        1000, ge=0, description="from the start of a master's container until the master registers, in ms"
+        1000, ge=0, description="ms from the start of a master's container until the master registers"
     )
     heartbeat_interval_ms: int = Field(
         0,
         ge=0,
-        description="in virtual time, from one heartbeat of a node or master to its next, in ms; 0: they "
-        "report news at once",
+        description="ms between two heartbeats of a node or master in virtual time; 0: they report changes at once",
     )
     workload_defaults: WorkloadDefaults = Field(
-        default_factory=WorkloadDefaults, description="resources of what a workload names without them"
+        default_factory=WorkloadDefaults, description="sizes that a workload file omits"
     )
 
 
 class PartitionCapacityConfig(ConfigModel):
-    """What a queue has of one partition, in percent of what its parent has of it."""
+    """A queue's share of one partition, in percent of its parent's share."""
 
     capacity: float = Field(ge=0, le=100, description="guaranteed share, percent of the parent's")
-    maximum_capacity: float = Field(100, ge=0, le=100, description="most it may use, percent of the parent's")
+    maximum_capacity: float = Field(100, ge=0, le=100, description="maximum share, percent of the parent's")
 
 
 class QueueConfig(ConfigModel):
-    """One queue of the capacity scheduler; its children, if any, have all of its applications."""
+    """One queue of the capacity scheduler; only queues without children hold applications."""
 
     name: str = Field(
         min_length=1,
         pattern=r"^[^.\s]+$",
-        description="the queue's name, without its parents'; unique among queues without children",
+        description="the queue's name, without its parents' names; unique among queues without children",
     )
-    capacity: float = Field(100, ge=0, le=100, description="guaranteed share, percent of what its parent has")
+    capacity: float = Field(100, ge=0, le=100, description="guaranteed share, percent of the parent's")
     maximum_capacity: float = Field(
-        100, ge=0, le=100, description="most that it may use of what its siblings leave, percent of what its parent has"
+        100, ge=0, le=100, description="maximum share if its siblings leave room, percent of the parent's"
     )
     state: Literal["RUNNING", "STOPPED"] = Field(
-        "RUNNING", description="RUNNING; STOPPED: it and the queues below take no new applications"
+        "RUNNING", description="RUNNING; STOPPED: the queue and its children refuse new applications"
     )
     priority: int = Field(
         0,
-        description="greater comes first, among siblings that are within their capacity, and among those that "
-        "are beyond",
+        description="a greater one is served first, among siblings within their capacity, and among those beyond it",
     )
     minimum_user_limit_percent: int = Field(
         100,
         ge=1,
         le=100,
-        description="when several users want room, each may have an equal part, of this percentage at least",
+        description="when several users compete, each may have an equal share, and at least this percentage",
     )
-    user_limit_factor: float = Field(1, gt=0, description="times the queue's capacity that one user may use")
+    user_limit_factor: float = Field(1, gt=0, description="how many times the queue's capacity one user may use")
     maximum_am_resource_percent: float | None = Field(
         None,
         ge=0,
         le=100,
-        description="percent of the queue's maximum that masters may use; applications beyond that are "
-        "pending, though one may always run. null: the scheduler's",
+        description="percent of the queue's maximum that masters may use; further applications wait, though one may "
+        "always run. null: the scheduler's value",
     )
     maximum_applications: int = Field(
-        10_000, ge=1, description="applications, running and pending, in it and the queues below"
+        10_000, ge=1, description="maximum of running and pending applications in the queue and its children"
     )
     maximum_lifetime_s: int | None = Field(
-        None, ge=1, description="longest lifetime of an application, in seconds; null: the parent's, at the top no end"
+        None, ge=1, description="maximum lifetime of an application, seconds; null: the parent's; at the root no limit"
     )
     default_lifetime_s: int | None = Field(
         None,
         ge=1,
-        description="lifetime of an application that names none, in seconds; null: the parent's, at the top "
-        "the longest",
+        description="default lifetime of an application, seconds; null: the parent's; at the root the maximum",
     )
     ordering_policy: Literal["fifo", "fair"] = Field(
         "fifo",
-        description="which application comes first: fifo (more urgent, then older) or fair (the one that has least)",
+        description="which application is served first: fifo (priority, then age) or fair (the one that uses least)",
     )
     accessible_node_labels: dict[str, PartitionCapacityConfig] = Field(
         default_factory=dict,
-        description="partitions that it may use, by node label, with its share of each; the parent must have "
-        "them too, such as gpu: {capacity: 100, maximum_capacity: 100}",
+        description="partitions that it may use, by node label, with its share of each, such as gpu: {capacity: 100, "
+        "maximum_capacity: 100}; the parent must list them as well",
     )
     default_node_label: str | None = Field(
         None,
-        description="partition of applications and requests that name none; null: the default one, which has no label",
+        description="partition of applications and requests without a node label; null: the default partition",
     )
-    queues: tuple[QueueConfig, ...] = Field((), description="its children; their capacities make 100")
+    queues: tuple[QueueConfig, ...] = Field((), description="its children; their capacities add up to 100")
 
 
 class SchedulerConfig(ConfigModel):
-    """Who gets which room."""
+    """How resources are assigned."""
 
     kind: Literal["fifo", "capacity"] = Field(
         "fifo", description="fifo: one queue, first come, first served; capacity: a tree of queues"
     )
     queues: tuple[QueueConfig, ...] = Field(
         (QueueConfig(name="default"),),
-        description="the queues of the capacity scheduler, below the root queue; the capacities of each "
-        "parent's children make 100",
+        description="the queues of the capacity scheduler, below the root queue; the capacities of siblings add up "
+        "to 100",
     )
     maximum_am_resource_percent: float = Field(
-        10, ge=0, le=100, description="percent of a queue's maximum that masters may use, where the queue names none"
+        10, ge=0, le=100, description="percent of a queue's maximum that masters may use, unless the queue sets it"
     )
     node_locality_delay: int = Field(
         40,
         ge=-1,
-        description="node heartbeats that a request lets pass before it takes another node of its rack; -1: none",
+        description="node heartbeats that a request lets pass before it accepts another node of its rack; -1: none",
     )
     rack_locality_additional_delay: int = Field(
-        -1, ge=-1, description="further heartbeats before it takes any node; -1: as many as there are nodes, at most"
+        -1, ge=-1, description="further heartbeats before it accepts any node; -1: at most the number of nodes"
     )
     containers_per_heartbeat: int = Field(
-        100, ge=-1, description="most containers that a node gets with one heartbeat; -1: no limit"
+        100, ge=-1, description="maximum of containers assigned to a node per heartbeat; -1: no limit"
     )
 
 
 class StateStoreConfig(ConfigModel):
-    """Where applications survive the resource manager."""
+    """Where applications are stored to survive a restart."""
 
-    kind: Literal["memory", "sqlite"] = Field("memory", description="memory: they do not; sqlite: in a file")
-    path: Path | None = Field(None, description="the SQLite file; created where there is none")
-    batch_size: int = Field(1000, ge=1, description="most writes in one commit")
+    kind: Literal["memory", "sqlite"] = Field("memory", description="memory: not at all; sqlite: in a file")
+    path: Path | None = Field(None, description="the SQLite file; created if missing")
+    batch_size: int = Field(1000, ge=1, description="maximum of writes per commit")
 
     @model_validator(mode="after")
     def _path_for_sqlite(self) -> Self:
         if (self.kind == "sqlite") != (self.path is not None):
-            raise ValueError("path: give the file for kind sqlite, and none for kind memory")
+            raise ValueError("path: required for kind sqlite, not allowed for kind memory")
         return self
 
 
 class ResourceManagerConfig(ConfigModel):
-    """Of `dispatcher run` and `dispatcher replay`."""
+    """The configuration of `dispatcher run` and `dispatcher replay`."""
 
     name: str = Field("ResourceManager", min_length=1, description="the dispatcher's name in metrics and journal")
     dispatcher: DispatcherConfig = Field(default_factory=DispatcherConfig, description="the central dispatcher")
     metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="the Prometheus endpoint")
     journal_path: Path | None = Field(
         None,
-        description="folder below which each run writes an event journal of its own, named after its start; "
-        "null: no journal",
+        description="folder in which each run writes its own event journal, named after its start; null: no journal",
     )
     journal: JournalConfig = Field(default_factory=JournalConfig, description="how the journal is written")
-    scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig, description="who gets which room")
+    scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig, description="how resources are assigned")
     state_store: StateStoreConfig = Field(
-        default_factory=StateStoreConfig, description="where applications survive the resource manager"
+        default_factory=StateStoreConfig, description="where applications are stored to survive a restart"
     )
-    max_attempts: int = Field(2, ge=1, description="most attempts of an application, and those of one that names none")
+    max_attempts: int = Field(2, ge=1, description="maximum and default number of attempts of an application")
     work_preserving_recovery: bool = Field(
-        True, description="after a restart, running containers go on; false: running applications get a new attempt"
+        True, description="after a restart, containers keep running; false: running applications get a new attempt"
     )
-    nm_heartbeat_interval_ms: int = Field(1000, ge=1, description="from one heartbeat of a node to the next, in ms")
-    nm_expiry_interval_s: float = Field(
-        600, gt=0, description="a node that is silent for this long, in seconds, is lost"
-    )
-    am_expiry_interval_s: float = Field(
-        600, gt=0, description="a master that is silent for this long, in seconds, has failed"
-    )
+    nm_heartbeat_interval_ms: int = Field(1000, ge=1, description="ms between two heartbeats of a node")
+    nm_expiry_interval_s: float = Field(600, gt=0, description="seconds of silence after which a node is lost")
+    am_expiry_interval_s: float = Field(600, gt=0, description="seconds of silence after which a master has failed")
     container_allocation_expiry_s: float = Field(
-        600, gt=0, description="a container that is acquired and not started for this long, in seconds, is taken back"
+        600, gt=0, description="seconds after which an acquired container that was not started expires"
     )
     decommission_timeout_s: int | None = Field(
         3600,
         ge=0,
-        description="longest wait of a graceful decommissioning for applications, in seconds; null: as long "
-        "as it takes",
+        description="seconds that a graceful decommissioning waits for applications at most; null: no limit",
     )
     max_completed_applications: int = Field(
-        10_000, ge=0, description="ended applications that are kept; the oldest beyond that are forgotten"
+        10_000, ge=0, description="ended applications that are kept; beyond that the oldest are forgotten"
     )
-    nodes: tuple[NodeConfig, ...] = Field((), description="the daemon's nodes, which replace those of a workload")
+    nodes: tuple[NodeConfig, ...] = Field((), description="the daemon's nodes; they replace those of a workload")
     workload: Path | None = Field(
-        None, description="a workload, file or folder, that the daemon runs in real time; null: none"
+        None, description="a workload (file or folder) that the daemon runs in real time; null: none"
     )
     simulation: SimulationConfig = Field(
         default_factory=SimulationConfig, description="the simulated node managers and application masters"
@@ -226,7 +214,7 @@ class ResourceManagerConfig(ConfigModel):
     def _recovers_from_its_store(self) -> Self:
         if self.journal.write_ahead:
             raise ValueError(
-                "journal.write_ahead: the resource manager recovers from its state_store, and its events are no "
-                "records; leave it false"
+                "journal.write_ahead: leave it false: the resource manager recovers from its state_store, not from "
+                "journaled events"
             )
         return self

@@ -1,4 +1,4 @@
-"""What the entities of a resource manager have in common: a state machine, and the events that are for it.
+"""The base of the resource manager's entities, which handle events by a state machine.
 
 Threading: handler thread only (invariant 1).
 """
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class EntityContext(Protocol):
-    """What every entity needs of its resource manager."""
+    """The part of the context that every entity uses."""
 
     post: Callable[[Any], bool]
     now_ms: Callable[[], int]
@@ -25,7 +25,7 @@ class EntityContext(Protocol):
 
 
 class Entity:
-    """Something with a state machine. Takes its events; one that its state does not take is counted and logged."""
+    """An object with a state machine. An event that its state does not accept is counted and logged."""
 
     machine: ClassVar[str]
 
@@ -58,14 +58,15 @@ class Pending(NamedTuple):
     """What follows once the final state of an entity in FINAL_SAVING is stored."""
 
     target: Any
-    """The state to go to."""
+    """The state to enter."""
     then: Callable[[Any, Any], Any] | None
-    """Hook that was put off until now, with the event that caused it."""
+    """The deferred hook."""
     event: Any
+    """The event that caused it."""
 
 
 def finish_saving(entity: Any, event: Any) -> Any:
-    """Hook of FINAL_SAVING for the store's answer: do what is `pending`, and go there."""
+    """Hook of FINAL_SAVING for the store's answer: run the pending hook, and enter the pending state."""
     pending: Pending | None = entity.pending
     assert pending is not None  # set on every arc to FINAL_SAVING
     entity.pending = None
@@ -75,7 +76,7 @@ def finish_saving(entity: Any, event: Any) -> Any:
 
 
 class EntityEventHandler:
-    """Hands each event to the entity it is for. One that is gone (ended, and forgotten) needs it no more."""
+    """Dispatches each event to its entity. An event for a forgotten entity is dropped."""
 
     def __init__(self, entities: dict[str, Any]) -> None:
         self._entities = entities
@@ -83,9 +84,9 @@ class EntityEventHandler:
     def handle(self, event: Any) -> None:
         entity = self._entities.get(event.entity)
         if entity is None:
-            log.debug("%r is for nobody: its entity is gone", event)
+            log.debug("%r is dropped: its entity is gone", event)
             return
-        try:  # as Entity.handle, without the call: most events of a resource manager come along here
+        try:  # Entity.handle inlined: most events pass through here
             entity.state_machine.do_transition(event.type, event)
         except InvalidStateTransitionError as error:
             entity.context.recorder.invalid(entity, error)

@@ -1,10 +1,10 @@
-"""The ids of applications, attempts and containers, in YARN's form, and how one is told from another.
+"""The ids of applications, attempts and containers, in YARN's form.
 
     application_<cluster timestamp>_<number>
     appattempt_<cluster timestamp>_<number>_<attempt>
     container_[e<epoch>_]<cluster timestamp>_<number>_<attempt>_<container>
 
-The epoch counts the restarts of the resource manager: an attempt that lives through one gets no container id twice.
+The epoch counts the restarts of the resource manager, so that an attempt that outlives one gets unique container ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def application_id(cluster_timestamp: int, number: int) -> str:
 
 
 def cluster_timestamp_of(application: str) -> int:
-    """When the resource manager that gave out this id was started; 0 if it is none."""
+    """When the resource manager that allocated this id was started; 0 if the id is not valid."""
     match = _APPLICATION.fullmatch(application)
     return int(match.group(1)) if match is not None else 0
 
@@ -30,7 +30,7 @@ def attempt_id(application: str, number: int) -> str:
 
 
 def container_prefix(attempt: str, epoch: int = 0) -> str:
-    """What the ids of an attempt's containers begin with; a number of six digits follows."""
+    """The prefix of an attempt's container ids; a number of six digits follows."""
     cluster_timestamp, number, attempt_number = attempt.removeprefix("appattempt_").split("_")
     era = f"e{epoch:02d}_" if epoch else ""
     return f"container_{era}{cluster_timestamp}_{number}_{int(attempt_number):02d}_"
@@ -41,16 +41,11 @@ def is_application_id(text: str) -> bool:
 
 
 def application_of(attempt: str) -> str:
-    """The application of an attempt."""
     return "application" + attempt.removeprefix("appattempt").rpartition("_")[0]
 
 
 def attempt_of(container: str) -> str:
-    """The attempt of a container.
-
-    Raises:
-        ValueError: that is no container id.
-    """
+    """Raises ValueError if `container` is not a container id."""
     match = _CONTAINER.fullmatch(container)
     if match is None:
         raise ValueError(f"{container!r} is not the id of a container")

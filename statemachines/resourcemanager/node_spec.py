@@ -1,4 +1,4 @@
-"""What a node is when it registers: where it is, and what it has."""
+"""The description of a node that registers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from statemachines.resourcemanager.resource import Resource
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node of the cluster."""
+    """One node: its address and its capacity."""
 
     host: str
     capacity: Resource
     rack: str = "/default-rack"
     gpu_model: str | None = None
     partition: str = ""
-    """Its label; empty: the default partition."""
+    """Its node label; empty: the default partition."""
     port: int = 45454
-    """Of its node manager; part of its id. 45454 as in YARN's examples."""
+    """Part of its id; the default is that of YARN's examples."""
     http_port: int = 8042

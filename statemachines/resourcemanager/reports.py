@@ -1,8 +1,8 @@
-"""What a client is told of applications, attempts, containers, nodes and the cluster. Immutable, so anybody's.
+"""The reports for clients on applications, attempts, containers, nodes and the cluster. Immutable; any thread.
 
-Times are Unix milliseconds of the resource manager's clock, None where the moment has not come; memory is in MB (2^20
-bytes), virtual cores are in thousandths; progress and shares are 0 to 1. A sum of GPUs is in whole devices where it
-makes some, otherwise `gpu_milli` has the thousandths of all, with `gpus=1`.
+Times are Unix milliseconds of the resource manager's clock, None if still to come; memory is in MB (2^20 bytes),
+virtual cores are in thousandths; progress and shares are 0 to 1. A sum of GPUs counts whole devices if it is a whole
+number; otherwise `gpu_milli` has the total in thousandths, with `gpus=1`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from statemachines.resourcemanager.resource import Resource
 
 APPLICATION_STATES = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED")
-"""Those that clients know, in the order of an application's life. One that ends is reported as before, until its end
-is stored."""
+"""The states for clients, in order. An application that ends is reported in its previous state until its end is
+stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsageReport:
-    """What has been used over time, by containers that have ended, preempted ones too, and by those that have not."""
+    """Resources used over time by ended, preempted and live containers."""
 
     memory_mb_seconds: float
     vcore_seconds: float
@@ -32,7 +32,7 @@ class ApplicationReport:
 
     application_id: str
     attempt_id: str | None
-    """The current attempt; None: there is none yet."""
+    """The current attempt; None: not started yet."""
     name: str
     user: str
     queue: str
@@ -42,7 +42,7 @@ class ApplicationReport:
     state: str
     """One of APPLICATION_STATES."""
     final_status: str
-    """UNDEFINED until it has ended, then SUCCEEDED, FAILED or KILLED, as its master said or as its state says."""
+    """UNDEFINED until it has ended, then as its master reported or else as its state says."""
     progress: float
     diagnostics: str
     submit_ms: int
@@ -51,18 +51,18 @@ class ApplicationReport:
     """When its first master was launched."""
     finish_ms: int | None
     deadline_ms: int | None
-    """When it is killed; None: its lifetime has no end, or it has ended."""
+    """When it is killed; None: no limit, or it has ended."""
     host: str
-    """Of its master, as that says; empty: no master has registered."""
+    """As its master reported; empty: not registered."""
     rpc_port: int
     tracking_url: str
     master_container: str | None
     master_node: str | None
     """Node id."""
     containers: int
-    """Those that have not ended, the master's included."""
+    """Live ones, including the master's."""
     allocated: Resource
-    """What they have."""
+    """The resources of its live containers."""
     usage: ResourceUsageReport
     unmanaged_am: bool
     node_label: str | None
@@ -74,7 +74,7 @@ class ApplicationAttemptReport:
 
     attempt_id: str
     state: str
-    """YARN's names of an attempt's states; one that ends is FINAL_SAVING until its end is stored."""
+    """A state of RMAppAttempt: FINAL_SAVING until its end is stored."""
     final_status: str
     progress: float
     diagnostics: str
@@ -86,14 +86,14 @@ class ApplicationAttemptReport:
     master_container: str | None
     master_node: str | None
     exit_status: int | None
-    """Of the master's container; None: it has not ended, or only after its master had unregistered."""
+    """Of the master's container; None: it runs, or its master unregistered first."""
     blacklist: tuple[str, ...]
-    """Hosts avoided for the master, in the order of their names."""
+    """Hosts avoided for the master, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerReport:
-    """A container that has not ended, after YARN's class of that name."""
+    """A live container, after YARN's class of that name."""
 
     container_id: str
     attempt_id: str
@@ -124,17 +124,17 @@ class NodeReport:
     capacity: Resource
     used: Resource
     containers: int
-    """Those that have room on it."""
+    """Allocated on this node."""
     decommission_timeout_s: int | None
-    """Of a node that is DECOMMISSIONING; None: as long as it takes, or it is not."""
+    """While DECOMMISSIONING; None: no timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetrics:
-    """The cluster at this moment; of applications, all since the resource manager started."""
+    """The cluster now; applications are counted since the start of the resource manager."""
 
     apps_submitted: int
-    """The sum of the five that follow."""
+    """The sum of the next five."""
     apps_pending: int
     apps_running: int
     apps_completed: int
@@ -143,14 +143,14 @@ class ClusterMetrics:
     containers_allocated: int
     containers_reserved: int
     containers_pending: int
-    """Asks that wait for room."""
+    """Pending requests."""
     total: Resource
-    """Of the nodes in use."""
+    """The capacity of RUNNING and DECOMMISSIONING nodes."""
     allocated: Resource
     reserved: Resource
     pending: Resource
     nodes: dict[str, int]
-    """Count by state, for the seven states of nodes that have registered."""
+    """Count by state, for all states but NEW."""
 
     @property
     def total_nodes(self) -> int:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 GPU_MILLI = 1000
-"""Thousandths of one GPU that make a whole one."""
+"""Thousandths of a whole GPU."""
 
 
 class Resource(NamedTuple):
-    """What a container asks for or a node has. Immutable and hashable; all numbers are whole and >= 0.
+    """The request of a container or the capacity of a node, in integers >= 0.
 
-    `gpus` counts devices, and `gpu_milli` says how much of *each* of them (1..1000): a container that asks for
-    `gpus=1, gpu_milli=460` takes 0.46 of one device, and two halves of different devices do not serve it.
-    A node's capacity has `gpu_milli=1000`.
+    `gpus` counts devices, and `gpu_milli` is the share of *each* of them (1..1000): `gpus=1, gpu_milli=460` takes 0.46
+    of one device, and two halves of different devices do not satisfy it. A node's capacity has `gpu_milli=1000`.
 
-    `others` are further resource types, (name, amount) sorted by name, amounts > 0: make them with `named`.
+    `others` are further resource types: (name, amount) with amounts > 0, sorted by name, as `named` makes them.
     """
 
     memory_mb: int
@@ -26,18 +25,18 @@ class Resource(NamedTuple):
 
     @property
     def gpu_milli_total(self) -> int:
-        """Thousandths of a GPU over all devices."""
+        """Thousandths of a GPU, over all devices."""
         return self.gpus * self.gpu_milli
 
     def other(self, name: str) -> int:
-        """Amount of a further resource type; 0 where there is none of it."""
+        """The amount of a further resource type, or 0."""
         for type_, amount in self.others:
             if type_ == name:
                 return amount
         return 0
 
     def is_possible(self) -> bool:
-        """Whether a container can be of this size, on a node that is large enough."""
+        """Whether a container can have this size on a sufficiently large node."""
         return (
             self.memory_mb >= 0
             and self.vcores_milli >= 0
@@ -47,7 +46,7 @@ class Resource(NamedTuple):
         )
 
     def smaller_of(self, other: Resource) -> Resource:
-        """Of each type the lesser amount of the two; the GPUs are those of this one."""
+        """The lesser amount of each type, with this one's GPUs."""
         others = {name: min(amount, other.other(name)) for name, amount in self.others}
         return self._replace(
             memory_mb=min(self.memory_mb, other.memory_mb),
@@ -66,7 +65,7 @@ class Resource(NamedTuple):
 
 
 def named(amounts: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    """`Resource.others` of amounts by name; zeros are left out.
+    """`Resource.others` from amounts by name, without zeros.
 
     >>> named({"fpga": 2, "disk": 0})
     (('fpga', 2),)

@@ -55,28 +55,27 @@ from statemachines.resourcemanager.virtual_time import VirtualTime
 log = logging.getLogger(__name__)
 
 T_co = TypeVar("T_co", covariant=True)
-_LOOK_EVERY_MS = 20
+_EXPIRE_EVERY_MS = 20
 
 
 class SupportsJoin(Protocol[T_co]):
-    """Something from outside that can join a resource manager, such as a workload with its nodes and clients."""
+    """An object that can join a resource manager from any thread, such as a workload with its nodes and clients."""
 
-    def join(self, manager: ResourceManager) -> T_co:
-        """Any thread."""
+    def join(self, manager: ResourceManager) -> T_co: ...
 
 
 class ResourceManager(CompositeService):
     """Applications, attempts, containers and nodes as state machines on one dispatcher.
 
-    Given a ManualClock it runs in virtual time: whenever nothing is queued, the handler thread jumps to what comes
-    next, and calls `on_idle` when there is nothing. Room is then given away as soon as there is some, and the scheduler
-    runs on the handler thread. Without a clock it runs in real time: room is given away on the heartbeats of nodes, the
-    scheduler has a thread of its own, and nodes and masters that fall silent are given up.
+    With a ManualClock it runs in virtual time: when the queue is empty, the handler thread jumps to the next deadline,
+    or calls `on_idle` if none is left. Containers are then allocated as soon as there is room, on the handler thread.
+    Without a clock it runs in real time: containers are allocated on node heartbeats, the scheduler has its own thread,
+    and silent nodes and masters expire.
 
-    Nodes come by registering with the `tracker`; `node_managers` start the masters' containers on them.
+    Nodes register with the `tracker`; `node_managers` start the masters' containers on them.
 
-    Any thread may start, stop, look at the counters and call `clients`. The other services (`masters`, `tracker`) and
-    all entities belong to the handler thread: reach them by `context.call`.
+    Any thread may start, stop, read counters and call `clients` and `admin`. The other services (`masters`, `tracker`)
+    and all entities belong to the handler thread: reach them by `context.call`.
     """
 
     def __init__(
@@ -90,10 +89,10 @@ class ResourceManager(CompositeService):
         store: RMStateStore | None = None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`node_managers` makes the node managers of this resource manager; None: there are none, until `connect`.
+        """`node_managers` makes the node managers; None: none until `connect`.
 
-        `recorder`: the listener of all machines; None: one that counts, and writes to the journal if there is one.
-        `store`: what to recover from, and to write to; None: as configured, in virtual time one in memory.
+        `recorder`: the listener of all machines; None: it counts, and writes to the `journal`, if any.
+        `store`: to recover from and write to; None: as configured; in virtual time, a store in memory.
         """
         self.settings = settings = config or ResourceManagerConfig()
         super().__init__(settings.name)
@@ -136,11 +135,11 @@ class ResourceManager(CompositeService):
             execute=self._execute,
             on_handler_thread=self.dispatcher.is_handler_thread,
         )
-        # A store with a thread of its own does not fit virtual time, which would pass while it writes.
+        # Virtual time would pass while a store with its own thread writes.
         self.store = store or (MemoryRMStateStore() if clock is not None else _configured_store(settings))
         self.store.attach(context)
         self._recovered = RMState()  # loaded by the start, before the handler thread runs
-        # The first mail of all: recovered applications are known before any node or client comes.
+        # The first mail: applications are recovered before any node or client is served.
         self._executor.execute(lambda: recover(context, self._recovered), "recovery")
         self.clients = ClientRMService(context)
         self.masters = ApplicationMasterService(context)
@@ -153,7 +152,7 @@ class ResourceManager(CompositeService):
         self._virtual_time: VirtualTime | None = None
         if clock is not None:
             self._virtual_time = VirtualTime(clock, self._monitors, self.dispatcher.has_work)
-        # Before the dispatchers, so that they stop after them: clients hear that there will be no answers any more.
+        # Added before the dispatchers, so that they stop after them, and then fail the calls that still wait.
         for service in (self.clients, self.masters, self.tracker, self.admin, *self._monitors):
             self.add_service(service)
         if isinstance(self.store, Service):
@@ -165,14 +164,14 @@ class ResourceManager(CompositeService):
             self.connect(node_managers(self))
 
     def connect(self, node_managers: NodeManagers) -> None:
-        """Start and stop masters through `node_managers` from now on. Handler thread, or before the start."""
+        """Launch masters through `node_managers` from now on. Handler thread, or before the start."""
         self.node_managers = node_managers
         self._launcher.connect(node_managers)
         if self._virtual_time is not None and node_managers.deadlines is not None:
             self._virtual_time.follow(node_managers.deadlines)
 
     def bring(self, newcomer: SupportsJoin[T_co]) -> T_co:
-        """Have a workload, or anything like it, join; returns what its `join` returns. Any thread."""
+        """Let a workload or the like join; returns the result of its `join`. Any thread."""
         return newcomer.join(self)
 
     def service_start(self) -> None:
@@ -180,13 +179,15 @@ class ResourceManager(CompositeService):
         self._recovered = self.store.load_state()
         super().service_start()
         if self._virtual_time is None:
-            # Deadlines are looked at this often; what node managers in this process do is on time to the same degree.
-            self.context.timers.schedule_with_fixed_delay(lambda _: self._look(), _LOOK_EVERY_MS, _LOOK_EVERY_MS)
+            # Also the precision of the deadlines of node managers in this process.
+            self.context.timers.schedule_with_fixed_delay(
+                lambda _: self._expire_due(), _EXPIRE_EVERY_MS, _EXPIRE_EVERY_MS
+            )
 
     def service_stop(self) -> None:
-        """Stop all services; called by a handler, return at once, and stop them when that one has ended."""
+        """Stop all services. On the handler thread it returns at once, and another thread stops them."""
         if self.dispatcher.is_handler_thread():
-            # What stops after the dispatchers, such as the store, must not do so while they drain.
+            # Services that stop after the dispatchers, such as the store, must not stop while those drain.
             threading.Thread(target=self._stop_services, name=f"{self.name}-stop").start()
         else:
             self._stop_services()
@@ -198,7 +199,7 @@ class ResourceManager(CompositeService):
             self._services_stopped.set()
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """As in Service, and until all services have stopped, also when a handler made the stop."""
+        """As in Service; also waits for all services when a handler stopped the resource manager."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if not super().wait_for_service_to_stop(timeout):
             return False
@@ -236,7 +237,7 @@ class ResourceManager(CompositeService):
         register(RMFatalEventType, self._end)
 
     def _call(self, function: Callable[[], Any]) -> Any:
-        """`RMContext.call`: on the handler thread, whoever asks."""
+        """`RMContext.call`."""
         if self.dispatcher.is_handler_thread():
             return function()
         return self._executor.submit(function, "call of %r", function).result()
@@ -246,24 +247,24 @@ class ResourceManager(CompositeService):
         self._executor.execute(function, "call of %r", function)
 
     def _end(self, event: RMFatalEvent) -> None:
-        """It cannot go on: better no resource manager than one that forgets what it acknowledges."""
+        """Stop: a resource manager must not lose what it has acknowledged."""
         log.critical("%s: %s of %s: stopping", self.name, event.type.name, event.entity, exc_info=event.cause)
         self.dispatcher.note_failure(event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
         self.dispatcher.stop()
 
     def _on_dispatcher(self, dispatcher: Service) -> None:
-        """One that fails, or has to end, stops without the rest: clients must not wait until somebody stops that."""
+        """Fail waiting clients at once when the dispatcher stops by itself, before the resource manager is stopped."""
         if dispatcher.in_state(ServiceState.STOPPED):
             self.clients.stop()
 
-    def _look(self) -> None:
+    def _expire_due(self) -> None:
         if self.node_managers is not None and self.node_managers.deadlines is not None:
             self.node_managers.deadlines.expire_due()
         for each in self._monitors:
             each.expire_due()
 
     def _jump(self) -> bool:
-        """Idle action in virtual time: go to what comes next."""
+        """Idle action in virtual time: jump to the next deadline."""
         assert self._virtual_time is not None
         if self._virtual_time.jump():
             return True
@@ -284,7 +285,7 @@ def _configured_store(settings: ResourceManagerConfig) -> RMStateStore:
 
 
 class _TimerThread(Service):
-    """The life of the real clock's thread."""
+    """Stops the real clock's thread."""
 
     def __init__(self, timers: SystemProcessingTimeService) -> None:
         super().__init__("timers")

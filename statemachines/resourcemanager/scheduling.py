@@ -1,4 +1,4 @@
-"""What the rest of the resource manager calls the scheduler for. The schedulers themselves describe the calls."""
+"""The scheduler's interface for the rest of the resource manager; ResourceScheduler documents the calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Scheduler(Protocol):
-    """Direct calls come from the dispatcher's handler thread; `handle` may be called on a thread of the scheduler's."""
+    """Called on the dispatcher's handler thread, except `handle`, which may run on the scheduler's own thread."""
 
     def handle(self, event: SchedulerEvent) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What a client submits."""
+"""The submission of an application."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from statemachines.resourcemanager.resource import Resource
 
 
 class ApplicationSubmission(NamedTuple):
-    """What a client submits, after YARN's ApplicationSubmissionContext."""
+    """A client's submission, after YARN's ApplicationSubmissionContext."""
 
     name: str
     am_resource: Resource
     user: str = "default"
     queue: str = "default"
     am_host: str | None = None
-    """Preferred node of the master; any other will do."""
+    """Preferred node of the master, which accepts any other."""
     gpu_models: frozenset[str] = frozenset()
-    """Node models that will do for the master; empty: any."""
+    """GPU models that the master accepts; empty: any."""
     max_attempts: int | None = None
-    """None, or less than 1: as configured; never more than configured as the most."""
+    """None, or less than 1: as configured, which is also the maximum."""
     priority: int = 0
-    """Greater is more urgent, among the applications of a queue."""
+    """A greater one is served first, within a queue."""
     application_id: str | None = None
-    """From `get_new_application`, so that a submission can be repeated; None: a new one."""
+    """From `get_new_application`, which allows a retry; None: a new id."""
     lifetime_s: int | None = None
-    """Killed if it has not ended so long after its submission; None: the queue's own default."""
+    """It is killed this long after its submission; None: the queue's default."""
     attempt_failures_validity_interval_ms: int | None = None
-    """Failures older than this do not count towards `max_attempts`; None: all count."""
+    """Older failures do not count towards `max_attempts`; None: all count."""
     keep_containers_across_attempts: bool = False
-    """Whether the containers of a failed attempt go on, for the next attempt to take over."""
+    """Whether the next attempt takes over the running containers of a failed one."""
     unmanaged_am: bool = False
-    """Whether its master runs outside of the cluster, and registers by itself."""
+    """Whether its master runs outside the cluster and registers by itself."""
     node_label: str | None = None
-    """Partition for the master, and for asks that name none; None: the queue's default."""
+    """Default partition of its requests, and the master's; None: the queue's default."""
     application_type: str = "YARN"
     tags: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Time that jumps from one deadline to the next, whenever nothing else is left to do.
+"""Virtual time, which jumps to the next deadline when the dispatcher is idle.
 
 Threading: handler thread only (invariant 1).
 """
@@ -10,17 +10,17 @@ from typing import Protocol
 
 
 class Deadlines(Protocol):
-    """Something that has to be looked at when its time comes."""
+    """A component with deadlines."""
 
     def next_deadline_ms(self) -> int | None:
-        """When it is to be looked at next; None: not for the time being."""
+        """The next deadline; None: none is set."""
 
     def expire_due(self) -> None:
-        """Do all that is due now."""
+        """Do everything that is due now."""
 
 
 class VirtualClock(Protocol):
-    """What VirtualTime needs of a ManualClock."""
+    """The part of a ManualClock that VirtualTime uses."""
 
     def current_processing_time(self) -> int: ...
 
@@ -30,21 +30,19 @@ class VirtualClock(Protocol):
 
 
 class VirtualTime:
-    """Jumps a clock to the next timer or deadline."""
-
     def __init__(self, clock: VirtualClock, deadlines: tuple[Deadlines, ...], has_work: Callable[[], bool]) -> None:
-        """`has_work`: whether something is left to do before time may go on. Only that changes the `deadlines`."""
+        """`has_work`: whether work is left at the current time. Only such work changes the `deadlines`."""
         self._clock = clock
         self._agenda: Deadlines | None = None
         self._deadlines = deadlines
         self._has_work = has_work
 
     def follow(self, agenda: Deadlines) -> None:
-        """Do what is in `agenda` from now on, before timers and deadlines of the same time."""
+        """Process `agenda` as well, before timers and deadlines of the same time."""
         self._agenda = agenda
 
     def jump(self) -> bool:
-        """Go on to where there is work to do, and do what is due on the way; False if there never will be any."""
+        """Advance until there is work, processing deadlines on the way; False if no deadline is left."""
         while True:
             limit_ms, due = self._nearest()
             if self._agenda is not None and self._do_agenda(self._agenda, limit_ms):
@@ -58,7 +56,7 @@ class VirtualTime:
                 return True
 
     def _nearest(self) -> tuple[int | None, list[Deadlines]]:
-        """The next timer's or deadline's time, and whose deadline it is."""
+        """The time of the next timer or deadline, and who has that deadline."""
         nearest_ms = self._clock.next_timer_ms()
         due: list[Deadlines] = []
         for each in self._deadlines:
@@ -71,7 +69,7 @@ class VirtualTime:
         return nearest_ms, due
 
     def _do_agenda(self, agenda: Deadlines, limit_ms: int | None) -> bool:
-        """Do what is in the agenda until `limit_ms`, or until there is work to do; returns whether there is."""
+        """Process the agenda up to `limit_ms`, or until there is work; returns whether there is."""
         while True:
             next_ms = agenda.next_deadline_ms()
             if next_ms is None or (limit_ms is not None and next_ms > limit_ms):

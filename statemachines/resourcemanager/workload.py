@@ -1,4 +1,4 @@
-"""An earlier place of `statemachines.simulation.workload`, which is imported when one of its names is asked for."""
+"""The former location of `statemachines.simulation.workload`, which is imported on demand."""
 
 from __future__ import annotations
 

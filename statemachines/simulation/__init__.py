@@ -1,1 +1,1 @@
-"""A resource manager without a cluster: simulated nodes and masters, virtual time, recorded workloads."""
+"""Simulated nodes and masters for a resource manager, and replays of recorded workloads in virtual time."""

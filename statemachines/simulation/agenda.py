@@ -1,4 +1,4 @@
-"""What will happen when, for a great many things to come: a heap, and no future, lock or mail for each.
+"""Scheduled calls by the million: a heap, without a future, lock or mail for each.
 
 Threading: handler thread only (invariant 1).
 """
@@ -11,8 +11,8 @@ from typing import Any
 from dispatcher.util.heap import TimedHeap
 
 
-class Errand:
-    """An actor that is to do one thing, unless it is stopped."""
+class ScheduledCall:
+    """The actor of one call, which it makes unless it is stopped."""
 
     __slots__ = ("about", "stopped")
 
@@ -22,9 +22,9 @@ class Errand:
 
 
 class Agenda(TimedHeap[Callable[[Any], None]]):
-    """Calls to be made at their times; those of the same time in the order in which they were entered.
+    """Calls by time; calls of the same time in the order of their insertion.
 
-    An entry is not taken back: it is skipped if its actor has been stopped meanwhile.
+    An entry is never removed: it is skipped if its actor has been stopped.
     """
 
     __slots__ = ("_now_ms",)
@@ -34,12 +34,12 @@ class Agenda(TimedHeap[Callable[[Any], None]]):
         self._now_ms = now_ms
 
     at = TimedHeap.push
-    """`at(time_ms, action, actor)`: have `action(actor)` called; a time that is over is now."""
+    """`at(time_ms, action, actor)` schedules `action(actor)`; a past time means now."""
 
     next_deadline_ms = TimedHeap.next_time
 
     def expire_due(self) -> None:
-        """Make all calls whose time has come, with those that they enter for now."""
+        """Make all due calls, including those that they schedule for now."""
         now_ms = self._now_ms()
         while (entry := self.pop_due(now_ms)) is not None:
             entry[2](entry[3])

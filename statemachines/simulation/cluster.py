@@ -1,9 +1,9 @@
 """Simulated node managers and application masters: a container's end is an entry in an agenda.
 
-They talk to the resource manager as real ones do (register, heartbeat, allocate, finish). In virtual time they do so
-when there is news: all the news of a node, or of a master, that comes at one moment goes with one heartbeat, and with
-`heartbeat_interval_ms` all that comes between two of them. So a replay costs nothing while nothing happens. In real
-time they also report regularly, with all that they have, as daemons do that might be lost.
+They call the resource manager as real ones do (register, heartbeat, allocate, finish). In virtual time they send a
+heartbeat only when something has changed: one for all changes of a moment, or, with `heartbeat_interval_ms`, for all
+changes since the last one. So a replay costs nothing while nothing happens. In real time they also report regularly,
+with all running containers, as real daemons do.
 
 Threading: handler thread only (invariant 1).
 """
@@ -31,19 +31,19 @@ from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.services.node_managers import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse, NodeAction
-from statemachines.simulation.agenda import Agenda, Errand
+from statemachines.simulation.agenda import Agenda, ScheduledCall
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 
 EXIT_FAILURE = 1
 _PHASES = 10
-"""Heartbeats come at so many times of an interval."""
+"""The number of different times in an interval at which heartbeats are sent."""
 _MAY_LEAVE = frozenset({"GRACEFUL_DECOMMISSION", "CLEANUP_APP"})
 _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FINISHED"})
-"""Names: the hash of a string is at hand, that of an Enum member is computed in Python each time."""
+"""Names, because a string caches its hash, while an Enum member computes it in Python each time."""
 
 
 class SimulatedTask:
-    """A container that runs."""
+    """A running container."""
 
     __slots__ = ("container", "node", "stopped")
 
@@ -54,9 +54,9 @@ class SimulatedTask:
 
 
 class SimulatedNode:
-    """One node manager: the containers that run on it, and what it has not reported yet.
+    """One node manager: its running containers, and the changes that it has not reported yet.
 
-    That a task has ended, it notices when it reports: before that, it makes no difference.
+    It ends due tasks only when it reports: before that, the difference cannot be observed.
     """
 
     __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spec", "stopped")
@@ -68,32 +68,32 @@ class SimulatedNode:
         self.ends: TimedHeap[SimulatedTask] = TimedHeap()
         self.launched: list[str] = []
         self.finished: list[ContainerStatus] = []
-        self.report: Errand | None = None  # the next one, in the agenda
-        self.report_ms = 0  # its time
+        self.report: ScheduledCall | None = None  # the next heartbeat in the agenda
+        self.report_ms = 0  # when that is
         self.stopped = False
-        # So that not all report at once, and those that do can be handled in one go.
+        # A few phases: not all nodes report at once, and those of one phase are handled in one batch.
         self.phase = zlib.crc32(node_id.encode()) % _PHASES * interval_ms // _PHASES
 
 
 class SimulatedCluster(NodeManagers):
-    """The node managers of all nodes, and the masters that run on them."""
+    """The node managers of all nodes, and the masters on them."""
 
     def __init__(self, manager: ResourceManager) -> None:
         self._context = context = manager.context
         self._tracker = manager.tracker
         self.masters = manager.masters
-        self.is_regular = not manager.in_virtual_time  # heartbeats come also when there is no news
+        self.is_regular = not manager.in_virtual_time  # heartbeats are sent even without changes
         config = context.config
         self._interval_ms = (
             config.nm_heartbeat_interval_ms if self.is_regular else config.simulation.heartbeat_interval_ms
         )
         self.agenda = Agenda(context.now_ms)
-        self.specs: dict[str, ApplicationSpec] = {}  # by id, of the applications that have not ended: what masters do
+        self.specs: dict[str, ApplicationSpec] = {}  # by id of the live application
         self.start_ms = 0  # when the workload's time began
         self._nodes: dict[str, SimulatedNode] = {}
         self._running: dict[str, SimulatedTask] = {}  # by container
         self._masters: dict[str, SimulatedMaster] = {}  # by attempt
-        # After the entities: what these events say, daemons learn from the answer to their heartbeat.
+        # Registered after the entities: real daemons learn of these events by the response to a heartbeat.
         register = manager.dispatcher.register
         register(RMAppAttemptEventType, self.on_attempt_event)
         register(RMNodeEventType, self.on_node_event)
@@ -101,11 +101,7 @@ class SimulatedCluster(NodeManagers):
 
     @classmethod
     def of(cls, manager: ResourceManager) -> SimulatedCluster:
-        """The simulated cluster of a resource manager; one without node managers is connected to a new one.
-
-        Raises:
-            TypeError: the resource manager has other node managers.
-        """
+        """The manager's simulated cluster, connected if it has no node managers; TypeError if it has others."""
         if manager.node_managers is None:
             manager.connect(cls(manager))
         cluster = manager.node_managers
@@ -120,7 +116,7 @@ class SimulatedCluster(NodeManagers):
     # -- node managers ----------------------------------------------------------------------------------------------
 
     def add_node(self, spec: NodeSpec) -> None:
-        """Start a node's manager, which registers it; one that is there registers again."""
+        """Start a node manager, which registers its node; a known node registers again."""
         node_id = self._tracker.register_node(spec)
         if node_id in self._nodes:
             return
@@ -129,14 +125,14 @@ class SimulatedCluster(NodeManagers):
             self._report_at(node, self.next_heartbeat_ms(node.phase))
 
     def start_container(self, container: RMContainer) -> None:
-        """A master's container: it registers after a while."""
+        """Start a master's container; the master registers after a delay."""
         self._run(container)
         master = SimulatedMaster(self, self._context, container, self.specs.get(container.application))
         self._masters[container.attempt] = master
         master.register_later()
 
     def start_task(self, container: RMContainer, duration_ms: int) -> None:
-        """A container that a master started: it ends by itself."""
+        """Start a master's task container, which ends after `duration_ms`."""
         task, end_ms = self._run(container), self._context.now_ms() + duration_ms
         node = task.node
         node.ends.push(end_ms, task, task)
@@ -144,14 +140,14 @@ class SimulatedCluster(NodeManagers):
             self._report_at(node, self._heartbeat_from(end_ms, node.phase))
 
     def end_container(self, container_id: str, exit_status: int, diagnostics: str = "") -> None:
-        """A container ends, and its node says so; nothing if it does not run."""
+        """End a container, if it runs, and have its node report that."""
         task = self._running.get(container_id)
         if task is not None:
             self._end(task, exit_status, diagnostics)
             self._report_at(task.node, self.next_heartbeat_ms(task.node.phase))
 
     def stop_container(self, container_id: str) -> None:
-        """The resource manager wants it stopped; nothing if it does not run."""
+        """Stop a container on the resource manager's order, if it runs."""
         self.end_container(container_id, EXIT_KILLED_BY_RESOURCEMANAGER, "stopped by the resource manager")
 
     def _run(self, container: RMContainer) -> SimulatedTask:
@@ -172,30 +168,30 @@ class SimulatedCluster(NodeManagers):
         node.finished.append(ContainerStatus(container_id, exit_status, diagnostics))
 
     def _report_at(self, node: SimulatedNode, time_ms: int) -> None:
-        """Have the node report at that time, if it does not before."""
+        """Schedule the node's heartbeat for that time, unless it has an earlier one."""
         if node.report is not None:
             if node.report_ms <= time_ms:
                 return
             node.report.stopped = True
-        node.report, node.report_ms = Errand(node), time_ms
+        node.report, node.report_ms = ScheduledCall(node), time_ms
         self.agenda.at(time_ms, self._report, node.report)
 
     def next_heartbeat_ms(self, phase: int) -> int:
-        """When one whose heartbeats come at `phase` of each interval may report what is new now."""
+        """When a daemon with this phase can next report."""
         now_ms = self._context.now_ms()
-        # A daemon that reports regularly has just done so; one that does not may report at once.
+        # A regular daemon has just reported; any other may report at once.
         return self._heartbeat_from(now_ms + 1 if self.is_regular else now_ms, phase)
 
     def _heartbeat_from(self, time_ms: int, phase: int) -> int:
         return time_ms + (phase - time_ms) % self._interval_ms if self._interval_ms else time_ms
 
     def phase_of(self, time_ms: int) -> int:
-        """The phase of a daemon that begins to report at that time."""
+        """The phase of a daemon that starts at that time."""
         return time_ms * _PHASES // self._interval_ms * self._interval_ms // _PHASES if self._interval_ms else 0
 
-    def _report(self, errand: Errand) -> None:
-        """A heartbeat."""
-        node: SimulatedNode = errand.about
+    def _report(self, call: ScheduledCall) -> None:
+        """Send a heartbeat."""
+        node: SimulatedNode = call.about
         node.report = None
         now_ms = self._context.now_ms()
         while (ended := node.ends.pop_due(now_ms)) is not None:
@@ -211,7 +207,7 @@ class SimulatedCluster(NodeManagers):
             self._report_at(node, self._heartbeat_from(end_ms, node.phase))
 
     def _obey(self, node: SimulatedNode, answer: HeartbeatResponse) -> None:
-        """What a daemon does with the answer; then it waits for its next heartbeat."""
+        """Follow the orders of a response, and schedule the next heartbeat."""
         if answer.action is NodeAction.SHUTDOWN:
             node.stopped = True
             del self._nodes[node.id]
@@ -226,7 +222,7 @@ class SimulatedCluster(NodeManagers):
             self.stop_container(container_id)
         self._report_at(node, self.next_heartbeat_ms(node.phase))
 
-    # -- what the resource manager's answers would tell them -----------------------------------------------------------
+    # -- events that would otherwise reach the daemons by a response ---------------------------------------------------
 
     def on_node_event(self, event: Any) -> None:
         if self.is_regular:
@@ -234,7 +230,7 @@ class SimulatedCluster(NodeManagers):
         if event.type is RMNodeEventType.CLEANUP_CONTAINER:
             self.stop_container(event.about)
         elif event.type._name_ in _MAY_LEAVE:
-            # A DECOMMISSIONING node leaves with the report that finds it without applications.
+            # A DECOMMISSIONING node leaves with its first heartbeat without applications.
             node, rmnode = self._nodes.get(event.entity), self._context.nodes.get(event.entity)
             if node is not None and rmnode is not None and rmnode.state is RMNodeState.DECOMMISSIONING:
                 self._report_at(node, self.next_heartbeat_ms(node.phase))
@@ -270,7 +266,7 @@ def _as_reported(container: RMContainer) -> NMContainerStatus:
 
 
 class SimulatedMaster:
-    """One application master: asks for its containers when their time comes, and ends when they have ended."""
+    """One application master: requests its containers at their times, and ends after the last of them."""
 
     def __init__(
         self, cluster: SimulatedCluster, context: RMContext, container: RMContainer, spec: ApplicationSpec | None
@@ -281,14 +277,14 @@ class SimulatedMaster:
         self.container = container.entity
         self._attempt = container.attempt
         self._spec = spec
-        # In the order in which they are asked for; `tag` says which one came.
+        # In the order of the requests; a container's `tag` is its index here.
         self._containers = sorted(spec.containers, key=lambda c: (c.start_ms, c.priority)) if spec is not None else []
         self._asked = 0
         self._asks: list[ContainerRequest] = []  # for the next heartbeat
         self._left = len(self._containers)
         self._registered = False
         self.stopped = False  # its container has ended; read by the agenda
-        self._reports = False  # a heartbeat is in the agenda
+        self._reports = False  # a heartbeat is scheduled
         self._phase = cluster.phase_of(context.now_ms())
 
     def register_later(self) -> None:
@@ -296,8 +292,8 @@ class SimulatedMaster:
         self._agenda.at(self._context.now_ms() + delay_ms, self._register, self)
 
     def start(self) -> None:
-        """The resource manager has taken note of the master."""
-        if self._registered:  # again: it has begun anew, and knows nothing of what the master wants
+        """The resource manager has registered the master."""
+        if self._registered:  # again, after the resource manager was restarted: it has lost the requests
             self.report_later()
             return
         self._registered = True
@@ -309,7 +305,7 @@ class SimulatedMaster:
             self._schedule_heartbeat()
 
     def report_later(self) -> None:
-        """There is news to fetch."""
+        """Schedule a heartbeat, as there is something to pull."""
         if self._registered and not self._reports:
             self._schedule_heartbeat()
 
@@ -318,14 +314,14 @@ class SimulatedMaster:
         self._agenda.at(self._cluster.next_heartbeat_ms(self._phase), self._heartbeat, self)
 
     def _heartbeat(self, _: SimulatedMaster) -> None:
-        """Ask; fetch what was allocated, and start it; and what has ended, and count it."""
+        """Send requests, start allocated containers, and count finished ones."""
         self._reports = False
         asks, self._asks = self._asks, []
         progress = 1.0 - self._left / len(self._containers) if self._containers else 0.0
         try:
             response = self._cluster.masters.allocate(self._attempt, asks, progress=progress)
         except UnknownAttemptError:
-            return  # it has been ended from outside; its container is about to be stopped
+            return  # the attempt has ended; this container is about to be stopped
         except ApplicationMasterNotRegisteredError:
             self._asks = [*asks, *self._asks]
             self._register(self)
@@ -333,7 +329,7 @@ class SimulatedMaster:
         for container in response.allocated:
             try:
                 self._cluster.start_task(container, self._containers[container.request.tag].duration_ms)
-            except ConnectionError:  # its node was told to leave a moment ago: the container's end is on its way
+            except ConnectionError:  # its node was just shut down: CONTAINER_FINISHED follows
                 continue
         if response.finished:
             self._left -= len(response.finished)
@@ -346,10 +342,10 @@ class SimulatedMaster:
         try:
             self._cluster.masters.register_application_master(self._attempt)
         except (UnknownAttemptError, InvalidApplicationMasterRequestError):
-            return  # as above, or another has registered in its name
+            return  # the attempt has ended, or another master has registered for it
 
     def _ask(self, _: SimulatedMaster) -> None:
-        """Ask for all containers whose time has come, and come back when the next one's does."""
+        """Request all containers that are due, and schedule the next request."""
         assert self._spec is not None
         start_ms = self._cluster.start_ms
         now_ms = self._context.now_ms() - start_ms

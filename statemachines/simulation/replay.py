@@ -1,4 +1,4 @@
-"""A workload through a resource manager in virtual time: months of trace in seconds, and the same journal each time."""
+"""Replays a workload in virtual time: months of trace in seconds, with the same journal each time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FINAL = frozenset(state.name for state in FINAL_STATES)
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """A moment of a replay."""
+    """A snapshot of a replay."""
 
     virtual_ms: int
     wall_s: float
@@ -42,9 +42,9 @@ class ReplayProgress:
 
 
 class Replay:
-    """One run of a workload. `start` it, wait until `is_done`, `stop` it; or use `run`, which does all that.
+    """One run of a workload: `start`, `wait`, `stop`; or `run`, which does all three.
 
-    Any thread may look at `progress`. `on_done` is called on the handler thread when nothing is left to happen.
+    Any thread may call `progress`. `on_done` is called on the handler thread when no event and no deadline is left.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Replay:
         clock: ManualClock | None = None,
         recorder: TransitionRecorder | None = None,
     ) -> None:
-        """`clock`: the replay's own, which nobody else advances; `recorder`: as for a ResourceManager."""
+        """`clock`: advanced by the replay only; `recorder`: as for a ResourceManager."""
         self.workload = workload
         self._config = config or ResourceManagerConfig()
         self._clock = clock or ManualClock()
@@ -72,25 +72,23 @@ class Replay:
             recorder=recorder,
             on_idle=self._idle,
         )
-        # Before the thread starts, so that the first idle moment comes after it.
+        # Before the start, so that the handler thread is not idle before the workload has joined.
         self.waits = self.manager.bring(workload)
         self._started_s = 0.0
         self._stopped_s: float | None = None
 
     def start(self) -> None:
-        """Start the resource manager, and with it the replay."""
         self.manager.init()
         self._started_s = time.perf_counter()
         self.manager.start()
 
     def is_done(self) -> bool:
-        """Nothing is left to happen."""
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds until done; True as well if the handler thread has ended."""
+        """Wait up to `timeout` seconds until done; also True if the handler thread has ended."""
         deadline_s = math.inf if timeout is None else time.monotonic() + timeout
-        # In slices, in case the handler thread fails: then nobody sets the event.
+        # In slices: a handler thread that failed never sets the event.
         while not self._done.wait(max(0.0, min(0.2, deadline_s - time.monotonic()))):
             if self.manager.dispatcher.is_stopped():
                 return True
@@ -99,16 +97,12 @@ class Replay:
         return True
 
     def stop(self) -> None:
-        """Stop the resource manager: drain, close the journal. At any time; virtual time stands still from then on."""
+        """Drain and stop the resource manager, and close the journal, at any time. Virtual time stops."""
         self.manager.stop()
         self._stopped_s = self._stopped_s or time.perf_counter()
 
     def run(self) -> ReplayProgress:
-        """Start, wait until done, stop.
-
-        Raises:
-            BaseException: what made the handler thread fail.
-        """
+        """Start, wait until done, stop. Raises what made the handler thread fail."""
         self.start()
         try:
             self.wait()
@@ -124,7 +118,7 @@ class Replay:
             raise failure
 
     def progress(self) -> ReplayProgress:
-        """Where the replay is. Any thread; a moment's truth while it runs."""
+        """Any thread; a snapshot while it runs."""
         machines = self.manager.recorder.machines
         apps, containers = machines.get("RMApp"), machines.get("RMContainer")
         end_s = self._stopped_s if self._stopped_s is not None else time.perf_counter()
@@ -137,7 +131,7 @@ class Replay:
         )
 
     def waiting(self) -> list[str]:
-        """After the end: applications that wait for room, and what they wait for, in the order of service."""
+        """After the end: the pending requests and their reasons, in the order of service."""
         scheduler = self.manager.context.scheduler
         return [
             f"{attempt_id} waits for {request.resource}: {scheduler.why_waiting(attempt_id, request)}"

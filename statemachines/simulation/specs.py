@@ -1,4 +1,4 @@
-"""What the applications of a workload do, in the simulator's own terms."""
+"""The applications of a workload, as the simulation runs them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statemachines.resourcemanager.resource import Resource
 
 
 class Outcome(Enum):
-    """How an application ends once it runs."""
+    """How an application ends."""
 
     FINISHED = "FINISHED"
     FAILED = "FAILED"
@@ -17,22 +17,22 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """One container that an application's master asks for."""
+    """One container that an application's master requests."""
 
     resource: Resource
     duration_ms: int
     start_ms: int = 0
-    """Asked for at this time of the run, but not before the master has registered."""
+    """When it is requested in the run, or later, once the master has registered."""
     host: str | None = None
-    """Preferred node; any other will do where it has no room."""
+    """Preferred node; another is accepted if it has no room."""
     priority: int = 20
-    """Smaller is more urgent, as in YARN; orders the asks of one application that are made together."""
+    """A smaller one is served first, as in YARN, among simultaneous requests of an application."""
     kind: str = "map"
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSpec:
-    """One application: its master, and the containers that the master asks for."""
+    """One application: its master, and the containers that the master requests."""
 
     name: str
     submit_ms: int
@@ -42,13 +42,13 @@ class ApplicationSpec:
     queue: str = "default"
     am_host: str | None = None
     am_duration_ms: int | None = 0
-    """How long the master runs beyond its last container; None: until it is killed."""
+    """How long the master runs after its last container; None: until it is killed."""
     outcome: Outcome = Outcome.FINISHED
     kill_ms: int | None = None
-    """Killed by its user at this time of the run, unless it has ended before."""
+    """When its user kills it in the run, unless it has ended."""
     max_attempts: int | None = None
     """None: as configured."""
     gpu_models: frozenset[str] = frozenset()
-    """Node models that the containers may run on; empty: any."""
+    """GPU models of the nodes that the containers may run on; empty: any."""
     recorded_wait_ms: int | None = None
-    """How long it waited for its master's room where it was recorded; None: unknown, or it never got any."""
+    """How long its master's request was pending in the recorded cluster; None: unknown, or forever."""

@@ -1,4 +1,4 @@
-"""The events of a resource manager, under YARN's names, with the values that they carry."""
+"""The resource manager's events, under YARN's names."""
 
 from statemachines.resourcemanager.events.base import RMEvent
 from statemachines.resourcemanager.events.exit_status import (

@@ -1,7 +1,7 @@
-"""What all events of a resource manager have in common.
+"""The base of the resource manager's events.
 
-An event's `entity` is the id of the entity that it is for: the application of an RMAppEvent, the container of an
-RMContainerEvent. The journal notes when each event was handled, so these events carry no times of their own.
+`entity` is the id of the addressed entity: the application of an RMAppEvent, the container of an RMContainerEvent. The
+journal records when an event was handled, so events have no timestamps.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ class RMEvent(Event[Any]):
 
     def __init__(self, type: Enum, entity: str) -> None:
         self.type = type
-        self.timestamp = -1.0  # not noted, as in YARN's AbstractEvent
+        self.timestamp = -1.0  # none, as in YARN's AbstractEvent
         self.entity = entity

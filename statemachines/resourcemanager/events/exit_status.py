@@ -4,12 +4,12 @@ from __future__ import annotations
 
 EXIT_SUCCESS = 0
 EXIT_ABORTED = -100
-"""YARN's status of a container that the resource manager ended before its time."""
+"""The resource manager ended the container."""
 EXIT_DISKS_FAILED = -101
-"""YARN's status of a container whose node has lost its disks."""
+"""The node lost its disks."""
 EXIT_PREEMPTED = -102
-"""YARN's status of a container whose room another queue was entitled to."""
+"""The container was preempted for another queue."""
 EXIT_KILLED_BY_RESOURCEMANAGER = -106
-"""YARN's status of a container that was stopped on its node because the resource manager said so."""
+"""The node stopped the container on the resource manager's order."""
 EXIT_KILLED_AFTER_APP_COMPLETION = -107
-"""YARN's status of a container that was stopped because its application had ended."""
+"""The node stopped the container because its application had ended."""

@@ -1,4 +1,4 @@
-"""Values that events carry."""
+"""Values in events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statemachines.resourcemanager.resource import Resource
 
 
 class FinalApplicationStatus(Enum):
-    """What a master says of its application when it unregisters."""
+    """How an application ended, as its master reports when it unregisters."""
 
     UNDEFINED = auto()
     SUCCEEDED = auto()
@@ -18,7 +18,7 @@ class FinalApplicationStatus(Enum):
 
 
 class ContainerStatus(NamedTuple):
-    """What a node says of a container that ended. Exit status 0 is success, a negative one is YARN's own."""
+    """A node's report of an ended container. Exit status 0 is success; negative ones are YARN's."""
 
     container: str
     exit_status: int
@@ -26,34 +26,34 @@ class ContainerStatus(NamedTuple):
 
 
 class NMContainerStatus(NamedTuple):
-    """What a node that registers says of a container it has: enough to take it back into the books."""
+    """A registering node's report of a container, from which the scheduler recovers it."""
 
     container: str
     resource: Resource
     priority: int = 0
     status: ContainerStatus | None = None
-    """How it ended; None: it runs."""
+    """How it ended; None: it is running."""
     kind: str = "AM"
     gpu_devices: tuple[int, ...] = ()
     node_label: str = ""
-    """The partition it was asked for."""
+    """The requested partition."""
 
 
 class ContainerRequest(NamedTuple):
-    """What an application master asks for: one container."""
+    """A request for one container."""
 
     resource: Resource
     priority: int = 0
     host: str | None = None
     """Preferred node."""
     gpu_models: frozenset[str] = frozenset()
-    """Node models that will do; empty: any."""
+    """Accepted GPU models; empty: any."""
     kind: str = "AM"
     tag: int = 0
-    """The asker's own mark; comes back with the container."""
+    """Chosen by the master; returned with the container."""
     rack: str | None = None
-    """Preferred rack, where no host is; with a host, that of the host."""
+    """Preferred rack; with a host, that host's rack."""
     relax_locality: bool = True
-    """Whether another node will do, after a delay; False: only the host, or only the rack."""
+    """Whether another node is accepted after a delay; False: only the host or the rack."""
     node_label: str | None = None
-    """Partition; None: that of the application, or the queue's default."""
+    """Partition; None: the application's, or the queue's default."""

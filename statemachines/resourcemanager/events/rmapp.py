@@ -32,7 +32,7 @@ class RMAppEventType(Enum):
 
 
 class RMAppEvent(RMEvent):
-    """`node` for APP_RUNNING_ON_NODE; `diagnostics` for what ends an application."""
+    """`node` is for APP_RUNNING_ON_NODE, `diagnostics` for events that end an application."""
 
     __slots__ = ("diagnostics", "node", "payload")
 
@@ -48,7 +48,7 @@ class RMAppEvent(RMEvent):
 
 
 class RMAppRecoverEvent(RMAppEvent):
-    """`state`: what the store holds of the application."""
+    """RECOVER, with the application's stored state."""
 
     __slots__ = ("state",)
 
@@ -58,7 +58,7 @@ class RMAppRecoverEvent(RMAppEvent):
 
 
 class RMAppNodeUpdateEvent(RMAppEvent):
-    """What happened to a node, for the master's next heartbeat."""
+    """NODE_UPDATE, for the response to the master's next heartbeat."""
 
     __slots__ = ("update",)
 
@@ -68,7 +68,7 @@ class RMAppNodeUpdateEvent(RMAppEvent):
 
 
 class RMAppFailedAttemptEvent(RMAppEvent):
-    """ATTEMPT_FAILED and ATTEMPT_KILLED: `keep_containers`: they go on, for the next attempt to take over."""
+    """ATTEMPT_FAILED or ATTEMPT_KILLED. `keep_containers`: the next attempt takes over the containers."""
 
     __slots__ = ("keep_containers",)
 

@@ -31,7 +31,7 @@ class RMAppAttemptEventType(Enum):
 
 
 class RMAppAttemptEvent(RMEvent):
-    """`status` and `node` for CONTAINER_FINISHED; `diagnostics` for what ends one."""
+    """`status` and `node` are for CONTAINER_FINISHED, `diagnostics` for events that end an attempt."""
 
     __slots__ = ("diagnostics", "node", "status")
 
@@ -52,7 +52,7 @@ class RMAppAttemptEvent(RMEvent):
 
 
 class RMAppStartAttemptEvent(RMAppAttemptEvent):
-    """START: whether the attempt takes over the containers of the one before."""
+    """START. `transfer_state`: the attempt takes over the containers of the previous one."""
 
     __slots__ = ("transfer_state",)
 
@@ -62,7 +62,7 @@ class RMAppStartAttemptEvent(RMAppAttemptEvent):
 
 
 class RMAppAttemptRecoverEvent(RMAppAttemptEvent):
-    """RECOVER: what the store holds of the attempt."""
+    """RECOVER, with the attempt's stored state."""
 
     __slots__ = ("state",)
 
@@ -72,7 +72,7 @@ class RMAppAttemptRecoverEvent(RMAppAttemptEvent):
 
 
 class RMAppAttemptRegistrationEvent(RMAppAttemptEvent):
-    """REGISTERED: where the master is."""
+    """REGISTERED, with the master's addresses."""
 
     __slots__ = ("host", "rpc_port", "tracking_url")
 
@@ -84,7 +84,7 @@ class RMAppAttemptRegistrationEvent(RMAppAttemptEvent):
 
 
 class RMAppAttemptStatusUpdateEvent(RMAppAttemptEvent):
-    """STATUS_UPDATE: progress, 0 to 1; None as the tracking URL: as before."""
+    """STATUS_UPDATE. `progress`: 0 to 1; `tracking_url` None: no change."""
 
     __slots__ = ("progress", "tracking_url")
 
@@ -97,7 +97,7 @@ class RMAppAttemptStatusUpdateEvent(RMAppAttemptEvent):
 
 
 class RMAppAttemptUnregistrationEvent(RMAppAttemptEvent):
-    """UNREGISTERED: what the master says of its application."""
+    """UNREGISTERED, with the application's end as its master reports it."""
 
     __slots__ = ("final_status", "tracking_url")
 

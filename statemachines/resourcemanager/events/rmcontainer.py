@@ -26,7 +26,7 @@ class RMContainerEventType(Enum):
 
 
 class RMContainerEvent(RMEvent):
-    """`status` for what ends a container."""
+    """`status` is for events that end a container."""
 
     __slots__ = ("payload", "status")
 
@@ -41,7 +41,7 @@ class RMContainerEvent(RMEvent):
 
 
 class DescribedContainer(Protocol):
-    """A container that can say what it is."""
+    """A container with a payload for the journal."""
 
     @property
     def entity(self) -> str: ...
@@ -50,7 +50,7 @@ class DescribedContainer(Protocol):
 
 
 class RMContainerStartEvent(RMContainerEvent):
-    """START: its payload is the container's description of itself."""
+    """START, with the container's payload."""
 
     __slots__ = ("container",)
 
@@ -63,12 +63,12 @@ class RMContainerStartEvent(RMContainerEvent):
 
     @property
     def payload(self) -> Any:
-        """Made on demand: most runs have no journal."""
+        """Built on demand: most runs have no journal."""
         return self.container.payload()
 
 
 class RMContainerRecoverEvent(RMContainerEvent):
-    """RECOVER: what its node says of it."""
+    """RECOVER, with its node's report."""
 
     __slots__ = ("report",)
 
@@ -78,7 +78,7 @@ class RMContainerRecoverEvent(RMContainerEvent):
 
 
 class RMContainerReservedEvent(RMContainerEvent):
-    """RESERVED: what is kept free for it, and where."""
+    """RESERVED, with the reserved size and its node."""
 
     __slots__ = ("node", "resource")
 
@@ -89,7 +89,7 @@ class RMContainerReservedEvent(RMContainerEvent):
 
 
 class RMContainerResourceEvent(RMContainerEvent):
-    """ACQUIRE_UPDATED_CONTAINER (the size to be) and NM_DONE_CHANGE_RESOURCE (the size it has on its node)."""
+    """ACQUIRE_UPDATED_CONTAINER (with the new size) or NM_DONE_CHANGE_RESOURCE (with the size on the node)."""
 
     __slots__ = ("resource",)
 

@@ -32,49 +32,38 @@ class RMNodeEventType(Enum):
     EXPIRE = auto()
 
 
+_E = RMNodeEventType
+_Ids = tuple[str, ...]
+_Sized = tuple[str, Resource]
+_Signal = tuple[str, str]
+
+
 class RMNodeEvent(RMEvent, Generic[About]):
-    """`about`: what the event is about; the overloads say what that is for each type of event."""
+    """The overloads say what `about` is for each type of event."""
 
     __slots__ = ("about", "payload")
 
-    @overload
+    @overload  # an application or a container
     def __init__(
-        self: RMNodeEvent[str],
-        type: Literal[RMNodeEventType.CLEANUP_APP, RMNodeEventType.CLEANUP_CONTAINER],
-        entity: str,
-        about: str,
+        self: RMNodeEvent[str], type: Literal[_E.CLEANUP_APP, _E.CLEANUP_CONTAINER], entity: str, about: str
     ) -> None: ...
     @overload  # the containers
     def __init__(
-        self: RMNodeEvent[tuple[str, ...]],
-        type: Literal[RMNodeEventType.FINISHED_CONTAINERS_PULLED_BY_AM],
-        entity: str,
-        about: tuple[str, ...],
+        self: RMNodeEvent[_Ids], type: Literal[_E.FINISHED_CONTAINERS_PULLED_BY_AM], entity: str, about: _Ids
     ) -> None: ...
     @overload  # a container and its new size
-    def __init__(
-        self: RMNodeEvent[tuple[str, Resource]],
-        type: Literal[RMNodeEventType.UPDATE_CONTAINER],
-        entity: str,
-        about: tuple[str, Resource],
-    ) -> None: ...
+    def __init__(self: RMNodeEvent[_Sized], type: Literal[_E.UPDATE_CONTAINER], entity: str, about: _Sized) -> None: ...
     @overload  # a container and the name of the signal
     def __init__(
-        self: RMNodeEvent[tuple[str, str]],
-        type: Literal[RMNodeEventType.SIGNAL_CONTAINER],
-        entity: str,
-        about: tuple[str, str],
+        self: RMNodeEvent[_Signal], type: Literal[_E.SIGNAL_CONTAINER], entity: str, about: _Signal
     ) -> None: ...
     @overload  # the new capacity
     def __init__(
-        self: RMNodeEvent[Resource], type: Literal[RMNodeEventType.RESOURCE_UPDATE], entity: str, about: Resource
+        self: RMNodeEvent[Resource], type: Literal[_E.RESOURCE_UPDATE], entity: str, about: Resource
     ) -> None: ...
     @overload  # the timeout in seconds; None: no timeout
     def __init__(
-        self: RMNodeEvent[int | None],
-        type: Literal[RMNodeEventType.GRACEFUL_DECOMMISSION],
-        entity: str,
-        about: int | None,
+        self: RMNodeEvent[int | None], type: Literal[_E.GRACEFUL_DECOMMISSION], entity: str, about: int | None
     ) -> None: ...
     @overload
     def __init__(
@@ -89,7 +78,7 @@ class RMNodeEvent(RMEvent, Generic[About]):
 
 
 class RMNodeStartedEvent(RMNodeEvent[None]):
-    """STARTED: what a node that registers already has."""
+    """STARTED, with the containers and applications that the node already runs."""
 
     __slots__ = ("containers", "healthy", "running_apps")
 
@@ -108,7 +97,7 @@ class RMNodeStartedEvent(RMNodeEvent[None]):
 
 
 class RMNodeReconnectEvent(RMNodeEvent[None]):
-    """RECONNECTED: a node that was there registers again, with what it is and has now."""
+    """RECONNECTED: an active node registers again, with its current containers and applications."""
 
     __slots__ = ("containers", "running_apps", "spec")
 
@@ -127,10 +116,10 @@ class RMNodeReconnectEvent(RMNodeEvent[None]):
 
 
 class RMNodeStatusEvent(RMEvent):
-    """A node's heartbeat: the containers that started and ended since its last one, and whether it is healthy.
+    """A node's heartbeat: the containers that started and ended since the last one, and its health.
 
-    `running`: all the containers that it has now; None: as `launched` and `finished` say, nothing else has changed.
-    `resized`: containers whose size it has changed, as it was told to.
+    `running`: all its running containers; None: nothing but `launched` and `finished` has changed. `resized`:
+    containers with the sizes that the node has changed on order.
     """
 
     __slots__ = ("finished", "healthy", "launched", "resized", "running")

@@ -23,13 +23,13 @@ class SchedulerEventType(Enum):
 
 
 class SchedulerEvent(RMEvent):
-    """`entity` is a node, an application, an attempt or a container, as the type says."""
+    """`entity` is a node, an application, an attempt or a container, depending on the type."""
 
     __slots__ = ()
 
 
 class NodeAddedSchedulerEvent(SchedulerEvent):
-    """NODE_ADDED: with the containers that the node already has."""
+    """NODE_ADDED, with the containers that the node already runs."""
 
     __slots__ = ("containers",)
 
@@ -39,7 +39,7 @@ class NodeAddedSchedulerEvent(SchedulerEvent):
 
 
 class NodeResourceUpdateSchedulerEvent(SchedulerEvent):
-    """NODE_RESOURCE_UPDATE: the node's new capacity."""
+    """NODE_RESOURCE_UPDATE, with the node's new capacity."""
 
     __slots__ = ("capacity",)
 
@@ -49,7 +49,7 @@ class NodeResourceUpdateSchedulerEvent(SchedulerEvent):
 
 
 class NodeLabelsUpdateSchedulerEvent(SchedulerEvent):
-    """NODE_LABELS_UPDATE: the node's new partition."""
+    """NODE_LABELS_UPDATE, with the node's new partition."""
 
     __slots__ = ("partition",)
 
@@ -59,7 +59,7 @@ class NodeLabelsUpdateSchedulerEvent(SchedulerEvent):
 
 
 class AppAddedSchedulerEvent(SchedulerEvent):
-    """APP_ADDED; one that is recovered is not answered."""
+    """APP_ADDED; not answered if the application is recovering."""
 
     __slots__ = ("is_recovering",)
 
@@ -69,7 +69,7 @@ class AppAddedSchedulerEvent(SchedulerEvent):
 
 
 class AppAttemptAddedSchedulerEvent(SchedulerEvent):
-    """APP_ATTEMPT_ADDED; one that is recovered is not answered. `transfer_state`: it takes over live containers."""
+    """APP_ATTEMPT_ADDED; not answered if recovering. `transfer_state`: the attempt takes over live containers."""
 
     __slots__ = ("is_recovering", "transfer_state")
 
@@ -80,7 +80,7 @@ class AppAttemptAddedSchedulerEvent(SchedulerEvent):
 
 
 class AppAttemptRemovedSchedulerEvent(SchedulerEvent):
-    """APP_ATTEMPT_REMOVED; `keep_containers`: they go on, for the next attempt to take over."""
+    """APP_ATTEMPT_REMOVED. `keep_containers`: the next attempt takes over the containers."""
 
     __slots__ = ("keep_containers",)
 

@@ -1,4 +1,4 @@
-"""Events for the launcher, the state store, the application manager and the nodes list, and fatal ones."""
+"""Events for the launcher, the state store, the application manager and the nodes list; fatal events."""
 
 from __future__ import annotations
 
@@ -46,10 +46,7 @@ class AMLauncherEvent(RMEvent):
 
 
 class RMStateStoreEvent(RMEvent):
-    """`entity` is an application or an attempt; `state` is its record (None to remove it).
-
-    Without `notify` the write is not answered.
-    """
+    """`entity` is an application or an attempt, `state` its record. `notify` False: the write is not answered."""
 
     __slots__ = ("notify", "state")
 
@@ -62,7 +59,7 @@ class RMStateStoreEvent(RMEvent):
 
 
 class RMAppManagerEvent(RMEvent):
-    """`entity` is an application; `queue` is where an APP_MOVE goes to."""
+    """`entity` is an application; `queue` is the target of an APP_MOVE."""
 
     __slots__ = ("queue",)
 
@@ -78,7 +75,7 @@ class NodesListManagerEvent(RMEvent):
 
 
 class RMFatalEvent(RMEvent):
-    """The resource manager cannot go on; `entity` names the part that failed."""
+    """The resource manager must stop; `entity` names the failed part."""
 
     __slots__ = ("cause",)
 

@@ -1,7 +1,7 @@
-"""The door for administrators, after YARN's AdminService: nodes leave, come back, and change.
+"""The service for administrators, after YARN's AdminService.
 
-Threading: any thread; each call is carried out on the handler thread (invariant 1), and returns once it has been. What
-it posts is handled after that.
+Threading: any thread may call; the work is done on the handler thread (invariant 1) before the call returns. The events
+that it posts are handled later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statemachines.resourcemanager.services.nodes_list_manager import NodesListM
 
 
 class AdminService(Service):
-    """For administrators: which nodes there are, and what they have."""
+    """Decommissions, recommissions, resizes and labels nodes."""
 
     def __init__(self, context: RMContext, nodes_list_manager: NodesListManager) -> None:
         super().__init__()
@@ -35,10 +35,10 @@ class AdminService(Service):
         graceful: bool = False,
         timeout_s: int | None = None,
     ) -> None:
-        """Take the nodes of these hosts out of service; they may not register again before `recommission`.
+        """Decommission the nodes of these hosts, which may not register again before `recommission`.
 
-        `graceful`: once their applications have ended, or after `timeout_s` (None: as configured). `include`: only
-        these hosts may have nodes, or all if it is empty; None: as before.
+        `graceful` waits until their applications have ended, at most `timeout_s` (None: as configured). `include`: only
+        these hosts may have nodes; empty: all hosts may; None: no change.
         """
         if timeout_s is None:
             timeout_s = self._context.config.decommission_timeout_s
@@ -53,16 +53,12 @@ class AdminService(Service):
         self._context.call(refresh)
 
     def recommission(self, hosts: Iterable[str]) -> None:
-        """Let these hosts have nodes again: those that are DECOMMISSIONING stay, others have to register."""
+        """Admit these hosts again: DECOMMISSIONING nodes stay in service, others must register."""
         returning = tuple(hosts)
         self._context.call(lambda: self._nodes.readmit(returning))
 
     def update_node_resource(self, node_id: str, capacity: Resource) -> None:
-        """Change a node's capacity. What runs there goes on, even if it is more than that.
-
-        Raises:
-            NodeNotFoundError: no such node is active.
-        """
+        """Change a node's capacity. Its containers run on, even if they exceed it. Raises NodeNotFoundError."""
 
         def update() -> None:
             self._context.post(RMNodeEvent(RMNodeEventType.RESOURCE_UPDATE, self._node(node_id).entity, capacity))
@@ -70,11 +66,7 @@ class AdminService(Service):
         self._context.call(update)
 
     def replace_labels_on_node(self, node_id: str, partition: str) -> None:
-        """Move a node into a partition; empty: the default one.
-
-        Raises:
-            NodeNotFoundError: no such node is active.
-        """
+        """Move a node into a partition; empty: the default one. Raises NodeNotFoundError."""
 
         def move() -> None:
             node = self._node(node_id)

@@ -1,8 +1,8 @@
-"""Has the containers of application masters started and stopped on their nodes.
+"""Starts and stops the containers of application masters through the node managers.
 
-Threading: `handle` is called on the handler thread, and does the work there, or has a pool do it where nodes may be
-slow to answer. The work for one attempt is done in the order of its events, by one thread at a time: no container is
-stopped before it is started, and then left running. Answers are posted, from whichever thread.
+Threading: `handle` runs on the handler thread and does the work there, or in a pool if nodes may be slow to answer. One
+thread at a time works for an attempt, in the order of its events: a stop never overtakes a start, which would leave the
+container running. The outcome is posted from the thread that did the work.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ log = logging.getLogger(__name__)
 
 
 class ApplicationMasterLauncher:
-    """Has the masters' containers started and stopped on their nodes."""
+    """YARN's ApplicationMasterLauncher."""
 
     def __init__(
         self, context: RMContext, node_managers: NodeManagers | None = None, pool: Executor | None = None
     ) -> None:
-        """`node_managers` None: nothing is launched; the container expires, unless its node reports it by itself.
+        """Without `node_managers` nothing is launched: the container expires unless its node reports it.
 
-        `pool`: where to wait for the nodes; its owner shuts it down. None: on the handler thread.
+        `pool`: its threads wait for the nodes; its owner shuts it down. None: the handler thread waits.
         """
         self._context = context
         self._node_managers = node_managers  # handler thread only
         self._pool = pool
         self._lock = threading.Lock()  # leaf lock: nothing foreign is called while it is held
-        # By attempt, what the pool is still to do after what it does now. Guarded by _lock.
+        # By attempt: the calls that wait behind the one in progress. Guarded by _lock.
         self._work: dict[str, deque[Callable[[], None]]] = {}
 
     def connect(self, node_managers: NodeManagers) -> None:
@@ -44,7 +44,7 @@ class ApplicationMasterLauncher:
         self._node_managers = node_managers
 
     def handle(self, event: AMLauncherEvent) -> None:
-        """Launch or clean up an attempt's master, if the cluster runs it."""
+        """Launch or clean up an attempt's master, unless it is unmanaged."""
         attempt_id, node_managers = event.entity, self._node_managers
         attempt = self._context.attempts.get(attempt_id)
         master = attempt.master_container if attempt is not None else None
@@ -54,7 +54,7 @@ class ApplicationMasterLauncher:
             self._do(attempt_id, lambda: self._clean_up(node_managers, attempt_id, master))
             return
         container = self._context.containers.get(master)
-        if container is not None:  # otherwise it has ended meanwhile, and the attempt hears of that by its own event
+        if container is not None:  # otherwise it has ended, and CONTAINER_FINISHED follows
             self._do(attempt_id, lambda: self._launch(node_managers, attempt_id, container))
 
     def _launch(self, node_managers: NodeManagers, attempt_id: str, container: RMContainer) -> None:
@@ -71,7 +71,7 @@ class ApplicationMasterLauncher:
         try:
             node_managers.stop_container(container_id)
         except Exception as error:
-            # Its node stops it, too, with its next heartbeat: the application has ended, or the node is gone.
+            # The node stops it as well with its next heartbeat: the application has ended, or the node is gone.
             log.warning("%s: clean-up of %s failed: %r", attempt_id, container_id, error)
 
     def _do(self, attempt_id: str, work: Callable[[], None]) -> None:
@@ -86,13 +86,13 @@ class ApplicationMasterLauncher:
             self._work[attempt_id] = deque([work])
         try:
             self._pool.submit(self._work_off, attempt_id)
-        except RuntimeError:  # it is shut down; the dispatcher counts and logs that
+        except RuntimeError:  # the pool is shut down; the dispatcher counts and logs the error
             with self._lock:
                 del self._work[attempt_id]
             raise
 
     def _work_off(self, attempt_id: str) -> None:
-        """In the pool: do what there is for an attempt, until there is nothing left."""
+        """In the pool: make an attempt's calls until none is left."""
         while True:
             with self._lock:
                 waiting = self._work[attempt_id]

@@ -1,4 +1,4 @@
-"""The door for application masters: register, allocate as their heartbeat, finish. Handler thread only."""
+"""The service for application masters, after YARN's ApplicationMasterService. Handler thread only."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from statemachines.resourcemanager.services.master_session import (
 )
 
 _LAST_RESPONSE_ID = 2**31 - 1
-"""After it comes 0 again, as with YARN's 32 bits."""
+"""The id after it is 0, as with YARN's 32 bits."""
 
 
 class ApplicationMasterService(Service):
-    """For application masters: register, allocate as their heartbeat, and finish."""
+    """Masters register, allocate (which is their heartbeat) and finish."""
 
     def __init__(self, context: RMContext) -> None:
         super().__init__()
         self._context = context
-        self._masters = context.master_sessions  # by attempt; the attempts enter and remove them
+        self._masters = context.master_sessions  # by attempt; added and removed by the attempts
 
     def register_application_master(
         self, attempt_id: str, host: str = "", rpc_port: int = -1, tracking_url: str = ""
     ) -> RegisterResponse:
-        """The master is there; its first heartbeat may follow, with response id 0.
+        """Register a master; its first heartbeat has response id 0.
 
         Raises:
-            UnknownAttemptError: the attempt has ended, or never was, or its master has finished.
-            InvalidApplicationMasterRequestError: it has registered before. An unmanaged master of an application that
-                keeps its containers may do so again.
+            UnknownAttemptError: the attempt does not exist or has ended, or its master has finished.
+            InvalidApplicationMasterRequestError: it has registered before. Only an unmanaged master of an application
+                that keeps its containers may register again.
         """
         master = self._masters.get(attempt_id)
         if master is None or master.has_finished:
@@ -64,7 +64,7 @@ class ApplicationMasterService(Service):
         keeps = submission.keep_containers_across_attempts
         if master.response_id != BEFORE_REGISTERING and not (keeps and submission.unmanaged_am):
             raise InvalidApplicationMasterRequestError(
-                f"the master of {attempt_id} is registered already: go on with allocate"
+                f"the master of {attempt_id} is already registered: call allocate"
             )
         master.response_id = 0
         master.last_response = None
@@ -89,18 +89,18 @@ class ApplicationMasterService(Service):
         tracking_url: str | None = None,
         resizes: Iterable[tuple[str, Resource]] = (),
     ) -> AllocateResponse:
-        """Ask for containers, give some back, and fetch what was allocated and what has ended since the last call.
+        """Request and release containers; pull those that were allocated and that finished since the last call.
 
-        `progress`: 0 to 1; cut to that. `response_id`: that of the last response; the one before it means that the last
-        response got lost, and it is sent again, without looking at the rest; None: responses cannot get lost.
-        Blacklists name hosts. `tracking_url` None: as before. `resizes`: (container, size to be).
+        `progress`: 0 to 1, clamped. `response_id`: of the last response. The previous id means that the last response
+        got lost: it is sent again, and the other arguments are ignored. None: responses cannot get lost. Blacklists
+        name hosts. `tracking_url` None: no change. `resizes`: (container, new size).
 
         Raises:
-            UnknownAttemptError: the attempt has ended, or never was, or its master has finished.
-            ApplicationMasterNotRegisteredError: the master, or the resource manager, has begun anew: register first.
-            InvalidApplicationMasterRequestError: `response_id` is neither that of the last response nor that before it;
-                or a container cannot be of the size that is asked for, on any node. Nothing of the call was done.
-            InvalidContainerReleaseError: a release of a container that is not its own.
+            UnknownAttemptError: the attempt does not exist or has ended, or its master has finished.
+            ApplicationMasterNotRegisteredError: the master or the resource manager was restarted: register first.
+            InvalidApplicationMasterRequestError: `response_id` is neither the last one nor the one before, or no
+                container can have a requested size. Nothing was done.
+            InvalidContainerReleaseError: a released container belongs to another attempt. Nothing was done.
         """
         master = self._masters.get(attempt_id)
         if master is None or not master.is_listened_to:
@@ -118,7 +118,7 @@ class ApplicationMasterService(Service):
             resizes = tuple(resizes)
             _check_sizes(size for _, size in resizes)
         if not 0.0 <= progress <= 1.0:
-            progress = min(1.0, max(0.0, progress))  # 0 for what is no number
+            progress = min(1.0, max(0.0, progress))  # 0 for NaN
         context.post(RMAppAttemptStatusUpdateEvent(attempt_id, progress, tracking_url))
         scheduler = context.scheduler
         scheduler.allocate(attempt_id, asks, releases, blacklist_additions, blacklist_removals)
@@ -128,7 +128,7 @@ class ApplicationMasterService(Service):
         updated_nodes: Sequence[tuple[str, NodesListManagerEventType]] = ()
         if app.node_updates:
             updated_nodes, app.node_updates = app.node_updates, []
-        # Unlike YARN's, the id after the last is that to registering: a master that sends it is not told to register.
+        # The ids wrap to 0, which also answers registering. YARN would ask a master that sends it to register.
         next_id = master.response_id + 1 if master.response_id < _LAST_RESPONSE_ID else 0
         response = AllocateResponse(
             scheduler.pull_newly_allocated(attempt_id), finished, next_id, updated_nodes, resized
@@ -144,13 +144,13 @@ class ApplicationMasterService(Service):
         final_status: FinalApplicationStatus = FinalApplicationStatus.SUCCEEDED,
         tracking_url: str = "",
     ) -> bool:
-        """The master is done, and ends its own container next.
+        """Unregister a master, which then exits.
 
-        Returns whether the end of the application is stored. If not, a master that cannot be without it calls again,
-        after a while: that is answered, and changes nothing. One that the cluster does not run need not.
+        Returns whether the end of the application is stored. A managed master repeats the call until it is, without
+        further effect; an unmanaged one gets True at once.
 
         Raises:
-            UnknownAttemptError: the attempt has ended without the master's doing, or never was.
+            UnknownAttemptError: the attempt does not exist, or has ended otherwise.
             ApplicationMasterNotRegisteredError: as for `allocate`.
         """
         context = self._context
@@ -169,7 +169,7 @@ class ApplicationMasterService(Service):
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _refuse(self, attempt_id: str, master: MasterSession | None) -> NoReturn:
-        """Say why a master is not listened to. It lives, all the same."""
+        """Raise why a master is refused. The call counts as a ping nevertheless."""
         if master is None:
             raise UnknownAttemptError(f"{attempt_id} is not registered: its master should exit")
         self._context.am_liveliness_monitor.received_ping(attempt_id)
@@ -181,7 +181,7 @@ class ApplicationMasterService(Service):
         )
 
     def _repeat(self, attempt_id: str, master: MasterSession, response_id: int) -> AllocateResponse:
-        """The last response again, if the master has that before it."""
+        """The last response again, if the master has only the one before it."""
         self._context.am_liveliness_monitor.received_ping(attempt_id)
         last = master.last_response
         if last is not None and response_id == (master.response_id - 1) % (_LAST_RESPONSE_ID + 1):
@@ -191,7 +191,7 @@ class ApplicationMasterService(Service):
         )
 
     def _own(self, attempt: RMAppAttempt, releases: Iterable[str]) -> tuple[str, ...]:
-        """The releases, once it is clear that the master may release them."""
+        """The releases, checked to be the master's own."""
         keeps = attempt.app.submission.keep_containers_across_attempts
         releases = tuple(releases)
         for container_id in releases:
@@ -199,7 +199,7 @@ class ApplicationMasterService(Service):
                 owner = attempt_of(container_id)
             except ValueError as error:
                 raise InvalidContainerReleaseError(str(error)) from None
-            # Containers that are kept can be those of an earlier attempt.
+            # Kept containers may belong to an earlier attempt.
             if owner != attempt.entity and not (keeps and application_of(owner) == attempt.app.entity):
                 raise InvalidContainerReleaseError(f"{container_id} does not belong to {attempt.entity}")
         return releases
@@ -215,7 +215,7 @@ class ApplicationMasterService(Service):
         return granted
 
     def _fetch_finished(self, attempt: RMAppAttempt) -> Sequence[ContainerStatus]:
-        """What has ended, for the master; the nodes need not keep it any longer."""
+        """The finished containers, for the master; their nodes need no longer report them."""
         ended, attempt.finished_containers = attempt.finished_containers, []
         pulled: dict[str, list[str]] = {}
         for node, status in ended:
@@ -223,16 +223,16 @@ class ApplicationMasterService(Service):
         for node, containers in pulled.items():
             self._context.post(RMNodeEvent(RMNodeEventType.FINISHED_CONTAINERS_PULLED_BY_AM, node, tuple(containers)))
         if attempt.number > 1 and not attempt.app.submission.keep_containers_across_attempts:
-            # The master never heard of the containers of earlier attempts.
+            # The master does not know the containers of earlier attempts.
             return [status for _, status in ended if attempt_of(status.container) == attempt.entity]
         return [status for _, status in ended]
 
 
 def _check_sizes(sizes: Iterable[Resource]) -> None:
-    """Less than nothing would be room that no node has."""
+    """Refuse impossible sizes: a negative amount would create room that no node has."""
     for size in sizes:
         if not size.is_possible():
             raise InvalidApplicationMasterRequestError(
-                f"no container can have {size}: amounts are 0 or more, and the part of a GPU is 1 to {GPU_MILLI} "
+                f"no container can have {size}: amounts must be at least 0, and the share of a GPU 1 to {GPU_MILLI} "
                 "thousandths"
             )

@@ -1,6 +1,6 @@
-"""Submissions: how applications begin, and how those who wait hear that they are stored.
+"""Submissions: creates applications, and answers their clients once they are stored.
 
-Threading: any thread may submit and close. What is done to applications is done on the handler thread.
+Threading: any thread may submit and close. Applications are changed on the handler thread only.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _NOT_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
 
 
 class ApplicationSubmitter:
-    """Gives out ids, begins applications, and answers when they are stored."""
+    """Allocates ids, creates applications, and acknowledges them once they are stored."""
 
     def __init__(self, context: RMContext) -> None:
         self._context = context
-        self._last_number: int | None = None  # of the applications numbered here; handler thread only
-        self._unstored: dict[str, list[Future[str]]] = {}  # by application: who waits for it; handler thread only
+        self._last_number: int | None = None  # last allocated number; handler thread only
+        self._unstored: dict[str, list[Future[str]]] = {}  # by application; handler thread only
         self._lock = threading.Lock()  # leaf lock: nothing foreign is called while it is held
-        self._waiting: set[Future[str]] = set()  # guarded by _lock; whoever takes a future out completes it
+        self._waiting: set[Future[str]] = set()  # guarded by _lock; the thread that removes a future completes it
         self._is_closed = False  # guarded by _lock; set once
 
     def close(self) -> None:
-        """No answers will come any more: whoever waits for one hears of that. Any thread, more than once."""
+        """Fail all waiting submissions. Any thread, more than once."""
         with self._lock:
             self._is_closed = True
             waiting, self._waiting = self._waiting, set()
         for answer in waiting:
             answer.set_exception(
                 RejectedExecutionError(
-                    "the resource manager has stopped before it acknowledged the application. It may be stored "
-                    "all the same: once there is a resource manager again, submit it with the same id"
+                    "the resource manager stopped before it acknowledged the application, which may be stored "
+                    "nevertheless. Once a resource manager runs again, submit it with the same id"
                 )
             )
 
@@ -63,26 +63,26 @@ class ApplicationSubmitter:
         except TimeoutError:
             advice = "Submit it again with the same id to find out."
             if submission.application_id is None:
-                advice = "Look for it among the applications; with an id of get_new_application it could be repeated."
+                advice = "Look for it among the applications; an id from get_new_application allows a retry."
             about = submission.application_id or repr(submission.name)
             raise TimeoutError(
-                f"application {about} was not stored within {timeout} s, and may still be. {advice}"
+                f"application {about} was not stored within {timeout} s; it may still be stored later. {advice}"
             ) from None
         finally:
             with self._lock:
                 self._waiting.discard(answer)
 
     def new_id(self) -> str:
-        """An id that no application has. Handler thread only."""
+        """An unused id. Handler thread only."""
         context = self._context
         known, timestamp = context.apps, context.cluster_timestamp
-        if self._last_number is None:  # after the recovery, which may bring some of the same timestamp
+        if self._last_number is None:  # after the recovery, which may restore ids of the same timestamp
             prefix = application_id(timestamp, 0).rpartition("_")[0] + "_"
             self._last_number = max((app.number for id, app in known.items() if id.startswith(prefix)), default=0)
         while True:
             self._last_number += 1
             id = application_id(timestamp, self._last_number)
-            if id not in known:  # a client may have made it up
+            if id not in known:  # a client may have chosen it itself
                 return id
 
     def _begin(self, submission: ApplicationSubmission) -> RMApp:
@@ -96,7 +96,7 @@ class ApplicationSubmitter:
         return app
 
     def _begin_and_answer(self, submission: ApplicationSubmission, answer: Future[str]) -> None:
-        """Whatever happens, the answer says so: its client waits."""
+        """Begin, and complete `answer` in any case: its client waits."""
         try:
             app = self._begin(submission)
         except Exception as error:
@@ -109,7 +109,7 @@ class ApplicationSubmitter:
             self._answer(answer, app.entity)
 
     def _acknowledge(self, app: RMApp) -> None:
-        """From the application: it is stored, or has come to its end before it was."""
+        """Called by the application once it is stored, or has ended before that."""
         ended = app.finish_ms is not None
         result = ApplicationRejectedError(app.entity, "; ".join(app.diagnostics)) if ended else app.entity
         for answer in self._unstored.pop(app.entity):
@@ -129,13 +129,11 @@ class ApplicationSubmitter:
 def _check(submission: ApplicationSubmission) -> None:
     id = submission.application_id
     if id is not None and not is_application_id(id):
-        raise InvalidRequestError(
-            f"{id!r} is not the id of an application: take one from get_new_application, or none at all"
-        )
+        raise InvalidRequestError(f"{id!r} is not the id of an application: use one from get_new_application, or None")
     if not submission.am_resource.is_possible():
         raise InvalidRequestError(
-            f"am_resource is {submission.am_resource}: amounts are 0 or more, and the part of a GPU is 1 to "
+            f"am_resource is {submission.am_resource}: amounts must be at least 0, and the share of a GPU 1 to "
             f"{GPU_MILLI} thousandths"
         )
     if submission.lifetime_s is not None and submission.lifetime_s < 1:
-        raise InvalidRequestError(f"lifetime_s is {submission.lifetime_s}: at least 1 s is needed, or None: no end")
+        raise InvalidRequestError(f"lifetime_s is {submission.lifetime_s}: it must be at least 1, or None for no limit")

@@ -1,8 +1,7 @@
-"""The door for clients, after YARN's ClientRMService: submits, changes, kills and reports on applications.
+"""The service for clients, after YARN's ClientRMService.
 
-Any thread may call: the work is done on the handler thread, and all but `submit_application` wait for that only. What
-ends an application is posted, so its effect comes after the call. Each may raise, besides what it says,
-RejectedExecutionError: the resource manager has stopped.
+Any thread may call; the work is done on the handler thread before a call returns. What ends an application is posted,
+and takes effect after the call. Every method may raise RejectedExecutionError: the resource manager has stopped.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from statemachines.resourcemanager.services.rm_app_manager import move_applicati
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 SIGNALS = ("OUTPUT_THREAD_DUMP", "GRACEFUL_SHUTDOWN", "FORCEFUL_SHUTDOWN")
-"""What a container can be told by a signal."""
+"""The signals for containers."""
 NODE_STATES = tuple(state.name for state in RMNodeState)
 _ACTIVE = frozenset({RMAppState.ACCEPTED, RMAppState.RUNNING})
 
@@ -51,7 +50,7 @@ T = TypeVar("T")
 
 
 class ClientRMService(Service):
-    """Submits, changes, kills and reports on applications. Any thread."""
+    """Submits, changes, kills and reports on applications. Any thread may call."""
 
     def __init__(self, context: RMContext) -> None:
         super().__init__()
@@ -59,39 +58,35 @@ class ClientRMService(Service):
         self._submitter = ApplicationSubmitter(context)
 
     def service_stop(self) -> None:
-        """Whoever still waits for an answer hears that there will be none: stop the dispatcher before."""
+        """Fail the submissions that still wait; stop the dispatcher first."""
         self._submitter.close()
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
     def get_new_application(self) -> str:
-        """An id to submit an application with. It is used up by this, even if nothing is ever submitted."""
+        """A new application id. It is used up even if it is never submitted."""
         return self._call(self._submitter.new_id)
 
     def submit_application(self, submission: ApplicationSubmission, timeout: float | None = None) -> str:
-        """Begin an application's life; returns its id.
+        """Submit an application; returns its id.
 
-        On the handler thread it returns at once. On any other it returns when the application is stored, so that it
-        survives the resource manager. An id that is known already is answered as if it came for the first time, and
-        nothing else is done: a client that got no answer repeats its submission.
+        Returns once the application is stored, and so survives the resource manager; on the handler thread it returns
+        at once. A known id is answered like a new one and has no further effect: a client that got no answer repeats
+        its submission.
 
         Raises:
-            InvalidRequestError: the id is not an application's, no container can have the master's size, or the
-                lifetime is none. Nothing was done.
-            ApplicationRejectedError: it was refused, or killed, before it was stored.
-            TimeoutError: not stored within `timeout` seconds. It may still be.
+            InvalidRequestError: the id, the master's size or the lifetime is not valid. Nothing was done.
+            ApplicationRejectedError: the application was refused or killed before it was stored.
+            TimeoutError: not stored within `timeout` seconds; it may be stored later.
         """
         return self._submitter.submit(submission, timeout)
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
     def force_kill_application(self, app_id: str, diagnostics: str = "killed by its user") -> bool:
-        """Kill an application; one that has ended stays as it is.
+        """Kill an application that has not ended. Raises ApplicationNotFoundError.
 
-        Returns whether its end is stored. If not, a client that wants to be sure calls again, after a while.
-
-        Raises:
-            ApplicationNotFoundError: there is no such application.
+        Returns whether its end is stored. A client that must be sure repeats the call until it is.
         """
 
         def kill() -> bool:
@@ -104,10 +99,9 @@ class ClientRMService(Service):
         return self._call(kill)
 
     def fail_application_attempt(self, attempt_id: str) -> None:
-        """Have an attempt fail; whether another one follows is the application's business. One that has ended stays.
+        """Fail an attempt that has not ended; its application may start another one.
 
-        Raises:
-            ApplicationAttemptNotFoundError: there is no such attempt.
+        Raises ApplicationAttemptNotFoundError.
         """
 
         def fail() -> None:
@@ -118,20 +112,20 @@ class ClientRMService(Service):
         self._call(fail)
 
     def move_application_across_queues(self, app_id: str, queue: str) -> None:
-        """Move an application with all that it has to another queue.
+        """Move an application with its containers and requests to another queue.
 
         Raises:
-            ApplicationNotFoundError: there is no such application.
-            InvalidRequestError: its state, or the queue, does not allow it; the message says why.
+            ApplicationNotFoundError: the application does not exist.
+            InvalidRequestError: its state or the queue does not allow it; the message says why.
         """
         self._call(lambda: move_application(self._context, self._app(app_id), queue))
 
     def update_application_priority(self, app_id: str, priority: int) -> int:
-        """Change an application's priority; of one that has ended it stays. Returns the one that it has now.
+        """Change an application's priority, unless it has ended; returns its current priority.
 
         Raises:
-            ApplicationNotFoundError: there is no such application.
-            InvalidRequestError: the scheduler does not have it, not yet or no longer.
+            ApplicationNotFoundError: the application does not exist.
+            InvalidRequestError: it is neither ACCEPTED nor RUNNING.
         """
 
         def update() -> int:
@@ -144,14 +138,14 @@ class ClientRMService(Service):
         return self._call(update)
 
     def update_application_timeouts(self, app_id: str, lifetime_s: int | None) -> int | None:
-        """Have an application killed if it has not ended `lifetime_s` after its submission; None: as its queue says.
+        """Change when an application is killed: `lifetime_s` after its submission; None: its queue's default.
 
-        A queue's longest lifetime is not exceeded. Of an application that has ended it stays as it is. Returns the
-        deadline that it has now, Unix ms; None: none.
+        The queue's maximum lifetime is the limit. Returns the new deadline, Unix ms; None: no deadline, or the
+        application has ended.
 
         Raises:
-            ApplicationNotFoundError: there is no such application.
-            InvalidRequestError: that time is over; or the scheduler does not have it, not yet or no longer.
+            ApplicationNotFoundError: the application does not exist.
+            InvalidRequestError: the new deadline is past, or the application is neither ACCEPTED nor RUNNING.
         """
 
         def update() -> int | None:
@@ -164,11 +158,11 @@ class ClientRMService(Service):
         return self._call(update)
 
     def signal_to_container(self, container_id: str, signal: str) -> None:
-        """Have a container's node signal it, with the answer to its next heartbeat.
+        """Have a container's node signal it, by the response to its next heartbeat.
 
         Raises:
             InvalidRequestError: `signal` is not one of SIGNALS.
-            ContainerNotFoundError: there is no such container, or no longer.
+            ContainerNotFoundError: the container does not exist, or has ended.
         """
         _check_names("signal", [signal], SIGNALS)
 
@@ -197,16 +191,16 @@ class ClientRMService(Service):
         tags: Collection[str] | None = None,
         limit: int | None = None,
     ) -> list[ApplicationReport]:
-        """Those that pass all filters, in the order of their submission; the first `limit` of them.
+        """The first `limit` applications, by submission, that pass all filters.
 
-        None lets all pass, an empty filter none; of `tags`, one that it has is enough.
+        None lets all pass, an empty filter none; one tag in common is enough.
 
         Raises:
-            InvalidRequestError: one of `states` is not one of APPLICATION_STATES, or `limit` is less than 1.
+            InvalidRequestError: a state is not one of APPLICATION_STATES, or `limit` is less than 1.
         """
         _check_names("application state", states or (), APPLICATION_STATES)
         if limit is not None and limit < 1:
-            raise InvalidRequestError(f"limit is {limit}: at least 1 is needed, or none at all")
+            raise InvalidRequestError(f"limit is {limit}: it must be at least 1, or None")
 
         def passes(app: RMApp) -> bool:
             submission = app.submission
@@ -225,7 +219,7 @@ class ClientRMService(Service):
         return self._call(report)
 
     def get_application_attempts(self, app_id: str) -> list[ApplicationAttemptReport]:
-        """In the order of their numbers. Raises ApplicationNotFoundError."""
+        """By number. Raises ApplicationNotFoundError."""
         return self._call(lambda: [reporting.attempt_report(attempt) for attempt in self._app(app_id).attempts])
 
     def get_application_attempt_report(self, attempt_id: str) -> ApplicationAttemptReport:
@@ -233,7 +227,7 @@ class ClientRMService(Service):
         return self._call(lambda: reporting.attempt_report(self._attempt(attempt_id)))
 
     def get_containers(self, attempt_id: str) -> list[ContainerReport]:
-        """Those that have not ended, those taken over included. Raises ApplicationAttemptNotFoundError."""
+        """Live containers, including those taken over. Raises ApplicationAttemptNotFoundError."""
 
         def report() -> list[ContainerReport]:
             live = self._context.scheduler.live_containers(self._attempt(attempt_id).entity)
@@ -242,7 +236,7 @@ class ClientRMService(Service):
         return self._call(report)
 
     def get_container_report(self, container_id: str) -> ContainerReport:
-        """Raises ContainerNotFoundError, also for one that has ended."""
+        """Raises ContainerNotFoundError, also for an ended container."""
 
         def report() -> ContainerReport:
             container = self._context.containers.get(container_id)
@@ -253,17 +247,17 @@ class ClientRMService(Service):
         return self._call(report)
 
     def get_cluster_nodes(self, states: Collection[str] | None = None) -> list[NodeReport]:
-        """The nodes in one of `states` (RMNode's, by name); None: all nodes, also those that have left.
+        """The nodes in one of `states`; None: all nodes, including inactive ones.
 
         Raises:
-            InvalidRequestError: there is no such state.
+            InvalidRequestError: a state is not one of NODE_STATES.
         """
         wanted = NODE_STATES if states is None else states
         _check_names("node state", wanted, NODE_STATES)
         return self._call(lambda: reporting.node_reports(self._context, frozenset(wanted)))
 
     def get_queue_info(self, path: str = "root") -> QueueInfo:
-        """The queue of that path; its `children` are the paths of those below. Raises QueueNotFoundError."""
+        """The queue at `path`; its `children` are paths. Raises QueueNotFoundError."""
 
         def report() -> QueueInfo:
             for queue in self._context.scheduler.queues():
@@ -274,7 +268,6 @@ class ClientRMService(Service):
         return self._call(report)
 
     def get_cluster_metrics(self) -> ClusterMetrics:
-        """The cluster at this moment."""
         return self._call(lambda: reporting.cluster_metrics(self._context))
 
     # -- steps --------------------------------------------------------------------------------------------------------
@@ -282,7 +275,7 @@ class ClientRMService(Service):
     def _call(self, function: Callable[[], T]) -> T:
         try:
             result: T = self._context.call(function)
-        except CancelledError:  # it was among the mails that nobody takes any more
+        except CancelledError:  # its mail was left over when the mailbox closed
             raise RejectedExecutionError("the resource manager has stopped: nothing was done") from None
         return result
 
@@ -302,12 +295,11 @@ class ClientRMService(Service):
     def _check_active(app: RMApp, what: str) -> None:
         if app.state not in _ACTIVE:
             raise InvalidRequestError(
-                f"the {what} of {app.entity} cannot be changed: it is {app.state.name}, and only that of one that is "
-                "ACCEPTED or RUNNING can"
+                f"the {what} of {app.entity} cannot be changed: it is {app.state.name}, and must be ACCEPTED or RUNNING"
             )
 
 
 def _check_names(what: str, names: Collection[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
-            raise InvalidRequestError(f"{name!r} is no {what}; there are {', '.join(known)}")
+            raise InvalidRequestError(f"{name!r} is not a valid {what}; expected one of {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""The conversation with the master of one attempt. Handler thread only."""
+"""The session of one attempt's master, and the responses it gets. Handler thread only."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ BEFORE_REGISTERING = -1
 
 
 class RegisterResponse(NamedTuple):
-    """What a master learns when it registers."""
+    """The response to a master's registration."""
 
     queue: str
     containers_from_previous_attempts: Sequence[RMContainer]
-    """Those that go on, where the application keeps its containers; without the master's own."""
+    """Live containers, if the application keeps them; without the master's own."""
 
 
 class AllocateResponse(NamedTuple):
-    """What a master gets with its heartbeat."""
+    """The response to a master's heartbeat."""
 
     allocated: Sequence[RMContainer]
     finished: Sequence[ContainerStatus]
@@ -30,18 +30,18 @@ class AllocateResponse(NamedTuple):
     response_id: int
     """To be sent with the next heartbeat."""
     updated_nodes: Sequence[tuple[str, NodesListManagerEventType]] = ()
-    """Nodes that came, went, or are about to go."""
+    """Nodes that became usable, unusable or DECOMMISSIONING."""
     resized: Sequence[tuple[str, Resource]] = ()
-    """The changes of size asked for with this heartbeat that are granted; the others are not."""
+    """The requested resizes that were granted."""
 
 
 class MasterSession:
-    """Where the conversation with one attempt's master is."""
+    """Whether a master has registered or finished, and its last response."""
 
     __slots__ = ("has_finished", "is_listened_to", "last_response", "response_id")
 
     def __init__(self) -> None:
-        self.response_id = BEFORE_REGISTERING  # of the last response; 0 is that to registering
-        self.last_response: AllocateResponse | None = None  # to be sent again, if it got lost
+        self.response_id = BEFORE_REGISTERING  # of the last response; 0 after registering
+        self.last_response: AllocateResponse | None = None  # sent again if it got lost
         self.has_finished = False
-        self.is_listened_to = False  # == response_id >= 0 and not has_finished: one look for each heartbeat
+        self.is_listened_to = False  # == response_id >= 0 and not has_finished: one check per heartbeat

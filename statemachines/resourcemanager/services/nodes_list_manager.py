@@ -1,4 +1,4 @@
-"""Which hosts may have nodes, and who hears what becomes of them, after YARN's NodesListManager.
+"""Which hosts may have nodes, after YARN's NodesListManager, and how long a graceful decommissioning may take.
 
 Threading: handler thread only (invariant 1).
 """
@@ -18,22 +18,52 @@ from statemachines.resourcemanager.machines.rmnode_table import FACTORY
 from statemachines.resourcemanager.machines.states import END_IS_STORED
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.services.decommissioning_nodes_watcher import DecommissioningNodesWatcher
 from statemachines.resourcemanager.services.liveliness import DeadlineMonitor
 
 log = logging.getLogger(__name__)
 
 UNTRACKED_KEPT_MS = 60_000
-"""So long an inactive node is remembered whose host is on no list any more; YARN's default."""
+"""How long an untracked node is remembered; YARN's default."""
+
+
+class DecommissioningNodesWatcher:
+    """YARN's class of that name: decommissions nodes at their timeout. Idle ones leave earlier by a heartbeat."""
+
+    def __init__(self, context: RMContext) -> None:
+        self._context = context
+        self._began_ms: dict[str, int] = {}
+        self.monitor = DeadlineMonitor("DecommissioningNodesWatcher", context.now_ms, self._expire)
+
+    def watch(self, node_id: str, timeout_s: int | None) -> None:
+        """Begin to watch, or change the timeout, which counts from the first call. None: no timeout."""
+        began_ms = self._began_ms.setdefault(node_id, self._context.now_ms())
+        if timeout_s is None:
+            self.monitor.unregister(node_id)
+        else:
+            self.monitor.register(node_id, began_ms + timeout_s * 1000)
+
+    def unwatch(self, node_id: str) -> None:
+        """End the watch, if any: the node has left or was recommissioned."""
+        if self._began_ms.pop(node_id, None) is not None:
+            self.monitor.unregister(node_id)
+
+    def __contains__(self, node_id: str) -> bool:
+        return node_id in self._began_ms
+
+    def _expire(self, node_id: str) -> None:
+        del self._began_ms[node_id]
+        node = self._context.nodes.get(node_id)
+        if node is not None and node.state is RMNodeState.DECOMMISSIONING:
+            self._context.post(RMNodeEvent(RMNodeEventType.DECOMMISSION, node_id))
 
 
 class NodesListManager:
-    """The hosts that are included and excluded. Handles NodesListManagerEvents: all applications hear of them.
+    """The included and excluded hosts. Passes each NodesListManagerEvent on to all live applications.
 
-    Excluded hosts may have no nodes. With no host included, all others may; otherwise, only those that are. A host on
-    neither list is untracked then: its nodes are shut down, and forgotten after a while. A host of which no node has
-    ever registered has a placeholder among the inactive nodes, so that it is counted: at once if it is excluded, and
-    if it is included, when a node would have been given up for its silence.
+    Excluded hosts may have no nodes. If any host is included, only included ones may; a host on neither list is then
+    untracked: its nodes are shut down, and forgotten after a while. A listed host whose nodes have never registered is
+    counted by a placeholder among the inactive nodes: an excluded one at once, an included one after the nodes' expiry
+    interval.
     """
 
     def __init__(self, context: RMContext) -> None:
@@ -47,7 +77,6 @@ class NodesListManager:
 
     @property
     def monitors(self) -> tuple[DeadlineMonitor, ...]:
-        """All that have deadlines."""
         return (self.decommissioning_watcher.monitor, self._untracked, self._awaited)
 
     def is_valid_node(self, host: str) -> bool:
@@ -55,11 +84,11 @@ class NodesListManager:
         return host not in self.excluded and (not self.included or host in self.included)
 
     def may_go_on(self, node: RMNode) -> bool:
-        """Whether an active node may report: one that is DECOMMISSIONING may, though its host is excluded."""
+        """Whether an active node may report. A DECOMMISSIONING node may although its host is excluded."""
         return self.is_valid_node(node.spec.host) or node.entity in self.decommissioning_watcher
 
     def is_untracked(self, host: str) -> bool:
-        """Whether the host is on neither list, though there is one of those that may have nodes."""
+        """Whether the host is on neither list while some hosts are included."""
         return bool(self.included) and host not in self.included and host not in self.excluded
 
     def handle(self, event: NodesListManagerEvent) -> None:
@@ -70,7 +99,7 @@ class NodesListManager:
             self._note_whether_untracked(node_id)
         elif type_ is NodesListManagerEventType.NODE_USABLE:
             self.unusable.discard(node_id)
-            # An excluded host's node is about to be decommissioned: unwatched, it would be told to shut down instead.
+            # The node of an excluded host is about to be decommissioned: without the watch it would be shut down.
             if node_id.rpartition(":")[0] not in self.excluded:
                 self.decommissioning_watcher.unwatch(node_id)
         else:
@@ -84,10 +113,10 @@ class NodesListManager:
     # -- the lists ----------------------------------------------------------------------------------------------------
 
     def exclude(self, hosts: Iterable[str], *, graceful: bool = False, timeout_s: int | None = None) -> None:
-        """These hosts may have no nodes from now on: decommission those they have.
+        """Exclude these hosts, and decommission their nodes.
 
-        `graceful`: not before their applications have ended, or `timeout_s` is over (None: as long as it takes); for a
-        node that is DECOMMISSIONING already, this changes the timeout.
+        `graceful` waits until their applications have ended, at most `timeout_s` (None: no limit). For a
+        DECOMMISSIONING node this changes the timeout.
         """
         new = set(hosts)
         self.excluded |= new
@@ -99,15 +128,15 @@ class NodesListManager:
         self._review_inactive()
 
     def readmit(self, hosts: Iterable[str]) -> None:
-        """These hosts are no longer excluded: nodes that are DECOMMISSIONING stay, others may register again."""
+        """Admit excluded hosts again: DECOMMISSIONING nodes stay in service, others may register."""
         readmitted = set(hosts)
         self.excluded -= readmitted
         watcher = self.decommissioning_watcher
         for node in self._context.nodes.values():
-            # One that is watched is DECOMMISSIONING, or about to be.
+            # A watched node is DECOMMISSIONING, or about to be.
             if node.spec.host in readmitted and (node.entity in watcher or node.state is RMNodeState.DECOMMISSIONING):
-                watcher.unwatch(node.entity)  # at once: its time may be over before the event is handled
-                self._tell(node, RMNodeEventType.RECOMMISSION)
+                watcher.unwatch(node.entity)  # at once: the timeout may expire before the event is handled
+                self._post(node, RMNodeEventType.RECOMMISSION)
         for node in list(self._context.inactive_nodes.values()):
             if node.spec.port == UNKNOWN_PORT and node.spec.host in readmitted:
                 self._forget(node.entity)
@@ -115,23 +144,23 @@ class NodesListManager:
         self._review_inactive()
 
     def include(self, hosts: Iterable[str]) -> None:
-        """Only these hosts may have nodes from now on; with none, all that are not excluded may."""
+        """Admit these hosts only; with none, all that are not excluded."""
         self.included = set(hosts)
         for node in self._context.nodes.values():
             if self.is_untracked(node.spec.host):
-                self._tell(node, RMNodeEventType.SHUTDOWN)
+                self._post(node, RMNodeEventType.SHUTDOWN)
         self._await_included()
         self._review_inactive()
 
     def _decommission(self, node: RMNode, graceful: bool, timeout_s: int | None) -> None:
         if not graceful:
-            self._tell(node, RMNodeEventType.DECOMMISSION)
+            self._post(node, RMNodeEventType.DECOMMISSION)
         elif node.state is not RMNodeState.DECOMMISSIONING or node.decommission_timeout_s != timeout_s:
-            # At once: what it reports before it is told would be refused otherwise.
+            # At once: otherwise a heartbeat that comes before the event would be refused.
             self.decommissioning_watcher.watch(node.entity, timeout_s)
             self._context.post(RMNodeEvent(RMNodeEventType.GRACEFUL_DECOMMISSION, node.entity, timeout_s))
 
-    def _tell(self, node: RMNode, type: RMNodeEventType) -> None:
+    def _post(self, node: RMNode, type: RMNodeEventType) -> None:
         self._context.post(RMNodeEvent(type, node.entity))
 
     # -- hosts without nodes, and nodes without hosts -----------------------------------------------------------------
@@ -178,10 +207,10 @@ class NodesListManager:
 
 
 class NodeEventDispatcher:
-    """Hands each RMNodeEvent to its node: the active one, else the inactive one.
+    """Dispatches each RMNodeEvent to the active node, else to the inactive one.
 
-    A node that has left takes little, and a new one nothing that was meant for the one before it. The rest is for
-    nobody: there is nothing left to clean up there, and a node that comes back is told anew.
+    An inactive node takes few events, and a NEW one none that were meant for its predecessor. The others are dropped:
+    nothing is left to clean up there, and a node that registers again is sent its orders anew.
     """
 
     def __init__(self, context: RMContext) -> None:
@@ -198,7 +227,7 @@ class NodeEventDispatcher:
         if node is not None and (node.state, event.type) in _TAKEN_OUT_OF_SERVICE:
             node.handle(event)
         else:
-            log.debug("%r is for nobody: its node is gone", event)
+            log.debug("%r is dropped: its node is gone", event)
 
 
 _OUT_OF_SERVICE = frozenset(

@@ -1,10 +1,10 @@
-"""A resource manager takes up the work of the one before: applications and attempts from the store.
+"""Recovers applications and attempts from the state store after a restart.
 
-What ran then is still running. With work-preserving recovery the nodes that register again bring their containers, and
-the masters go on as soon as they have registered anew. Without it, attempts that had not ended fail without being
-counted, their applications get new ones, and what the nodes still run is cleaned up as unknown.
+The cluster has kept running. With work-preserving recovery, nodes register again with their containers, and masters
+resume once they have registered again. Without it, live attempts fail without being counted, their applications start
+new ones, and containers that still run are cleaned up as unknown.
 
-Threading: handler thread only, before any node, master or client is let in.
+Threading: handler thread only, before any node, master or client is served.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 
 def recover(context: RMContext, state: RMState) -> None:
-    """Make every stored application again, in the order of their submission, and put each where it was.
+    """Recreate every stored application in its stored state, in the order of submission.
 
-    Ended ones are kept as they are. On return the scheduler knows the others, so that nodes and masters may register.
+    On return the scheduler has those that have not ended, so nodes and masters may register.
     """
     for app_id, recovered in state.applications.items():
-        # The clock may have been set back meanwhile: two resource managers of one time would give out the same ids.
+        # The clock may have been set back: with the same timestamp, two resource managers would allocate the same ids.
         context.cluster_timestamp = max(context.cluster_timestamp, cluster_timestamp_of(app_id) + 1)
         app = context.apps[app_id] = RMApp(
             context, app_id, recovered.data.submission, submit_ms=recovered.data.submit_ms
@@ -39,13 +39,13 @@ def recover(context: RMContext, state: RMState) -> None:
             _give_up_live_attempt(context, recovered)
     if state.applications:
         live = sum(recovered.data.state is None for recovered in state.applications.values())
-        log.info("recovered %d applications; %d of them have not ended", len(state.applications), live)
+        log.info("recovered %d applications, %d of them live", len(state.applications), live)
 
 
 def _give_up_live_attempt(context: RMContext, recovered: RecoveredApplication) -> None:
-    """As if the node of its master had said that it was stopped for the resource manager's sake, which is no failure.
+    """End the attempt as if its master's node had stopped it for the resource manager, which counts as no failure.
 
-    A master that the cluster does not run is left to its monitor: nobody can stop it.
+    An unmanaged master cannot be stopped, and is left to its monitor.
     """
     if recovered.data.state is not None or not recovered.attempts:
         return

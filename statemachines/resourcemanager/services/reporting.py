@@ -1,4 +1,4 @@
-"""Makes reports of what there is now. Handler thread only; the reports themselves are anybody's."""
+"""Builds the reports for clients. Handler thread only; any thread may read the reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PENDING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
 
 def client_state(app: RMApp) -> str:
-    """The state under the names that clients know."""
+    """The state by the names in APPLICATION_STATES."""
     state = app.reported_state
     return RMAppState.FINISHED.name if state is RMAppState.FINISHING else state.name
 
@@ -102,7 +102,7 @@ def container_report(container: RMContainer) -> ContainerReport:
 
 
 def node_reports(context: RMContext, states: frozenset[str]) -> list[NodeReport]:
-    """Of the nodes in one of `states`: those in use first, each group in the order in which it came to be."""
+    """Of the nodes in one of `states`: active ones first, each group in its order of insertion."""
     used: defaultdict[str, list[Resource]] = defaultdict(list)
     for container in _with_room(context):
         used[container.node].append(container.request.resource)
@@ -132,8 +132,12 @@ def cluster_metrics(context: RMContext) -> ClusterMetrics:
     machines = context.recorder.machines.get("RMApp")
     apps = Counter(machines.entities() if machines is not None else {})
     allocated = _with_room(context)
-    # A container that has room can have some reserved for a greater size, on its own node.
-    reserved = [c.reserved_resource for c in _live(context) if c.reserved_resource is not None and _is_reserved(c)]
+    # A running container may have a reservation as well, for an increase on its own node.
+    reserved = [
+        container.reserved_resource
+        for container in _live(context)
+        if container.state is RMContainerState.RESERVED and container.reserved_resource is not None
+    ]
     waiting = context.scheduler.waiting()
     ended = {state: apps[state] for state in ("FINISHED", "FAILED", "KILLED")}
     pending = sum(apps[state] for state in _PENDING)
@@ -157,7 +161,7 @@ def cluster_metrics(context: RMContext) -> ClusterMetrics:
 
 
 def _live(context: RMContext) -> list[RMContainer]:
-    # In one step of the interpreter, as the scheduler's thread adds to it meanwhile.
+    # One atomic operation: the scheduler's thread adds to the dict at the same time.
     return list(context.containers.values())
 
 
@@ -165,12 +169,8 @@ def _with_room(context: RMContext) -> list[RMContainer]:
     return [container for container in _live(context) if container.state not in _WITHOUT_ROOM]
 
 
-def _is_reserved(container: RMContainer) -> bool:
-    return container.state is RMContainerState.RESERVED
-
-
 def _usage(app: RMApp, live: list[RMContainer], now_ms: int) -> ResourceUsageReport:
-    """Of all its attempts, and of what is live."""
+    """Of all its attempts, live containers included."""
     running = ResourceUsage()
     for container in live:
         running.add(container.request.resource, now_ms - container.created_ms)

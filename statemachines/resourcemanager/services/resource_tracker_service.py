@@ -1,4 +1,4 @@
-"""The door for nodes: register, heartbeat, unregister. Handler thread only."""
+"""The service for nodes, after YARN's ResourceTrackerService. Handler thread only."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from statemachines.resourcemanager.services.nodes_list_manager import NodesListM
 
 
 class NodeAction(Enum):
-    """What a node is to do with itself."""
+    """What a node must do, after YARN's class of that name."""
 
     NORMAL = auto()
     RESYNC = auto()
-    """It is not known (any more): register again, with what it runs."""
+    """Register again, with all running containers."""
     SHUTDOWN = auto()
-    """It is not wanted: stop what it runs, and do not come back."""
+    """Stop all containers, and do not register again."""
 
 
 class HeartbeatResponse(NamedTuple):
-    """What a node is to do."""
+    """The response to a node's heartbeat."""
 
     containers_to_clean: frozenset[str] = frozenset()
-    """Stop these, if they run."""
+    """To stop, if they run."""
     apps_to_clean: Sequence[str] = ()
-    """These have ended: nothing of them is needed any more."""
+    """Ended applications, to remove."""
     action: NodeAction = NodeAction.NORMAL
     containers_to_signal: Sequence[tuple[str, str]] = ()
     """(container, name of the signal), in this order."""
     containers_to_update: Mapping[str, Resource] = {}
-    """Give these that size, and report it."""
+    """By container: the new size, which the node then reports."""
     containers_to_forget: Sequence[str] = ()
-    """All that is to be known of these is known."""
+    """Finished containers that need not be reported again."""
     response_id: int = 0
     """To be sent with the next heartbeat."""
 
@@ -57,10 +57,10 @@ _SHUT_DOWN = HeartbeatResponse(action=NodeAction.SHUTDOWN)
 
 
 class ResourceTrackerService(Service):
-    """For nodes: register, heartbeat, unregister."""
+    """Nodes register, send heartbeats and unregister."""
 
     def __init__(self, context: RMContext, nodes_list_manager: NodesListManager | None = None) -> None:
-        """Without a NodesListManager all hosts may have nodes."""
+        """Without a NodesListManager, all hosts may have nodes."""
         super().__init__()
         self._context = context
         self._nodes_list = nodes_list_manager or NodesListManager(context)
@@ -72,10 +72,10 @@ class ResourceTrackerService(Service):
         running_apps: Iterable[str] = (),
         healthy: bool = True,
     ) -> str:
-        """A node begins, or comes back, with what it has; returns its id.
+        """Register a node, or register it again, with its containers; returns its id.
 
         Raises:
-            NodeRefusedError: its host may have no nodes; the node is to shut down.
+            NodeRefusedError: its host may have no nodes; the node must shut down.
         """
         context, id_ = self._context, node_id(spec.host, spec.port)
         known = context.nodes.get(id_)
@@ -101,11 +101,11 @@ class ResourceTrackerService(Service):
         resized: tuple[tuple[str, Resource], ...] = (),
         response_id: int | None = None,
     ) -> HeartbeatResponse:
-        """A node's report, as RMNodeStatusEvent says it; the answer takes what has waited for it.
+        """Take a node's report (see RMNodeStatusEvent); the response takes the node's waiting orders.
 
-        `response_id`: that of the last answer, 0 after registering. The one before it means that the last answer got
-        lost, and it is given again, without looking at the rest. Any other is that of a node that has begun anew
-        without registering: it counts as REBOOTED, and is to register. None: answers cannot get lost.
+        `response_id`: of the last response; 0 after registering. The previous id means that the last response got lost:
+        it is sent again, and the other arguments are ignored. Any other id belongs to a node that restarted without
+        registering: it becomes REBOOTED and must register. None: responses cannot get lost.
         """
         context = self._context
         rmnode = context.nodes.get(node)
@@ -124,7 +124,7 @@ class ResourceTrackerService(Service):
         return response
 
     def unregister_node(self, node: str) -> None:
-        """A node shuts down by itself; nothing if it is not known."""
+        """A node shuts down by itself. Ignored if the node is not active."""
         context = self._context
         if node in context.nodes:
             context.nm_liveliness_monitor.unregister(node)
@@ -145,7 +145,7 @@ class ResourceTrackerService(Service):
 
 
 def _answer(node: RMNode) -> HeartbeatResponse:
-    """What waits for the node, which has it with this."""
+    """Take the node's waiting orders."""
     if not (node.to_clean or node.apps_to_clean or node.to_forget or node.to_signal or node.to_update):
         return _NOTHING_TO_DO
     response = HeartbeatResponse(

@@ -1,7 +1,4 @@
-"""Keeps the applications that have ended, as long as there is room for them, and changes those that have not.
-
-After YARN's RMAppManager. Handler thread only.
-"""
+"""Forgets old ended applications and changes live ones, after YARN's RMAppManager. Handler thread only."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _MOVABLE = frozenset({RMAppState.SUBMITTED, RMAppState.ACCEPTED, RMAppState.RUNN
 
 
 class RMAppManager:
-    """Keeps the applications that have ended, up to the configured number; then the oldest is forgotten."""
+    """Keeps up to `max_completed_applications` ended applications; beyond that the oldest is forgotten."""
 
     def __init__(self, context: RMContext) -> None:
         self._context = context
@@ -49,13 +46,13 @@ class RMAppManager:
             context.recorder.forgotten(attempt.machine, attempt.state)
             attempt.state_machine.release()
         attempt_ids = tuple(attempt.entity for attempt in app.attempts)
-        # What refers to each other would be freed by the collector of cycles alone, some time.
+        # Break the reference cycles: otherwise only the garbage collector frees these objects.
         app.attempts.clear()
         app.state_machine.release()
         context.post(RMStateStoreEvent(RMStateStoreEventType.REMOVE_APP, app_id, attempt_ids, notify=False))
 
     def _move(self, app_id: str, queue: str) -> None:
-        """As one of many that leave a queue; who wanted that does not wait for an answer."""
+        """Move one of the applications of a queue; no client waits for the outcome."""
         app = self._context.apps.get(app_id)
         if app is None:
             return
@@ -66,17 +63,17 @@ class RMAppManager:
 
 
 def move_application(context: RMContext, app: RMApp, queue: str) -> None:
-    """Move an application with its containers and asks to another queue; nothing if it is there already.
+    """Move an application with its containers and requests to another queue, unless it is there already.
 
     Raises:
-        InvalidRequestError: there is no such queue, or it cannot take the application; or the scheduler does not have
-            it, not yet or no longer.
+        InvalidRequestError: the queue does not exist or cannot take the application, or the application is not
+            SUBMITTED, ACCEPTED or RUNNING.
     """
     scheduler = context.scheduler
     if app.state not in _MOVABLE:
         raise InvalidRequestError(
-            f"{app.entity} cannot be moved to queue {queue}: it is {app.state.name}, and only one that is "
-            "SUBMITTED, ACCEPTED or RUNNING can"
+            f"{app.entity} cannot be moved to queue {queue}: it is {app.state.name}, and must be SUBMITTED, "
+            "ACCEPTED or RUNNING"
         )
     if queue in (app.submission.queue, scheduler.queue_of(app.entity)):
         return
@@ -84,7 +81,7 @@ def move_application(context: RMContext, app: RMApp, queue: str) -> None:
     if problem is None:
         try:
             scheduler.move_application(app.entity, queue)
-        except ValueError as error:  # the scheduler, on a thread of its own, has learned something since
+        except ValueError as error:  # the scheduler's state has changed since the check, on its own thread
             problem = str(error)
     if problem is not None:
         raise InvalidRequestError(f"{app.entity} cannot be moved to queue {queue}: {problem}")
@@ -100,17 +97,17 @@ def update_priority(context: RMContext, app: RMApp, priority: int) -> None:
 def update_lifetime(context: RMContext, app: RMApp, lifetime_s: int | None) -> int | None:
     """Change how long after its submission an application is killed, as far as its queue allows.
 
-    Returns its deadline, Unix ms; None: no end.
+    Returns the deadline, Unix ms; None: no deadline.
 
     Raises:
-        InvalidRequestError: that time is over.
+        InvalidRequestError: the deadline is past.
     """
     granted_s = context.scheduler.lifetime_s(app.submission._replace(lifetime_s=lifetime_s))
     deadline_ms = None if granted_s is None else app.submit_ms + granted_s * 1000
     if deadline_ms is not None and deadline_ms <= context.now_ms():
         raise InvalidRequestError(
-            f"{app.entity} cannot have a lifetime of {granted_s} s: it was submitted longer ago than that. "
-            "Give it more, or kill it"
+            f"{app.entity} cannot have a lifetime of {granted_s} s: it was submitted longer ago. "
+            "Set a longer lifetime, or kill it"
         )
     _replace(app, app.submission._replace(lifetime_s=granted_s))
     if deadline_ms is None:
@@ -121,6 +118,6 @@ def update_lifetime(context: RMContext, app: RMApp, lifetime_s: int | None) -> i
 
 
 def _replace(app: RMApp, submission: ApplicationSubmission) -> None:
-    """Keep and store what has changed. Nobody waits for the answer."""
+    """Keep and store a changed submission, without an answer from the store."""
     app.submission = submission
     app.store(RMStateStoreEventType.UPDATE_APP, notify=False)

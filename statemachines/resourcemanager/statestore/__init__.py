@@ -1,4 +1,4 @@
-"""What survives the resource manager: applications and attempts, stored before anybody relies on them."""
+"""The resource manager's state store: applications and attempts, stored before their state is acknowledged."""
 
 from statemachines.resourcemanager.statestore.errors import StateStoreError, StateStoreVersionError
 from statemachines.resourcemanager.statestore.memory import MemoryRMStateStore

@@ -1,10 +1,9 @@
-"""The SQLite file of a state store: its schema and versions, its lock, and what is read and written.
+"""The SQLite file of a state store: schema, versions, lock, reads and writes.
 
-A commit is on the disk when it returns (WAL with synchronous=FULL): it survives the end of the process and a power cut.
-The file is locked from opening to closing, against other processes too; the kernel frees the lock of a process that is
-killed.
+A commit is durable when it returns (WAL with synchronous=FULL): it survives a killed process and a power failure. The
+file is locked while it is open; the kernel releases the lock of a killed process.
 
-Threads: one at a time may call; which one may change.
+Threads: one thread at a time may call, not always the same one.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from statemachines.resourcemanager.statestore.records import (
 
 log = logging.getLogger(__name__)
 
-# The n-th step leads from version n to n + 1; a new file begins with version 0.
+# Step n migrates a file from version n to n + 1; a new file has version 0.
 _STEPS: Final = (
     (
         "CREATE TABLE meta (version INTEGER NOT NULL, epoch INTEGER NOT NULL)",
@@ -54,7 +53,7 @@ class Write(NamedTuple):
 
 
 def put_application(app_id: str, record: str) -> Write:
-    """Store or replace; what is replaced keeps its place in the order of submission."""
+    """Insert or replace; a replaced record keeps its place in the order of submission."""
     return Write(
         "INSERT INTO applications (application_id, record) VALUES (?, ?)"
         " ON CONFLICT (application_id) DO UPDATE SET record = excluded.record",
@@ -63,7 +62,7 @@ def put_application(app_id: str, record: str) -> Write:
 
 
 def put_attempt(app_id: str, attempt_id: str, record: str) -> Write:
-    """Store or replace; nothing if its application is not, or no longer, stored."""
+    """Insert or replace, if the application is stored."""
     return Write(
         "INSERT INTO attempts SELECT application_id, ?, ? FROM applications WHERE application_id = ?"
         " ON CONFLICT (application_id, attempt_id) DO UPDATE SET record = excluded.record",
@@ -72,7 +71,7 @@ def put_attempt(app_id: str, attempt_id: str, record: str) -> Write:
 
 
 def remove_application(app_id: str) -> Write:
-    """With its attempts."""
+    """Remove an application and its attempts."""
     return Write("DELETE FROM applications WHERE application_id = ?", (app_id,))
 
 
@@ -81,17 +80,17 @@ def remove_attempt(app_id: str, attempt_id: str) -> Write:
 
 
 class StateDatabase:
-    """An open file. Made where there is none; one of an older version is brought up to date.
+    """An open file, created if missing and migrated if older.
 
     Raises (from any method but `write`):
-        StateStoreVersionError: the file is of a newer version.
-        StateStoreError: it cannot be used; says why.
+        StateStoreVersionError: a newer version wrote the file.
+        StateStoreError: the file cannot be used; the message says why.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._explaining():
-            # Waits for nobody: whoever holds the lock holds it for its life.
+            # No timeout: a process that holds the lock holds it until it ends.
             self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             with self._explaining():
@@ -104,9 +103,9 @@ class StateDatabase:
         self._connection.close()
 
     def write(self, writes: Sequence[Write]) -> dict[int, Exception]:
-        """Make all the writes durable, in one commit; returns those that failed, by index, and why.
+        """Make all writes durable in one commit; returns the errors of those that failed, by index.
 
-        If the commit fails, each write gets one of its own, in order: the bad ones take no good one with them.
+        If the commit fails, each write is committed separately, in order, so that bad ones do not affect good ones.
         """
         try:
             self._commit(writes)
@@ -154,7 +153,7 @@ class StateDatabase:
         tables = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if tables and not tables >= {"meta", "applications", "attempts"}:
             raise StateStoreError(
-                self.path, "an SQLite database of something else. Give state_store.path another file."
+                self.path, "not a state store but another SQLite database. Give state_store.path another file."
             )
         version = self._connection.execute("SELECT version FROM meta").fetchone()[0] if tables else 0
         if version > VERSION:
@@ -164,7 +163,7 @@ class StateDatabase:
         self._commit([Write(statement, ()) for statement in statements])
 
     def _commit(self, writes: Sequence[Write], mode: str = "IMMEDIATE") -> None:
-        """All of the writes, durable on return, or none."""
+        """Make all writes durable, or none."""
         execute = self._connection.execute
         execute(f"BEGIN {mode}")
         try:
@@ -172,7 +171,7 @@ class StateDatabase:
                 execute(statement, parameters)
             execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:  # some errors, such as a full disk, have rolled it back already
+            if self._connection.in_transaction:  # some errors, such as a full disk, roll back by themselves
                 execute("ROLLBACK")
             raise
 
@@ -183,30 +182,30 @@ class StateDatabase:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise StateStoreError(
-                self.path, f"damaged: the record of {id} is not valid at {where or 'its beginning'}: {first['msg']}"
+                self.path, f"damaged: the record of {id} is not valid at {where or 'its start'}: {first['msg']}"
             ) from error
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Errors of SQLite, in words that say what to do."""
+        """Turn errors of SQLite into StateStoreErrors that say what to do."""
         try:
             yield
         except sqlite3.Error as error:
             raise StateStoreError(self.path, self._explain(error)) from error
 
     def _explain(self, error: sqlite3.Error) -> str:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary result code
         if code == sqlite3.SQLITE_BUSY:
             return (
-                "in use: another resource manager, or a tool, has it open. "
+                "in use: another resource manager or tool has it open. "
                 "Close that, or give state_store.path another file."
             )
         if code == sqlite3.SQLITE_NOTADB:
             return "not an SQLite database. Give state_store.path another file."
         if code == sqlite3.SQLITE_CORRUPT:
-            return f"damaged: {error}. Restore it from a copy, or move it away to begin anew."
+            return f"damaged: {error}. Restore it from a backup, or move it away to start empty."
         if code == sqlite3.SQLITE_CANTOPEN and self.path.is_dir():
             return "a folder, where a file is expected"
         if code == sqlite3.SQLITE_CANTOPEN and not self.path.parent.is_dir():
-            return "cannot be made: there is no such folder"
+            return "cannot be created: its folder does not exist"
         return f"cannot be used: {error}"

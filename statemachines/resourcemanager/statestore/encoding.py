@@ -1,4 +1,4 @@
-"""Records as JSON: objects with the names of their fields, so that a record can gain a field that has a default."""
+"""Records as JSON objects with named fields, so that a record can gain a field that has a default."""
 
 from __future__ import annotations
 
@@ -17,27 +17,19 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {
 
 
 def encode(record: ApplicationStateData | ApplicationAttemptStateData) -> str:
-    """The record as JSON text. What is no Unicode in its strings (lone surrogates) becomes `?`.
-
-    Raises:
-        TypeError: a field holds what its type does not allow.
-    """
-    # pydantic would write tuples as arrays, without names, and refuse a whole record for one lone surrogate.
+    """The record as JSON text; lone surrogates become `?`. Raises TypeError if a field has a wrong type."""
+    # pydantic would write tuples as arrays without names, and refuse a whole record for one lone surrogate.
     return json.dumps(_plain(record), ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
 
 
 def decode(text: str, record: type[R]) -> R:
-    """The record of a text that `encode` made.
-
-    Raises:
-        ValidationError: (pydantic's) it is no such record.
-    """
+    """The record in a text that `encode` made. Raises pydantic's ValidationError."""
     result: R = _ADAPTERS[record].validate_json(text, strict=True)
     return result
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples as dicts, at any depth; sets sorted, so that equal records make equal texts."""
+    """Named tuples as dicts at any depth, sets as sorted lists: equal records make equal texts."""
     if isinstance(value, tuple):
         fields = getattr(value, "_fields", None)
         if fields is None:

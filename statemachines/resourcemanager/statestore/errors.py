@@ -1,4 +1,4 @@
-"""What goes wrong with a state store. One line each, fit to be shown to a user as it is."""
+"""Errors of a state store; each message is one line that can be shown to a user."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ class StateStoreVersionError(StateStoreError):
         self.supported = supported
         super().__init__(
             path,
-            f"a state store of version {found}, of which this program knows up to {supported}. "
+            f"a state store of version {found}; this program supports versions up to {supported}. "
             "Run the version that wrote it, or give state_store.path another file.",
         )

@@ -1,4 +1,4 @@
-"""The state store in memory: as quick as it gets, and gone with the process."""
+"""The state store in memory, which does not survive its process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statemachines.resourcemanager.statestore.store import RMStateStore
 
 
 class MemoryRMStateStore(RMStateStore):
-    """Answers each write at once. Outlives a resource manager if its object is given to the next one.
+    """Answers each write at once. The object may be passed on to the next resource manager.
 
     Handler thread only, of one resource manager at a time.
     """
@@ -23,7 +23,7 @@ class MemoryRMStateStore(RMStateStore):
         entity, kind, applications = event.entity, event.type._name_, self._applications
         if kind == "UPDATE_APP_ATTEMPT" or kind == "STORE_APP_ATTEMPT":
             application = applications.get(application_of(entity))
-            if application is not None:  # otherwise it has been removed, and its attempts with it
+            if application is not None:  # otherwise it was removed with its attempts
                 application.attempts[entity] = event.state
         elif kind == "UPDATE_APP" or kind == "STORE_APP":
             application = applications.get(entity)

@@ -1,4 +1,4 @@
-"""What the state store keeps: one record per application and per attempt, after YARN's RMState.
+"""The records of the state store, one per application and per attempt, after YARN's RMState.
 
 Records are immutable; an update replaces one. All times are Unix milliseconds of the resource manager's clock.
 """
@@ -17,7 +17,7 @@ class ApplicationStateData(NamedTuple):
 
     application_id: str
     submission: ApplicationSubmission
-    """With the queue and priority that it has now."""
+    """With its current queue, priority and lifetime."""
     submit_ms: int
     start_ms: int
     state: str | None = None
@@ -40,12 +40,12 @@ class ApplicationAttemptStateData(NamedTuple):
 
     attempt_id: str
     master_container: MasterContainerData | None
-    """None for a master that the cluster does not run."""
+    """None for an unmanaged master."""
     start_ms: int
     state: str | None = None
     """FINISHED, FAILED or KILLED; None while it has not ended."""
     final_status: str | None = None
-    """What its master said when it unregistered."""
+    """As its master reported when it unregistered."""
     exit_status: int | None = None
     """Of the master's container."""
     diagnostics: str = ""
@@ -63,6 +63,6 @@ class RecoveredApplication:
 
 @dataclass(slots=True)
 class RMState:
-    """All that a store holds: what a resource manager recovers from. Applications in the order of their submission."""
+    """The whole content of a store, by application, in the order of submission."""
 
     applications: dict[str, RecoveredApplication] = field(default_factory=dict)

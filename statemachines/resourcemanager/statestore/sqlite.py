@@ -1,12 +1,12 @@
-"""The state store in an SQLite file: what it has acknowledged survives `kill -9`, and a power cut.
+"""The state store in an SQLite file: acknowledged writes survive `kill -9` and a power failure.
 
     central dispatcher --RMStateStoreEvent--> queue --> the store's thread: collect --> one commit --> answers
 
-Writes are collected while there are more in the queue, so that a crowd of applications shares the wait for the disk and
-a single one waits for nobody. The answer to a write is posted after the commit that made it durable.
+Writes are collected until the queue is empty: many applications share one wait for the disk, a single one does not wait
+for others. The answer to a write is posted after the commit that made it durable.
 
-Threads: `handle` is any thread's. The file is used by the thread that inits and loads, then by the store's own, then,
-once that has ended, by the one that stops the store.
+Threads: any thread may call `handle`. The file belongs to the thread that inits and loads, then to the store's own
+thread, and once that has ended to the thread that stops the store.
 """
 
 from __future__ import annotations
@@ -35,30 +35,28 @@ from statemachines.resourcemanager.statestore.store import RMStateStore, RMState
 class SqliteRMStateStore(RMStateStore, CompositeService):
     """`init` opens and locks the file; `stop` commits what is queued and closes it.
 
-    Start it before the dispatcher whose writes it takes, and stop it after that one.
-
-    Raises (from `init`):
-        StateStoreError: the file cannot be used; says why.
+    Start it before the dispatcher whose writes it takes, and stop it after that one. `init` raises StateStoreError if
+    the file cannot be used.
     """
 
     def __init__(
         self, path: Path, *, batch_size: int = 1000, name: str = "RMStateStore", config: DispatcherConfig | None = None
     ) -> None:
-        """`batch_size`: most writes in one commit. `config`: of the store's own dispatcher."""
+        """`batch_size`: maximum writes per commit. `config`: of the store's own dispatcher."""
         RMStateStore.__init__(self)
         CompositeService.__init__(self, name)
         self._path = path
         self._batch_size = batch_size
         self._database: StateDatabase | None = None
         self._batch: list[tuple[RMStateStoreEvent, Write]] = []  # collected, not committed; see Threads above
-        # Without a bound: the central dispatcher, which waits for nobody, posts to it, and it posts back.
+        # Unbounded: the central dispatcher posts here and must not block, and this thread posts back.
         config = (config or DispatcherConfig()).model_copy(update={"queue_capacity": None})
         self.dispatcher = EventDispatcher(self._collect, name, config, idle_action=self._commit)
-        """The store's own, whose metrics tell how it does."""
+        """The store's own dispatcher, with its own metrics."""
         self.add_service(self.dispatcher)
 
     def handle(self, event: RMStateStoreEvent) -> None:
-        if not self.dispatcher.handle(event):  # its thread has ended, before its time
+        if not self.dispatcher.handle(event):  # its thread has ended too early
             self._fail(event, RuntimeError(f"{self.name} has stopped"))
 
     def load_state(self) -> RMState:
@@ -75,7 +73,7 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
         try:
             super().service_stop()
         finally:
-            # A thread that hangs in a commit, with the disk, keeps the file.
+            # A thread that hangs in a commit keeps the file open.
             if self._database is not None and self.dispatcher.is_stopped():
                 self._commit()
                 self._database.close()
@@ -83,8 +81,8 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
     def _post(self, event: RMEvent) -> None:
         context = self._context
         assert context is not None  # attached before the first write
-        # As mail: what comes from another thread may be refused, when the queue is full or is being drained, and an
-        # application would wait for ever. Nobody is left to wait for what comes later than that.
+        # As mail: a full or draining queue may refuse an event from another thread, and the application would wait
+        # forever. Once the mailbox is closed, no application waits any longer.
         with contextlib.suppress(RejectedExecutionError):
             context.execute(lambda: context.post(event))
 
@@ -93,12 +91,12 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
         return self._database
 
     def _collect(self, event: RMStateStoreEvent) -> None:
-        """Store's thread: into the next commit."""
+        """Store's thread: add a write to the next commit."""
         if self._store_state is RMStateStoreState.FENCED:
             return
         try:
             write = _write_of(event)
-        except Exception as error:  # of the record: it is not what it should be
+        except Exception as error:  # the record cannot be encoded
             self._fail(event, error)
             return
         self._batch.append((event, write))
@@ -106,7 +104,7 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
             self._commit()
 
     def _commit(self) -> bool:
-        """Idle action of the store's thread: make durable what was collected, then answer."""
+        """Idle action of the store's thread: commit the collected writes, then answer them."""
         batch, self._batch = self._batch, []
         if batch:
             errors = self._opened().write([write for _, write in batch])

@@ -1,8 +1,8 @@
-"""What every state store does, after YARN's RMStateStore: writes come as events, and are answered by events.
+"""The base of state stores, after YARN's RMStateStore: writes arrive as events and are answered by events.
 
-    ACTIVE --a write fails that nobody can do without--> FENCED, for ever
+    ACTIVE --an indispensable write fails--> FENCED, forever
 
-FENCED ignores every write: what the resource manager does by then has no record, so it is told to end (RMFatalEvent).
+A FENCED store ignores every write. The resource manager's work is then no longer recorded: an RMFatalEvent stops it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RMStateStoreState(Enum):
 
 
 class StoreContext(Protocol):
-    """What a store needs of its resource manager."""
+    """The part of a resource manager that a store uses."""
 
     post: Callable[[Any], bool]
     execute: Callable[[Callable[[], Any]], Any]
@@ -50,43 +50,35 @@ class RMStateStore(ABC):
     """
 
     def __init__(self) -> None:
-        self._context: StoreContext | None = None  # set before the first write
+        self._context: StoreContext | None = None  # set before the first write; then read only
         self._store_state = RMStateStoreState.ACTIVE  # never goes back
 
     @property
     def store_state(self) -> RMStateStoreState:
-        """Any thread; a moment's truth."""
+        """Any thread; a snapshot."""
         return self._store_state
 
     def attach(self, context: StoreContext) -> None:
-        """Answer to this resource manager from now on."""
+        """Send answers to this resource manager from now on."""
         self._context = context
 
     @abstractmethod
     def handle(self, event: RMStateStoreEvent) -> None:
         """Write, remove or replace a record. Central dispatcher's handler thread; does not wait for the disk.
 
-        Once it is durable, and not before, its answer is posted, unless the event says that nobody waits for one.
+        Its answer is posted once it is durable, unless `notify` is False.
         """
 
     @abstractmethod
     def load_state(self) -> RMState:
-        """All that is stored; what is written later does not change it.
-
-        Raises:
-            StateStoreError: it cannot be read.
-        """
+        """A copy of all that is stored. Raises StateStoreError if it cannot be read."""
 
     @abstractmethod
     def get_and_increment_epoch(self) -> int:
-        """How many resource managers this store has served before; 0 for the first one.
-
-        Raises:
-            StateStoreError: it cannot be written.
-        """
+        """How many resource managers this store has served before. Raises StateStoreError if it cannot be written."""
 
     def _answer(self, event: RMStateStoreEvent) -> None:
-        """The write is done: say so, if anybody waits for it."""
+        """Acknowledge a durable write, if the event asks for it."""
         if not event.notify:
             return
         answer = _ANSWERS.get(event.type._name_)
@@ -94,7 +86,7 @@ class RMStateStore(ABC):
             self._post(answer(event.entity))
 
     def _fail(self, event: RMStateStoreEvent, error: Exception) -> None:
-        """The write cannot be done. A new application is refused; without any other write nothing can go on."""
+        """A write failed: refuse a new application; stop the resource manager for any other write."""
         log.error("%r could not be stored: %s", event, error)
         if event.type._name_ == "STORE_APP":
             problem = f"{event.entity} could not be stored: {error}"
@@ -105,6 +97,6 @@ class RMStateStore(ABC):
             self._post(RMFatalEvent(RMFatalEventType.STATE_STORE_OP_FAILED, type(self).__name__, error))
 
     def _post(self, event: RMEvent) -> None:
-        """To the central dispatcher."""
+        """Post to the central dispatcher."""
         assert self._context is not None  # attached before the first write
         self._context.post(event)

@@ -1,4 +1,4 @@
-"""The values of a text of JSON objects that follow each other, or of an array of them, with their places."""
+"""Decodes a text of consecutive JSON values, or an array of them, with their positions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class BadSyntaxError(Exception):
 
 
 def json_values(text: str) -> Iterator[tuple[int, object]]:
-    """Position and value of each value that stands at the top, or in an array that spans the whole text.
+    """Position and value of each top-level value, or of each element if the text is one array.
 
     Raises:
-        BadSyntaxError: the text is not JSON from here on, or ends too early. What came before was yielded.
+        BadSyntaxError: the text is not JSON from here on, or ends too early. The values before were yielded.
     """
     position = _skip_blanks(text, 0)
     if text.startswith("[", position):
@@ -37,9 +37,9 @@ def json_values(text: str) -> Iterator[tuple[int, object]]:
 
 
 def element_row(text: str, position: int, row: int, key: str, index: int) -> int:
-    """The line of the element `index` in the list that the object at `position`, in line `row`, has at `key`.
+    """The line of element `index` of the list at `key`, in the object at `position` in line `row`.
 
-    Decoding does not tell where the parts of an object are, so the list is read once more; only errors do.
+    The decoder does not report positions inside an object, so the list is decoded again, for error messages only.
     """
     # Inside a JSON string the quotes would be escaped: this finds a key only.
     start = re.compile(rf'"{re.escape(key)}"\s*:\s*\[').search(text, position)
@@ -51,7 +51,7 @@ def element_row(text: str, position: int, row: int, key: str, index: int) -> int
             _, end = _decode(text, place)
             place = _skip_blanks(text, _skip_blanks(text, end) + 1)
     except BadSyntaxError:
-        # The object has the key twice, and the first list, which does not count, is shorter.
+        # The object has the key twice: the first list is shorter, and the decoder returned the second.
         return row
     return row + text.count("\n", position, place)
 
@@ -89,5 +89,5 @@ def _decode(text: str, position: int) -> tuple[object, int]:
 
 def _skip_blanks(text: str, position: int) -> int:
     blanks = _BLANKS.match(text, position)
-    assert blanks is not None  # the pattern matches nothing, too
+    assert blanks is not None  # the pattern matches an empty string
     return blanks.end()

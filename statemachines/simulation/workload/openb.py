@@ -1,7 +1,7 @@
 """Reads the openb trace, a GPU cluster of Alibaba (github.com/alibaba/clusterdata, cluster-trace-gpu-v2023).
 
-It consists of a node list and a pod list, both CSV. A pod becomes an application without containers: the pod
-itself is its master. Times in the files are seconds from the start of the trace.
+It consists of a node list and a pod list, both CSV. A pod becomes an application without containers: its master stands
+for the pod. Times in the files are seconds from the start of the trace.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def read_openb(
 ) -> Workload:
     """The workload at `path`, which consists of node lists and pod lists (path and text of each).
 
-    With `skip_bad_rows` a row with anything wrong in it is left out; a bad header is an error still.
+    `skip_bad_rows` skips rows with a bad value; a bad header remains an error.
 
     Raises:
-        WorkloadError: a bad value (unless skipped), a list without nodes, or no pod.
+        WorkloadError: a bad value (unless skipped), a list without nodes, or no pods.
     """
     reader = _Reader(defaults, skip_bad_rows)
     for file, text in node_lists:
@@ -69,7 +69,7 @@ def read_openb(
 
 
 def header_cells(line: str) -> list[str]:
-    """The column names in the first line of a CSV; none if it is not CSV."""
+    """The column names in the first line of a CSV; empty if it is not CSV."""
     try:
         return next(csv.reader([line.strip()], strict=True), [])
     except csv.Error:
@@ -93,7 +93,7 @@ class _Row:
 
     def whole(self, column: str, *, least: int = 0, most: int = MOST_NUMBER) -> int:
         cell = self.cells[column]
-        # int() takes signs, blanks and underscores, too, and is slow with thousands of digits.
+        # int() also accepts signs, blanks and underscores, and is slow with thousands of digits.
         if cell.isascii() and cell.isdigit() and len(cell) <= 16:
             number = int(cell)
             if least <= number <= most:
@@ -105,7 +105,7 @@ class _Row:
 
 
 class _Table:
-    """The rows of one CSV file. A row is a line: a quote that is not closed spoils its own line only."""
+    """The rows of one CSV file. A row is a line, so an unclosed quote affects its own line only."""
 
     def __init__(self, path: Path, text: str, columns: Collection[str]) -> None:
         self._path = path
@@ -128,7 +128,7 @@ class _Table:
         except csv.Error as error:
             raise WorkloadError(self._path, f"not CSV: {error}", row=number) from None
         if len(cells) != len(self._header):
-            # Too few: the first column without a cell. Too many: which one is too much cannot be told.
+            # Too few: name the first column without a cell. Too many: the surplus cell is unknown, so name the last.
             column = self._header[min(len(cells), len(self._header) - 1)]
             problem = f"found {len(cells)} cells, expected {len(self._header)}"
             raise WorkloadError(self._path, problem, row=number, column=column)
@@ -146,7 +146,7 @@ class _Reader:
         self._bad_rows: list[WorkloadError] = []
 
     def read_nodes(self, path: Path, text: str) -> None:
-        """Take in one node list."""
+        """Read one node list."""
         table = _Table(path, text, NODE_COLUMNS)
         nodes_before = len(self._nodes)
         for number, line in table.lines():
@@ -158,7 +158,7 @@ class _Reader:
             raise WorkloadError(path, f"no nodes in it{self._left_out()}; expected rows of {','.join(NODE_COLUMNS)}")
 
     def read_pods(self, path: Path, text: str) -> None:
-        """Take in one pod list."""
+        """Read one pod list."""
         table = _Table(path, text, POD_COLUMNS)
         for number, line in table.lines():
             try:
@@ -167,7 +167,6 @@ class _Reader:
                 self._refuse(error)
 
     def workload(self, path: Path) -> Workload:
-        """All that was read."""
         if not self._applications:
             raise WorkloadError(path, f"no pods in it{self._left_out()}; expected rows of {','.join(POD_COLUMNS)}")
         applications = sorted(self._applications.values(), key=lambda application: application.submit_ms)
@@ -220,7 +219,7 @@ class _Reader:
 
 
 def _scheduled_ms(row: _Row, submit_ms: int, deletion_ms: int) -> int:
-    """When a pod was scheduled, which then ran until it was deleted."""
+    """When the pod was scheduled; it ran until its deletion."""
     scheduled_ms = row.seconds_as_ms("scheduled_time")
     if scheduled_ms < submit_ms:
         raise row.error("scheduled_time", before(scheduled_ms // 1000, "creation_time", submit_ms // 1000))

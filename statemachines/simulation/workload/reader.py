@@ -1,4 +1,4 @@
-"""Reads a workload file or folder in whatever format it has: Hadoop SLS (JSON) or openb (CSV)."""
+"""Reads a workload file or folder in either format: Hadoop SLS (JSON) or openb (CSV)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class _Format(Enum):
 def read_workload(
     path: Path | str, defaults: WorkloadDefaults = _SLS_DEFAULTS, *, skip_bad_rows: bool = False
 ) -> Workload:
-    """The workload in a file, or in the *.csv and *.json files of a folder (not of folders in it).
+    """The workload in a file, or in the *.csv and *.json files of a folder (without subfolders).
 
-    The format is told by the content. For a pod list that is given alone, the node list is sought beside it.
-    With `skip_bad_rows`, rows (CSV) and objects (JSON) with a bad value are left out and listed in
-    `Workload.bad_rows`; bad JSON is read up to the error. What concerns a whole file remains an error.
+    The content determines the format. The node list of a single pod list is looked up in the same folder.
+    `skip_bad_rows` skips rows (CSV) and objects (JSON) with a bad value and lists them in `Workload.bad_rows`; bad JSON
+    is read up to the error. An error that concerns a whole file is raised.
 
     Raises:
-        WorkloadError: what is wrong, where, and what would have been right; nothing else for any content.
+        WorkloadError: what is wrong, where, and what was expected; the only error that any content can cause.
     """
     path = Path(path)
     try:
@@ -88,7 +88,7 @@ def _text(path: Path) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # Its places count from behind the byte order mark.
+        # Its positions count from after the byte order mark.
         row = error.object.count(b"\n", 0, error.start) + 1
         found = f"found byte 0x{error.object[error.start]:02x}"
         raise WorkloadError(path, f"{found}, expected text in UTF-8", row=row) from None
@@ -104,7 +104,7 @@ def _unreadable(path: Path, error: OSError | ValueError) -> WorkloadError:
 
 def _format(path: Path, text: str) -> _Format:
     first_line = _FIRST_LINE.search(text)
-    assert first_line is not None  # blank texts were refused before
+    assert first_line is not None  # blank texts were refused above
     if first_line[0][0] in "{[":
         return _Format.SLS
     csv_format = _csv_format(first_line[0])
@@ -114,7 +114,7 @@ def _format(path: Path, text: str) -> _Format:
 
 
 def _csv_format(first_line: str) -> _Format | None:
-    """The format of a CSV with this header. Half of the columns will do: the others are reported by name."""
+    """The format of a CSV with this header. Half of the columns suffice: missing ones are reported by name later."""
     cells = set(header_cells(first_line))
     for csv_format, columns in ((_Format.NODES, NODE_COLUMNS), (_Format.PODS, POD_COLUMNS)):
         if 2 * len(cells.intersection(columns)) >= len(columns):
@@ -129,7 +129,7 @@ def _mixed(path: Path, formats: dict[Path, _Format]) -> WorkloadError:
 
 
 def _node_list_for(path: Path) -> Path:
-    """The node list beside a pod list."""
+    """The node list in the folder of a pod list."""
     if path.is_dir():
         raise WorkloadError(path, f"pods, but no node list; put it in the folder, {_NODE_LIST}")
     node_lists = [file for file in sorted(path.parent.glob("*.csv")) if _is_node_list(file)]
@@ -149,7 +149,7 @@ def _is_node_list(file: Path) -> bool:
         with file.open("rb") as stream:
             start = stream.read(_HEADER_BYTES)
     except OSError:
-        # Not the file that was asked for: it may well be unreadable, and is then no node list.
+        # Not the requested file: it may be unreadable, and then does not count as a node list.
         return False
     first_line = _FIRST_LINE.search(start.decode("utf-8-sig", errors="replace"))
     return first_line is not None and _csv_format(first_line[0]) is _Format.NODES

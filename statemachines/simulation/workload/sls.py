@@ -1,14 +1,14 @@
 """Reads workloads of Hadoop's Scheduler Load Simulator (SLS).
 
-A file holds JSON objects one after the other, or an array of them. An object is one of
+A file holds consecutive JSON objects, or an array of them. An object is one of
 
 - a job: `job.tasks`, `job.start.ms`, `job.queue.name`, ...;
 - a rack: `{"rack": "default-rack", "nodes": [{"node": "node1", "memory-mb": 8192, "vcores": 8, "gpus": 0}]}`;
 - a number of nodes: `{"num.nodes": 100, "num.racks": 5}`.
 
-Without racks and numbers of nodes, the nodes are the hosts that tasks name. Unknown keys are ignored, as in SLS,
-and `null` is the same as no key. `job.final.state` (FINISHED, FAILED or KILLED) and the `gpus` of a node are
-extensions, which SLS ignores in turn.
+Without racks and numbers of nodes, the nodes are the hosts that tasks name. Unknown keys are ignored, as in SLS, and
+`null` is the same as no key. `job.final.state` (FINISHED, FAILED or KILLED) and the `gpus` of a node are extensions,
+which SLS ignores.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ def read_sls(
 ) -> Workload:
     """The workload at `path`, which consists of `files` (path and text of each).
 
-    With `skip_bad_rows` an object with anything wrong in it is left out as a whole, and a file is read up to
-    its first JSON syntax error.
+    `skip_bad_rows` skips whole objects with a bad value, and reads a file up to its first JSON syntax error.
 
     Raises:
-        WorkloadError: a bad value or bad JSON (unless skipped), no job, or no node.
+        WorkloadError: a bad value or bad JSON (unless skipped), no jobs, or no nodes.
     """
     reader = _Reader(defaults, skip_bad_rows)
     for file, text in files:
@@ -65,14 +64,14 @@ class _BadValueError(Exception):
         super().__init__(key, problem)
         self.key = key
         self.problem = problem
-        self.element = element  # where the value is in a list: the list's key, and the index in it
+        self.element = element  # the list's key and the index, if the value is in a list
 
 
 class _Task(NamedTuple):
     container: ContainerSpec
     copies: int
     host: str | None
-    """With its rack: /default-rack/node1."""
+    """Including its rack: /default-rack/node1."""
 
 
 class _Reader:
@@ -85,13 +84,13 @@ class _Reader:
         self._container_resource = Resource(defaults.container_memory_mb, defaults.container_vcores * 1000)
         self._nodes: dict[str, NodeSpec] = {}
         self._applications: dict[str, ApplicationSpec] = {}
-        self._hosts: dict[str, tuple[Path, int, str]] = {}  # of tasks: where each is named first
+        self._hosts: dict[str, tuple[Path, int, str]] = {}  # of tasks, with their first place in the files
         self._bad_rows: list[WorkloadError] = []
         self._jobs_seen = 0
         self._containers_seen = 0
 
     def read(self, path: Path, text: str) -> None:
-        """Take in one file."""
+        """Read one file."""
         row, counted = 1, 0
         try:
             for position, value in json_values(text):
@@ -106,7 +105,7 @@ class _Reader:
             self._refuse(WorkloadError(path, bad.problem, row=bad.row, column=bad.column))
 
     def workload(self, path: Path) -> Workload:
-        """All that was read. Only now it is known whether the nodes were given."""
+        """The result. Only now is it known whether any file defines nodes."""
         if not self._applications:
             raise WorkloadError(path, f"no jobs in it{self._left_out()}; expected objects with job.tasks")
         nodes = self._nodes or self._nodes_of_hosts()
@@ -132,14 +131,14 @@ class _Reader:
         for name, (path, row, column) in self._hosts.items():
             rack, _, host = name.rpartition("/")
             if host in nodes:
-                # Merging the two would lose a node without a word.
+                # Merging the two would silently lose a node.
                 problem = f"found {shown(name)}, but its host is in rack {shown(nodes[host].rack)} already"
                 self._refuse(WorkloadError(path, problem, row=row, column=column))
             else:
                 nodes[host] = NodeSpec(host, self._node_capacity, rack)
         return nodes
 
-    # Each of the following checks an object to its end before it keeps any of it: a bad one leaves no traces.
+    # The following methods check a whole object before they keep any of it: a bad object has no effect.
 
     def _add(self, path: Path, row: int, value: object) -> None:
         if not isinstance(value, dict):
@@ -177,13 +176,12 @@ class _Reader:
             if f"node{number}" in self._nodes:
                 raise _BadValueError("num.nodes", again(f"node{number}"))
         for number in range(count):
-            # The names that SLS gives them.
-            host = f"node{number}"
+            host = f"node{number}"  # as SLS names them
             self._nodes[host] = NodeSpec(host, self._node_capacity, f"/rack{number % racks}")
 
     def _add_job(self, path: Path, row: int, values: dict[str, Any]) -> None:
         number = self._jobs_seen
-        self._jobs_seen += 1  # a bad job counts: leaving it out must not rename those after it
+        self._jobs_seen += 1  # a bad job counts: skipping it must not rename later ones
         tasks = _each(values, "job.tasks", self._task)
         copies = _whole(values, "job.count", 1, least=1, most=MOST_CONTAINERS)
         containers_seen = self._containers_seen + copies * (1 + sum(task.copies for task in tasks))
@@ -224,7 +222,7 @@ class _Reader:
             containers=tuple(task.container for task in tasks for _ in range(task.copies)),
             user=_text(values, "job.user", "default"),
             queue=_text(values, "job.queue.name"),
-            # The containers may end sooner than in the record; the master then waits to be killed.
+            # The containers may end earlier than recorded; the master then waits for its kill.
             am_duration_ms=None if killed else 0,
             outcome=Outcome.FAILED if final_state == "FAILED" else Outcome.FINISHED,
             kill_ms=end_ms if killed else None,
@@ -252,7 +250,7 @@ class _Reader:
 
 
 def _times(values: dict[str, Any]) -> tuple[int, int]:
-    """When a container is asked for, and how long it runs. A duration wins over an end, as in SLS."""
+    """When a container is requested, and how long it runs. A duration takes precedence over an end, as in SLS."""
     start_ms = _whole_or_none(values, "container.start.ms", MOST_MS)
     end_ms = _whole_or_none(values, "container.end.ms", MOST_MS)
     if start_ms is not None and end_ms is not None and end_ms < start_ms:
@@ -299,7 +297,7 @@ def _whole(
     value = values.get(key)
     if value is None:
         value = default
-    # Not isinstance: true is no number here.
+    # Not isinstance, as a bool is an int.
     if type(value) is not int or not least <= value <= most:
         raise _BadValueError(key, not_whole(value, least, most))
     return value
@@ -313,8 +311,7 @@ def _text(values: dict[str, Any], key: str, default: str | None = None) -> str:
     value = values.get(key)
     if value is None:
         value = default
-    if type(value) is int:
-        # SLS takes numbers for names, too.
+    if type(value) is int:  # SLS accepts numbers as names
         value = str(value)
     if not isinstance(value, str) or not value or not value.isprintable():
         raise _BadValueError(key, not_text(value))

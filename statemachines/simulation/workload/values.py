@@ -1,4 +1,4 @@
-"""What the workload readers share: the bounds of values, and the words for those that are wrong."""
+"""The bounds of values, and the messages for bad ones, of all workload readers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 MOST_MS = 100 * 366 * 24 * 3600 * 1000
-"""100 years. The journal keeps int64 nanoseconds: microseconds that are taken for ms would not fit."""
+"""100 years. The journal keeps int64 nanoseconds, which microseconds mistaken for ms would overflow."""
 MOST_CONTAINERS = 10_000_000
-"""In one workload. A count with some zeros too many must be an error, not a machine out of memory."""
+"""In one workload: a count with too many zeros must be an error, not exhaust the memory."""
 MOST_NODES = 1_000_000
 
 
 def shown(value: object) -> str:
-    """The value as it stands in the file, cut short, on one line and in ASCII."""
+    """The value as in the file, shortened, on one line and in ASCII."""
     if value is None or value == "":
         return "nothing"
     if isinstance(value, dict):
@@ -25,26 +25,22 @@ def shown(value: object) -> str:
 
 
 def not_whole(value: object, least: int, most: int) -> str:
-    """The problem of a value that is not a whole number within the bounds."""
     return f"found {shown(value)}, expected a whole number from {least} to {most}"
 
 
 def not_text(value: object) -> str:
-    """The problem of a value that is not a name."""
     return f"found {shown(value)}, expected text without control characters"
 
 
 def before(value: int, key: str, earlier: int) -> str:
-    """The problem of a time that lies before the time of `key`, which comes first."""
+    """The problem of a time before that of `key`."""
     return f"found {value}, which is before {key}; expected {earlier} or more"
 
 
 def again(name: str) -> str:
-    """The problem of a name that was given before."""
     return f"found {shown(name)} again, expected each name once"
 
 
 def workload_name(path: Path) -> str:
-    """What to call the workload in this file or folder."""
     absolute = path.resolve()
     return absolute.name if absolute.is_dir() else absolute.stem

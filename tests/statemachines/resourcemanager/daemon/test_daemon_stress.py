@@ -269,7 +269,7 @@ def test_whatever_happens_all_applications_end_and_leave_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(resource_manager, "_LOOK_EVERY_MS", 2)
+    monkeypatch.setattr(resource_manager, "_EXPIRE_EVERY_MS", 2)
     caplog.set_level(logging.ERROR)
     storm = Storm(
         seed,

@@ -47,8 +47,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("nodes: [{host: a, memory_mb: 1, vcores: 1, gpu: 1}]", "unknown key nodes[0].gpu"),
         ("nodes: [{host: a}]", "nodes[0].memory_mb is missing"),
         ("nm_expiry_interval_s: 0", "nm_expiry_interval_s: 0 is not allowed"),
-        ("state_store: {kind: sqlite}", "give the file for kind sqlite"),
-        ("state_store: {path: rm.db}", "and none for kind memory"),
+        ("state_store: {kind: sqlite}", "path: required for kind sqlite"),
+        ("state_store: {path: rm.db}", "not allowed for kind memory"),
         ("nodes: [", "line 1"),
         ("- nodes", "a mapping of keys to values is expected"),
         ("workload: nowhere", "nowhere: cannot be read"),
@@ -114,8 +114,8 @@ def _is_newer() -> None:
     [
         (_is_no_database, "rm.db: not an SQLite database"),
         (_is_a_folder, "rm.db: a folder, where a file is expected"),
-        (_is_of_another_program, "rm.db: an SQLite database of something else"),
-        (_is_newer, "rm.db: a state store of version 99, of which this program knows up to 1"),
+        (_is_of_another_program, "rm.db: not a state store but another SQLite database"),
+        (_is_newer, "rm.db: a state store of version 99; this program supports versions up to 1"),
     ],
 )
 def test_file_that_is_no_state_store_of_this_version_is_refused_in_one_line(

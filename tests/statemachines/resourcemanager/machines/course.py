@@ -29,7 +29,7 @@ from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.simulation.agenda import Errand
+from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec
 
@@ -108,9 +108,9 @@ class Course:
         time_ms = self.context.now_ms()
         for step in steps:
             time_ms += step.delay_ms
-            self.manager.node_managers.agenda.at(time_ms, self._begin, Errand(step))
+            self.manager.node_managers.agenda.at(time_ms, self._begin, ScheduledCall(step))
 
-    def _begin(self, errand: Errand) -> None:
+    def _begin(self, errand: ScheduledCall) -> None:
         step: Step = errand.about
         if step.events:
             self._awaiting.append([step.events, step.happening])

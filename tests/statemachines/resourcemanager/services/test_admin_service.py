@@ -104,7 +104,7 @@ def test_node_that_has_left_cannot_be_changed(
 ) -> None:
     workshop.node("LOST")
 
-    with pytest.raises(NodeNotFoundError, match=f"active node {NODE} is not known"):
+    with pytest.raises(NodeNotFoundError, match=f"active node {NODE} does not exist"):
         call(admin)
 
     assert workshop.posted.events == []

@@ -158,7 +158,7 @@ def test_registering_tells_the_attempt_where_its_master_is(desk: Desk, masters: 
 def test_master_registers_once(desk: Desk, masters: ApplicationMasterService, submission: dict[str, bool]) -> None:
     attempt = registered(desk, **submission)
 
-    with pytest.raises(InvalidApplicationMasterRequestError, match="is registered already"):
+    with pytest.raises(InvalidApplicationMasterRequestError, match="is already registered"):
         masters.register_application_master(attempt.entity)
 
     assert desk.posted.events == []

@@ -76,7 +76,7 @@ def test_id_of_an_earlier_resource_manager_is_taken(desk: Desk, clients: ClientR
 
 @pytest.mark.parametrize("id", ["", "application_1", "application_0_x", "appattempt_0_0001_000001"])
 def test_what_is_no_id_is_refused(desk: Desk, clients: ClientRMService, id: str) -> None:
-    with pytest.raises(InvalidRequestError, match=f"'{id}' is not the id of an application: take one from get_new"):
+    with pytest.raises(InvalidRequestError, match=f"'{id}' is not the id of an application: use one from get_new"):
         clients.submit_application(SUBMISSION._replace(application_id=id))
 
     assert (desk.context.apps, desk.posted.events) == ({}, [])
@@ -84,7 +84,7 @@ def test_what_is_no_id_is_refused(desk: Desk, clients: ClientRMService, id: str)
 
 @pytest.mark.parametrize("lifetime_s", [0, -1])
 def test_lifetime_of_nothing_is_refused(desk: Desk, clients: ClientRMService, lifetime_s: int) -> None:
-    with pytest.raises(InvalidRequestError, match=f"lifetime_s is {lifetime_s}: at least 1 s is needed"):
+    with pytest.raises(InvalidRequestError, match=f"lifetime_s is {lifetime_s}: it must be at least 1"):
         clients.submit_application(SUBMISSION._replace(lifetime_s=lifetime_s))
 
     assert (desk.context.apps, desk.posted.events) == ({}, [])
@@ -169,7 +169,7 @@ def test_client_hears_of_an_end_before_it_was_stored(submitters: Submitters, eve
 
     submitters.handle(*events)
 
-    with pytest.raises(ApplicationRejectedError, match=f"{FIRST} was not taken: the queue is full") as raised:
+    with pytest.raises(ApplicationRejectedError, match=f"{FIRST} was rejected: the queue is full") as raised:
         answer.result(TIMEOUT_S)
     assert (raised.value.application_id, raised.value.diagnostics) == (FIRST, "the queue is full")
 
@@ -239,7 +239,9 @@ def test_repetition_of_what_is_stored_is_answered_at_once(submitters: Submitters
 def test_client_does_not_wait_longer_than_it_said(submitters: Submitters) -> None:
     submission = SUBMISSION._replace(application_id=FIRST)
 
-    with pytest.raises(TimeoutError, match=f"{FIRST} was not stored within 0 s, and may still be. Submit it again"):
+    with pytest.raises(
+        TimeoutError, match=f"{FIRST} was not stored within 0 s; it may still be stored later. Submit it again"
+    ):
         submitters.clients.submit_application(submission, timeout=0)
     assert submitters.clients._submitter._waiting == set()
     submitters.handler.flush()
@@ -251,7 +253,9 @@ def test_client_does_not_wait_longer_than_it_said(submitters: Submitters) -> Non
 def test_client_does_not_wait_longer_while_the_handler_thread_is_busy(submitters: Submitters) -> None:
     with (
         submitters.handler.held(),
-        pytest.raises(TimeoutError, match=r"'wordcount' was not stored within 0\.001 s, and may still be\. Look"),
+        pytest.raises(
+            TimeoutError, match=r"'wordcount' was not stored within 0\.001 s; it may still be stored later\. Look"
+        ),
     ):
         submitters.clients.submit_application(SUBMISSION, timeout=0.001)
     submitters.handler.flush()
@@ -280,7 +284,7 @@ def test_stop_tells_those_who_wait(submitters: Submitters) -> None:
     for answer in answers:
         with pytest.raises(RejectedExecutionError, match="stopped before it acknowledged"):
             answer.result()
-    submitters.handle("START", "APP_NEW_SAVED")  # an answer that still comes is for nobody
+    submitters.handle("START", "APP_NEW_SAVED")  # a late answer is dropped
 
 
 def test_after_a_stop_nothing_is_submitted(submitters: Submitters) -> None:

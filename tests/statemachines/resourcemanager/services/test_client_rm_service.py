@@ -72,7 +72,7 @@ def test_unknown_id_is_told_so(
     error: type[DispatcherError],
     problem: str,
 ) -> None:
-    with pytest.raises(error, match=f"{problem} is not known: it never was, or it is no longer kept"):
+    with pytest.raises(error, match=f"{problem} does not exist or is no longer kept"):
         call(clients)
 
     assert desk.posted.events == []
@@ -188,7 +188,9 @@ def test_signal_goes_to_the_node(desk: Desk, clients: ClientRMService, signal: s
 
 
 def test_signal_that_there_is_not_is_refused(desk: Desk, clients: ClientRMService) -> None:
-    with pytest.raises(InvalidRequestError, match="'SIGTERM' is no signal; there are OUTPUT_THREAD_DUMP, GRACEFUL"):
+    with pytest.raises(
+        InvalidRequestError, match="'SIGTERM' is not a valid signal; expected one of OUTPUT_THREAD_DUMP, GRACEFUL"
+    ):
         clients.signal_to_container(desk.container("RUNNING").entity, "SIGTERM")
 
 
@@ -320,8 +322,11 @@ def test_applications_that_pass_all_filters(
 @pytest.mark.parametrize(
     ("filters", "problem"),
     [
-        ({"states": ["RUNNING", "KILLING"]}, "'KILLING' is no application state; there are NEW, NEW_SAVING, SUBMITTED"),
-        ({"limit": 0}, "limit is 0: at least 1 is needed"),
+        (
+            {"states": ["RUNNING", "KILLING"]},
+            "'KILLING' is not a valid application state; expected one of NEW, NEW_SAVING",
+        ),
+        ({"limit": 0}, "limit is 0: it must be at least 1"),
     ],
 )
 def test_filters_that_cannot_be_are_refused(clients: ClientRMService, filters: dict[str, Any], problem: str) -> None:
@@ -396,7 +401,7 @@ def test_nodes_by_state(desk: Desk, clients: ClientRMService, states: list[str] 
 
 
 def test_node_state_that_there_is_not_is_refused(clients: ClientRMService) -> None:
-    with pytest.raises(InvalidRequestError, match="'GONE' is no node state; there are NEW, RUNNING"):
+    with pytest.raises(InvalidRequestError, match="'GONE' is not a valid node state; expected one of NEW, RUNNING"):
         clients.get_cluster_nodes(["GONE"])
 
 

@@ -92,9 +92,7 @@ def test_move_changes_the_queue_everywhere(desk: Desk, state: str) -> None:
 def test_application_that_the_scheduler_does_not_have_is_not_moved(desk: Desk, state: str) -> None:
     app = desk.app(state, queue="root.a")
 
-    with pytest.raises(
-        InvalidRequestError, match=f"it is {state}, and only one that is SUBMITTED, ACCEPTED or RUNNING"
-    ):
+    with pytest.raises(InvalidRequestError, match=f"it is {state}, and must be SUBMITTED, ACCEPTED or RUNNING"):
         move_application(desk.context, app, "root.b")
 
     assert (app.submission.queue, desk.desk_scheduler.moved, desk.posted.events) == ("root.a", [], [])

@@ -75,7 +75,7 @@ def test_database_of_something_else_is_refused_and_not_touched(tmp_path: Path) -
 
     error = refusal(path)
 
-    assert "something else" in str(error)
+    assert "another SQLite database" in str(error)
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
     connection.close()
@@ -90,7 +90,11 @@ def test_empty_file_becomes_a_store(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [(".", "a folder"), ("missing/state.db", "no such folder"), ("/proc/state.db", "unable to open database file")],
+    [
+        (".", "a folder"),
+        ("missing/state.db", "folder does not exist"),
+        ("/proc/state.db", "unable to open database file"),
+    ],
 )
 def test_path_where_no_file_can_be_is_refused(tmp_path: Path, name: str, problem: str) -> None:
     assert problem in str(refusal(tmp_path / name))
