@@ -107,7 +107,7 @@ class Recording:
 
 
 class FakeScheduler:
-    """Keeps what it is asked for and told, and hands out what it was given."""
+    """Records its calls, and returns what the test has given it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ContainerRequest]] = []

@@ -199,7 +199,7 @@ class Cluster:
         return [request.tag for _, request in self.scheduler.waiting()]
 
     def check(self) -> None:
-        """Nothing is oversubscribed, the books are right, and nobody waits who need not."""
+        """No node is oversubscribed, the books are right, and no request waits needlessly."""
         nodes = {node.node_id: node for node in self.scheduler.nodes()}
         usable = ("RUNNING", "DECOMMISSIONING")
         assert set(nodes) == {node.entity for node in self.context.nodes.values() if node.state.name in usable}

@@ -140,7 +140,7 @@ def sqlite_store(path: Path, owner: Owner | None = None, **options: Any) -> Sqli
 def copy_of(path: Path, folder: Path) -> Path:
     """What a power cut would leave of the store at this moment, if the disk has all that it was given.
 
-    Only while nobody writes, so from `on_answer`. (Reading the file frees its lock, which POSIX ties to the process.)
+    Only while nothing writes, so from `on_answer`. (Reading the file frees its lock, which POSIX ties to the process.)
     """
     for suffix in ("", "-wal"):
         source = path.with_name(path.name + suffix)
@@ -150,7 +150,7 @@ def copy_of(path: Path, folder: Path) -> Path:
 
 
 def applications_in(path: Path) -> list[str]:
-    """The applications of a store that nobody has open."""
+    """The applications of a store that is not open."""
     store = sqlite_store(path)
     try:
         return list(store.load_state().applications)
@@ -159,7 +159,7 @@ def applications_in(path: Path) -> list[str]:
 
 
 def refuse(path: Path, entity: str, table: str = "applications", how: str = "ROLLBACK") -> None:
-    """Have SQLite fail each write of this record as a full disk does: the transaction is gone, too."""
+    """Have SQLite fail each write of this record as a full disk does: the transaction is gone as well."""
     sqlite_store(path).stop()
     column = "application_id" if table == "applications" else "attempt_id"
     change(

@@ -14,7 +14,7 @@ TIMEOUT_S = 60.0
 
 
 def config(**more: Any) -> ResourceManagerConfig:
-    """Without the endpoint for metrics, which nobody scrapes."""
+    """Without the metrics endpoint, which no test scrapes."""
     return ResourceManagerConfig.model_validate({"metrics": {"enabled": False}, **more})
 
 

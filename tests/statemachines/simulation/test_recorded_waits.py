@@ -1,4 +1,4 @@
-"""Who waits here that did not where the workload was recorded, and why."""
+"""Which applications wait here that did not in the recorded cluster, and why."""
 
 from __future__ import annotations
 

@@ -333,7 +333,7 @@ def test_workload_without_anything_is_done_at_once() -> None:
 
 
 def test_wait_ends_when_the_handler_thread_fails() -> None:
-    """It waited for ever for a replay that nobody could finish."""
+    """It waited forever for a replay that could not finish."""
     replay = Replay(workload(node(), app()), config())
     replay.manager.dispatcher.mailbox_executor.execute(lambda: 1 / 0, "a mail that fails")
 

@@ -72,7 +72,7 @@ def can_run(spec: ApplicationSpec, work: Workload) -> bool:
 
 
 def natural_end(spec: ApplicationSpec, work: Workload) -> str | None:
-    """How an application ends if nobody kills it; None: never."""
+    """How an application ends unless it is killed; None: never."""
     return spec.outcome.value if can_run(spec, work) and spec.am_duration_ms is not None else None
 
 

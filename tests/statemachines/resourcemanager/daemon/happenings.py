@@ -59,13 +59,13 @@ class ToApplication:
             TO_APPLICATIONS[self.what](course, pick(self.which, course.apps))
 
 
-def _tell(type: RMNodeEventType) -> Callable[[Course, str], None]:
+def _post(type: RMNodeEventType) -> Callable[[Course, str], None]:
     return lambda course, host: course.tell_node(host, type)
 
 
 TO_NODES: Mapping[str, Callable[[Course, str], Any]] = {
-    "expire": _tell(RMNodeEventType.EXPIRE),
-    "reboot": _tell(RMNodeEventType.REBOOTING),
+    "expire": _post(RMNodeEventType.EXPIRE),
+    "reboot": _post(RMNodeEventType.REBOOTING),
     "shut down": lambda course, host: course.manager.tracker.unregister_node(node_id(host)),
     "register": Course.register,
     "register with what it runs": Course.resync,
@@ -98,7 +98,7 @@ class Event:
     which: int
 
     def entity(self, course: Course) -> Any:
-        """For whom it is; None: there is nobody."""
+        """The target; None: there is none."""
         context = course.context
         entities: dict[str, dict[str, Any]] = {
             "RMApp": context.apps,

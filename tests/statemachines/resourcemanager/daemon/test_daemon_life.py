@@ -1,4 +1,4 @@
-"""How a resource manager in real time begins and ends: under load, twice, half way, and while somebody waits."""
+"""Starts and stops of a resource manager in real time: under load, twice, half way, and while a client waits."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class WaitingClient:
 
 
 def test_client_that_waits_hears_of_a_resource_manager_that_cannot_go_on_before_that_is_stopped() -> None:
-    """It waited until somebody stopped the resource manager."""
+    """It waited until the resource manager was stopped."""
     manager = ResourceManager(config(), store=SilentStore())
     with manager:
         client = WaitingClient(manager)
@@ -113,7 +113,7 @@ def test_clients_that_wait_hear_of_the_stop() -> None:
 
 @pytest.mark.parametrize("policy", ["block", "reject", "drop_oldest"])
 def test_every_submission_is_acknowledged_however_full_the_queue_is(tmp_path: Path, policy: str) -> None:
-    """What the store answered was refused by a full queue: the application was stored, and nobody heard of that."""
+    """A full queue refused the store's answer: the application was stored, and never learned of it."""
     queue = {"queue_capacity": 1, "queue_full_policy": policy}
     manager = daemon(tmp_path / "state.db", dispatcher=queue)
     ids: list[str] = []

@@ -125,7 +125,7 @@ def hand_played(**settings: Any) -> Iterator[HandPlayed]:
 def test_application_that_is_killed_and_forgotten_before_the_scheduler_hears_of_it_leaves_nothing(
     scheduler: str,
 ) -> None:
-    """The scheduler's handler failed: the application was not there any more."""
+    """The scheduler's handler failed: the application no longer existed."""
     with hand_played(max_completed_applications=0, scheduler={"kind": scheduler}) as played:
         clients = played.manager.clients
         with played.held_scheduler():
@@ -198,7 +198,7 @@ def test_container_that_ends_while_it_is_allowed_to_grow_is_not_waited_for() -> 
 
 
 def test_node_that_is_to_be_emptied_is_not_told_to_shut_down_meanwhile() -> None:
-    """News of an earlier moment ended the watch over it, and its next heartbeat was that of an excluded host."""
+    """An outdated event ended the watch, and the node's next heartbeat came from an excluded host."""
     with hand_played() as played:
         played.run_master()
         answers: list[NodeAction] = []

@@ -69,7 +69,7 @@ REFUSAL = re.compile(r"(\w+) \S+: no transition from (\w+) on (\w+)")
 
 
 class Storm:
-    """A resource manager, and everybody who makes trouble."""
+    """A resource manager, and all threads that make trouble."""
 
     def __init__(self, seed: int, **settings: Any) -> None:
         self.manager = ResourceManager(

@@ -25,7 +25,7 @@ KILLS = 100
 CLIENTS = 6
 LONGEST_LIFE_S = 0.3
 PAUSE_S = 0.01
-"""Of a client, between two applications: what is recovered each time is to stay small."""
+"""Between two applications of a client, so that each recovery stays small."""
 ANSWER_S = 20.0
 END_S = 60.0
 FINAL = {"FINISHED", "FAILED", "KILLED"}
@@ -150,7 +150,7 @@ def daemons() -> Iterator[Daemons]:
 
 @pytest.fixture
 def is_given_up() -> Iterator[threading.Event]:
-    """Set once the test is over: nobody calls any longer."""
+    """Set once the test is over: no client calls any longer."""
     is_given_up = threading.Event()
     yield is_given_up
     is_given_up.set()

@@ -1,4 +1,4 @@
-"""Containers from the ask to the end: where they go, what they may have, and what is reported of them."""
+"""Containers from the request to the end: placement, limits and reports."""
 
 from __future__ import annotations
 

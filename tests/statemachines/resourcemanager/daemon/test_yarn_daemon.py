@@ -71,7 +71,7 @@ def test_wrong_configuration_is_refused_in_one_line(
 
 
 def test_two_nodes_of_one_host_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The daemon said that it ran with two nodes, and had one, which had registered twice."""
+    """The daemon reported two nodes and had one, which had registered twice."""
     nodes = ", ".join(f"{{host: {host}, memory_mb: 1, vcores: 1}}" for host in ("a", "b", "a"))
     text = f"nodes: [{nodes}]"
 

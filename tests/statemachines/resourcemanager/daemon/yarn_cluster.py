@@ -55,7 +55,7 @@ class _NodeManagers(SimulatedCluster):
 
 
 class Yarn:
-    """The cluster of a test: nodes of 10 MB and 10 thousandths of a core unless said otherwise."""
+    """The cluster of a test: nodes of 10 MB and 10 thousandths of a core by default."""
 
     def __init__(self, *hosts: str | NodeSpec, expiry_ms: int | None = None, **settings: Any) -> None:
         """`expiry_ms`: nodes and masters that are silent for so long expire, when `advance` has come to its end."""
@@ -109,7 +109,7 @@ class Yarn:
         return result
 
     def advance(self, ms: int) -> None:
-        """Let so much time pass, with all that happens meanwhile."""
+        """Advance the time, and process what is due."""
 
         def arrive(_: int) -> None:
             self.manager.goes_on = False
@@ -160,7 +160,7 @@ class Yarn:
         return self.clients.get_application_report(app_id)
 
     def states(self, app_id: str) -> tuple[str, list[str]]:
-        """The state that clients are told, and those of its attempts."""
+        """The state for clients, and the states of its attempts."""
         attempts = self.clients.get_application_attempts(app_id)
         return self.report(app_id).state, [attempt.state for attempt in attempts]
 
@@ -192,7 +192,7 @@ class Master:
         self.attempt = attempt
         self.app_id = application_of(attempt)
         self.container = container
-        self.kept: list[str] = []  # containers of earlier attempts, as it was told when it registered
+        self.kept: list[str] = []  # containers of earlier attempts, from the response to its registration
 
     def register(self) -> None:
         answer = self._yarn.do(

@@ -36,7 +36,7 @@ _EVENT_CLASSES = [
 class Life:
     """One resource manager's life in a world: until all has ended there, or until it is killed.
 
-    It is killed after `events` events were handled, or at `at_ms`: what is queued is lost, and nobody hears of it.
+    It is killed after `events` events were handled, or at `at_ms`: what is queued is silently lost.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Life:
             store=store,
             on_idle=self._is_over.set,
         )
-        # In virtual time nobody expires, unless somebody looks: see _tick.
+        # In virtual time nothing expires until `expire_due` is called: see _tick.
         self._expiring = (manager.context.am_liveliness_monitor, manager.context.am_finishing_monitor)
         for monitor in self._expiring:
             monitor.interval_ms = AM_EXPIRY_MS

@@ -181,7 +181,7 @@ def test_no_case_reaches_what_is_said_to_be_unreachable() -> None:
 
 @pytest.mark.parametrize(("state", "event"), OUTCOMES)
 def test_final_state_is_stored_and_then_taken(workshop: Workshop, state: str, event: str) -> None:
-    """For an attempt that unregistered, FINISHING was stored, which is no final state."""
+    """For an attempt that unregistered, FINISHING was stored, which is not a final state."""
     app, outcome = workshop.app(state, attempts=2), OUTCOMES[state, event]
     send(app, event)
     (update,) = workshop.posted.events

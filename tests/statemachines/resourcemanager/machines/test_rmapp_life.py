@@ -1,4 +1,4 @@
-"""RMApp from its submission to its end: who is told what, what is stored, and what is kept."""
+"""RMApp from its submission to its end: what it posts, stores and keeps."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def recover(
 
 
 def told_directly(workshop: Workshop) -> list[tuple[str, str, bool]]:
-    """What the scheduler was told by direct call: (type, entity, whether it is to keep its answer to itself)."""
+    """The scheduler's direct calls: (type, entity, whether it must not answer)."""
     return [(event.type.name, event.entity, event.is_recovering) for event in workshop.scheduler.told]  # type: ignore[attr-defined]
 
 

@@ -158,7 +158,7 @@ def test_all_arcs_of_the_table_have_a_case_for_each_state() -> None:
 
 @pytest.mark.parametrize(("state", "event"), OUTCOMES)
 def test_final_state_is_stored_and_then_taken(workshop: Workshop, state: str, event: str) -> None:
-    """For a master that unregistered, FINISHING was stored, which is no final state."""
+    """For a master that unregistered, FINISHING was stored, which is not a final state."""
     outcome, posts = OUTCOMES[state, event]
     attempt = workshop.attempt(state)
     send(attempt, event)

@@ -1,4 +1,4 @@
-"""RMAppAttempt from its launch to its end: who is told what, what is stored, and what is kept."""
+"""RMAppAttempt from its launch to its end: what it posts, stores and keeps."""
 
 from __future__ import annotations
 

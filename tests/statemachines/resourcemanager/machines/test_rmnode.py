@@ -1,4 +1,4 @@
-"""Every arc of RMNode: where it leads, and what it posts. What a node keeps is in test_rmnode_lists.py."""
+"""Every arc of RMNode: its target and what it posts. test_rmnode_lists.py tests what a node keeps."""
 
 from __future__ import annotations
 

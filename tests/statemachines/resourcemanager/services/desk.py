@@ -18,7 +18,7 @@ TIMEOUT_S = 10.0
 
 
 class DeskScheduler(FakeScheduler):
-    """Does nothing, notes what it is told, and answers as the test has set it."""
+    """Records its calls, and answers as the test has set it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Desk(Workshop):
         self.context.scheduler = self.scheduler  # type: ignore[assignment]
 
     def live(self, attempt: str, number: int, state: str = "RUNNING", **more: Any) -> RMContainer:
-        """A container that has not ended, of 1 GB and a core unless said otherwise, in everybody's books."""
+        """A live container, of 1 GB and a core by default, known to the context and the scheduler."""
         request = ContainerRequest(**({"resource": Resource(1024, 1000), "kind": "map"} | more))
         container_id = f"container{attempt.removeprefix('appattempt').rpartition('_')[0]}_01_{number:06d}"
         app_id = "application" + attempt.removeprefix("appattempt").rpartition("_")[0]
@@ -81,7 +81,7 @@ class Desk(Workshop):
 
 
 class HandlerThread:
-    """Runs what it is handed, one after the other; can be held up, so that nothing is done meanwhile."""
+    """Runs its tasks one after the other; can be held up."""
 
     def __init__(self) -> None:
         self._mails: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()

@@ -22,7 +22,7 @@ OTHER_ATTEMPT, OTHER_MASTER = "appattempt_0_0002_000001", "container_0_0002_01_0
 
 
 class FakeNodeManagers:
-    """Notes what it is to start and stop, and on which thread; `broken` nodes can do neither."""
+    """Records starts and stops with their threads; `broken` nodes can do neither."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -214,7 +214,7 @@ def test_launch_that_fails_in_the_pool_is_told_to_the_attempt(desk: Desk) -> Non
 
 
 def test_pool_that_is_shut_down_refuses_each_event(desk: Desk, pool: ThreadPoolExecutor) -> None:
-    """The second one waited for ever behind the first, which nobody was to do."""
+    """The second one waited forever behind the first, which no thread was going to do."""
     launcher = ApplicationMasterLauncher(desk.context, FakeNodeManagers(), pool)
     pool.shutdown()
 

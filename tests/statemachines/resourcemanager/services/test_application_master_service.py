@@ -67,7 +67,7 @@ def second_attempt(desk: Desk, **submission: Any) -> RMAppAttempt:
     return attempt
 
 
-# -- who is listened to -----------------------------------------------------------------------------------------------
+# -- which masters may call -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -349,7 +349,7 @@ def test_response_ids_count_the_heartbeats(desk: Desk, masters: ApplicationMaste
 
 
 def test_response_that_got_lost_comes_again(desk: Desk, masters: ApplicationMasterService) -> None:
-    """What was allocated with the lost one would run on its nodes, with nobody to start or release it."""
+    """Otherwise no master could start or release the containers that the lost response allocated."""
     attempt = registered(desk)
     desk.scheduler.allocated = [desk.live(attempt.entity, 2, "ALLOCATED")]
     lost = masters.allocate(attempt.entity, [ContainerRequest(SMALL)], response_id=0)

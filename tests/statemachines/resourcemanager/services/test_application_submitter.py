@@ -91,7 +91,7 @@ def test_lifetime_of_nothing_is_refused(desk: Desk, clients: ClientRMService, li
 
 
 def test_new_ids_come_after_those_that_were_recovered(desk: Desk, clients: ClientRMService) -> None:
-    """Also after those that are no longer kept: only the greatest number tells of them."""
+    """Also after forgotten ones, which only the greatest number reveals."""
     for id in ("application_0_0003", "application_0_0007", "application_1234_0042"):
         desk.context.apps[id] = RMApp(desk.context, id, SUBMISSION)
 
@@ -312,7 +312,7 @@ def test_executor_that_takes_nothing_is_told_to_the_client(submitters: Submitter
 
 
 class SilentStore(MemoryRMStateStore):
-    """Keeps nothing, and answers nobody."""
+    """Keeps nothing, and answers nothing."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The door for clients: what they change, and what they are told."""
+"""The service for clients: changes and reports."""
 
 from __future__ import annotations
 

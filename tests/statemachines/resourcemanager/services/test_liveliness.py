@@ -1,4 +1,4 @@
-"""The monitors: who is expected to report in time, and who did not."""
+"""The monitors: which ids must report in time, and which did not."""
 
 from __future__ import annotations
 

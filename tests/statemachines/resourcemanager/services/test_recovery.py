@@ -115,7 +115,7 @@ def test_ended_applications_come_back_as_they_were() -> None:
         life = lives.to_the_end()
         clients = life.manager.clients
         context = life.manager.context
-        context.call = lambda function: function()  # the handler thread has ended: there is nobody to wait for
+        context.call = lambda function: function()  # the handler thread has ended: a call would wait forever
         reports.append(
             [(clients.get_application_report(id), clients.get_application_attempts(id)) for id in context.apps]
         )
@@ -146,7 +146,7 @@ def test_failures_before_the_restart_count() -> None:
 
 
 def test_application_whose_attempts_are_used_up_fails_without_another() -> None:
-    """Killed between the end of the last attempt, which was stored, and that of its application, which was not."""
+    """Killed after the end of the last attempt was stored, and before the end of its application was."""
     store = MemoryRMStateStore()
     store.attach(Owner())  # type: ignore[arg-type]
     store.handle(store_app(1, submission=app_record(1).submission._replace(max_attempts=2)))

@@ -1,4 +1,4 @@
-"""A resource manager dies after any event, and again: each application ends as it should all the same, and once."""
+"""A resource manager dies after any event, twice: each application still ends once, and as it should."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def desk() -> Desk:
 
 
 def stored(desk: Desk) -> list[RMApp]:
-    """The submissions in the records that were posted to the store; nobody is to answer them."""
+    """The submissions in the records that were posted to the store without a request for an answer."""
     assert set(desk.posted.told()) <= {"RMStateStore UPDATE_APP"}
     assert not any(event.notify for event in desk.posted.events)
     return [event.state.submission for event in desk.posted.events]

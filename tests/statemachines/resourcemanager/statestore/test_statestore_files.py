@@ -1,4 +1,4 @@
-"""Files that are no state stores, or not ours: refused in one line that says why, and left as they are."""
+"""Files that are not state stores, or not ours: refused in one line that says why, and left unchanged."""
 
 from __future__ import annotations
 
