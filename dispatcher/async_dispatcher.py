@@ -32,7 +32,7 @@ from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MIN_PRIORITY
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.mailbox.timers import ProcessingTimeService
+from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.coalescing import KeyOf
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import ABANDONED, DRAINING, FORKED

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Annotated, Final, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeVar, get_type_hints
 
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.journal.writer import JournalWriter
@@ -19,6 +19,8 @@ from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import RoutingTable
 from dispatcher.util.histogram import Histogram, snapshot
+
+T = TypeVar("T")
 
 _BY_TYPE: Final = ("event_class", "event_type")
 
@@ -126,83 +128,48 @@ def metric_fields() -> dict[str, MetricSpec]:
     return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
+class _Stat(Generic[T]):
+    """An attribute of a dispatcher that reads one of its statistics from a snapshot taken anew."""
+
+    def __init__(self, read: Callable[[DispatcherStats], T]) -> None:
+        self._read = read  # never changes
+
+    def __get__(self, dispatcher: StatsAttributes | None, owner: type) -> T:
+        return self if dispatcher is None else self._read(dispatcher.stats())  # type: ignore[return-value]
+
+
 class StatsAttributes(ABC):
-    """The statistics as attributes, each read from a snapshot that is taken anew. Any thread."""
+    """The statistics as attributes of the dispatcher, for any thread; `DispatcherStats` says what each is."""
 
     @abstractmethod
     def stats(self) -> DispatcherStats:
         """All that is counted, at this moment."""
 
-    @property
-    def capacity(self) -> int | None:
-        """Most events in the queue; None: no bound."""
-        return self.stats().capacity
-
-    @property
-    def accepted(self) -> int:
-        """Events accepted so far: handled + failed + in hand + queued + discarded (invariant 4)."""
-        return self.stats().accepted
-
-    @property
-    def handled(self) -> int:
-        return self.stats().handled
-
-    @property
-    def failed(self) -> int:
-        return self.stats().failed
-
-    @property
-    def discarded(self) -> int:
-        """Events accepted that will never be handled; `discarded_by_reason` says why."""
-        return self.stats().discarded
-
-    @property
-    def discarded_by_reason(self) -> Mapping[str, int]:
-        """stop: left behind by one; drop_oldest: made room in a full queue; superseded: by a newer one of its key."""
-        return self.stats().discarded_by_reason
-
-    @property
-    def rejected(self) -> dict[str, int]:
-        """Events refused, by reason: full, timeout, draining, stopped, journal."""
-        return self.stats().rejected
-
-    @property
-    def mails_run(self) -> int:
-        return self.stats().mails_run
-
-    @property
-    def measures_times(self) -> bool:
-        """Whether any events are timed in the queue and in their handlers."""
-        return self.stats().handling_time is not None
-
-    @property
-    def queue_time(self) -> Histogram:
-        """Time in the queue, of those events that were timed there."""
-        return self.stats().queue_time or Histogram()
-
-    @property
-    def handling_time(self) -> Histogram:
-        """Time in the handlers, of all events; in a flood of quick ones, the mean of each batch."""
-        return self.stats().handling_time or Histogram()
+    capacity = _Stat(lambda stats: stats.capacity)
+    accepted = _Stat(lambda stats: stats.accepted)
+    handled = _Stat(lambda stats: stats.handled)
+    failed = _Stat(lambda stats: stats.failed)
+    discarded = _Stat(lambda stats: stats.discarded)
+    discarded_by_reason = _Stat(lambda stats: stats.discarded_by_reason)
+    rejected = _Stat(lambda stats: stats.rejected)
+    mails_run = _Stat(lambda stats: stats.mails_run)
+    queue_time = _Stat(lambda stats: stats.queue_time or Histogram())
+    handling_time = _Stat(lambda stats: stats.handling_time or Histogram())
 
     def handled_by_type(self) -> dict[tuple[str, str], int]:
-        """Events handled, by the names of event class and event type."""
         return self.stats().handled_by_type
 
     def failed_by_type(self) -> dict[tuple[str, str], int]:
-        """Events that failed, by the names of event class and event type."""
         return self.stats().failed_by_type
 
     def handler_running_s(self) -> float:
-        """How long the current handler has run, in a flood: the current batch; 0.0 if none does."""
         return self.stats().handler_running_s
 
     def idle_s(self) -> float:
-        """For how long the handler thread has had nothing to do."""
         return self.stats().idle_s
 
     def pending(self) -> int:
-        """Events accepted and not finished: queued, or in the handler's hands. Exact while the thread is at rest."""
+        """Events accepted and not finished: queued or in hand. Exact while the handler thread is at rest."""
         stats = self.stats()
         return stats.in_hand + stats.queue_size
 

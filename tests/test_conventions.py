@@ -26,14 +26,13 @@ LAYERS: Layers = (
             "dispatcher.config",
             "dispatcher.errors",
             "dispatcher.event",
-            "dispatcher.multi_listener",
             "dispatcher.service",
             "dispatcher.signals",
             "dispatcher.util",
         )
     },
     {"the mailbox": ("dispatcher.mailbox",), "the event journal": ("dispatcher.journal",)},
-    {"the event queue": ("dispatcher.queue", "dispatcher.monitor")},
+    {"the event queue": ("dispatcher.queue",)},
     {"the dispatcher": ("dispatcher",)},
     {
         "the core's commands": (

@@ -21,9 +21,8 @@ from dispatcher.dispatching.times import EventTimes, IdleTime
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.queue.entries import InQueue, QueuedEvent
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import STOPPED
+from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent
 from dispatcher.routes import RoutingTable
 
 _NOTHING: Final = object()

@@ -6,28 +6,18 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from dispatcher.routes import RoutingTable
+from dispatcher.service import Service
 
 log = logging.getLogger("dispatcher.async_dispatcher")
-
-
-class Stoppable(Protocol):
-    """The dispatcher, as far as a failed event may end it."""
-
-    @property
-    def name(self) -> str: ...
-
-    def note_failure(self, error: BaseException, /) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 class ErrorPolicy:
     """Counts and logs a failed event, and does what was registered for its class. Handler thread."""
 
-    def __init__(self, dispatcher: Stoppable, routes: RoutingTable, exit_action: Callable[[int], Any]) -> None:
+    def __init__(self, dispatcher: Service, routes: RoutingTable, exit_action: Callable[[int], Any]) -> None:
         self._dispatcher = dispatcher
         self._routes = routes
         self._exit_action = exit_action

@@ -12,8 +12,8 @@ from dispatcher.dispatching.times import EventTimes
 from dispatcher.journal.format.texts import describe, encode_payload
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.queue.entries import QueuedEvent
 from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.state import QueuedEvent
 from dispatcher.routes import RoutingTable
 
 

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.mailbox.timers import ProcessingTimeService, SystemProcessingTimeService
+from dispatcher.dispatching.progress import Progress
+from dispatcher.mailbox.system_timers import SystemProcessingTimeService
+from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.posting import EventQueue
 
 log = logging.getLogger("dispatcher.async_dispatcher")
@@ -108,12 +110,6 @@ class QueueSizeLog:
             log.info("%s: Latest dispatch event: %r", self._name, in_hand)
 
 
-class Running(Protocol):
-    """Says since when a handler runs."""
-
-    since_ns: int
-
-
 class HandlerWatch:
     """Logs a handler that runs too long, once, with its stack.
 
@@ -125,7 +121,7 @@ class HandlerWatch:
         self,
         name: str,
         warn_after_s: float | None,
-        progress: Running,
+        progress: Progress,
         describe: Callable[[], str],
         on_long: Callable[[], None],
         clock_ns: Callable[[], int] = perf_counter_ns,

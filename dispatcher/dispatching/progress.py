@@ -21,7 +21,7 @@ from itertools import repeat
 from operator import length_hint
 from typing import Any
 
-from dispatcher.queue.entries import QueuedEvent, event_of
+from dispatcher.queue.state import QueuedEvent, event_of
 
 
 class Progress:

@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.stamping import Times
+from dispatcher.queue.state import Times
 from dispatcher.util.histogram import Histogram
 
 _FLOOD: Final = 64

@@ -3,6 +3,8 @@
 from dispatcher.mailbox.executor import ExecutorView, MailboxExecutor
 from dispatcher.mailbox.latency import MailboxMetricsController
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, ActionExecutor, Mail, MailOptions
+from dispatcher.mailbox.manual_clock import ManualClock
+from dispatcher.mailbox.operator_timers import MailboxTimeService, OperatorTimeService
 from dispatcher.mailbox.processor import (
     DefaultAction,
     IdleTimer,
@@ -11,17 +13,9 @@ from dispatcher.mailbox.processor import (
     PeriodTimer,
     Suspension,
 )
+from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
-from dispatcher.mailbox.timers import (
-    MailboxTimeService,
-    ManualClock,
-    OperatorTimeService,
-    ProcessingTimeService,
-    SystemProcessingTimeService,
-    TimerCallback,
-    TimerFuture,
-    TimerService,
-)
+from dispatcher.mailbox.time_service import ProcessingTimeService, TimerCallback, TimerFuture, TimerService
 
 __all__ = [
     "MAX_PRIORITY",

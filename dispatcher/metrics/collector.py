@@ -6,7 +6,6 @@ back under the same name takes its predecessor's place; one that nobody refers t
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,12 +13,12 @@ from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import REGISTRY, Collector
+from prometheus_client.registry import REGISTRY
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.stats import DispatcherStats, MetricSpec, metric_fields
-from dispatcher.util.prometheus import RegistryCollectors, add_histogram
+from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
 _METRICS: Final = metric_fields()
 
@@ -31,29 +30,23 @@ class MetricsSource(Protocol):
         """Metric families with the label `dispatcher` among others. Called on the scraping thread."""
 
 
-class DispatcherCollector(Collector):
+class DispatcherCollector(NamedCollector[AsyncDispatcher]):
     """The metrics of all dispatchers of one registry. Any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # leaf lock
-        # Guarded by _lock.
-        self._dispatchers: weakref.WeakValueDictionary[str, AsyncDispatcher] = weakref.WeakValueDictionary()
+        super().__init__()
         self._sources: dict[str, tuple[MetricsSource, ...]] = {}  # guarded by _lock, by dispatcher name
         # Guarded by _lock: what was last told, so that it never goes back.
         self._accepted: weakref.WeakKeyDictionary[AsyncDispatcher, int] = weakref.WeakKeyDictionary()
 
-    def add(self, dispatcher: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
+    def add(self, name: str, shown: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
         with self._lock:
-            self._dispatchers[dispatcher.name] = dispatcher
-            self._sources[dispatcher.name] = tuple(sources)
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing to check in advance: the names are this module's own."""
-        return iter(())
+            self._named[name] = shown
+            self._sources[name] = tuple(sources)
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            dispatchers = dict(self._dispatchers.items())  # items: holds each before it is told, so none is gone
+            dispatchers = dict(self._named.items())  # `items` holds each one while it copies, so none is freed
             for gone in self._sources.keys() - dispatchers.keys():
                 del self._sources[gone]
             sources = dict(self._sources)
@@ -121,4 +114,4 @@ def register_metrics(
     """
     collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):
-        collector.add(each, sources)
+        collector.add(each.name, each, sources)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Hashable
 from time import perf_counter_ns
 from typing import Any
 
-from dispatcher.queue.entries import ClassAndKey, QueuedEvent
-from dispatcher.queue.state import QueueState
+from dispatcher.queue.state import ClassAndKey, QueuedEvent, QueueState
 
 KeyOf = Callable[[Any], Hashable]
 

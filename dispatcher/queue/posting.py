@@ -23,11 +23,21 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.coalescing import Coalescing
-from dispatcher.queue.entries import ClassAndKey, QueuedEvent
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
-from dispatcher.queue.stamping import Stamping, Times
-from dispatcher.queue.state import ABANDONED, FORKED, LOOK, RUNNING, STAMP, STAMP_ALL, QueueState
+from dispatcher.queue.state import (
+    ABANDONED,
+    FORKED,
+    LOOK,
+    RUNNING,
+    STAMP,
+    STAMP_ALL,
+    ClassAndKey,
+    QueuedEvent,
+    QueueState,
+    Stamping,
+    Times,
+)
 from dispatcher.queue.write_ahead import WriteAhead
 
 

@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dispatcher.queue.entries import QueuedEvent, event_of
 from dispatcher.queue.room import QueueRoom
-from dispatcher.queue.state import DRAINING, FORKED, STOPPED, QueueState
+from dispatcher.queue.state import DRAINING, FORKED, STOPPED, QueuedEvent, QueueState, event_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import Enum
+from time import perf_counter_ns
 from typing import Any, Final, Literal
 
-from dispatcher.queue.entries import ClassAndKey, QueuedEvent, event_of
 from dispatcher.util.histogram import snapshot
 
 RUNNING: Final = 0  # plain ints: comparing members of an Enum's int flavour runs Python code on the hot path
@@ -27,7 +27,38 @@ STAMP: Final = 1  # note the time, unless the handler thread waits for it,
 STAMP_ALL: Final = 2  # note the time in any case,
 LOOK: Final = 3  # or take the slow path
 
+ClassAndKey = tuple[type, Hashable]
 DropReason = Literal["stop", "drop_oldest", "superseded"]
+Times = Literal["all", "sampled", "none"]
+
+_STAMP_EVERY_NS: Final = 1_000_000
+"""When sampling: at most one post in this time notes it."""
+
+
+class InQueue(Enum):
+    """The `type` of queue entries that are not events, by which the handler thread tells them from events."""
+
+    ENTRY = 1
+
+
+class QueuedEvent:
+    """Stands in the queue for an event with a time stamp, a key or a place in the write-ahead log."""
+
+    __slots__ = ("accepted_seq", "enqueued_ns", "event", "is_superseded", "key")
+
+    type = InQueue.ENTRY
+
+    def __init__(self, event: Any, enqueued_ns: int, key: ClassAndKey | None = None, accepted_seq: int = 0) -> None:
+        self.event = event  # while the entry is queued with a key: replaced under the queue's lock; else never changed
+        self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured; changed as `event` is
+        self.is_superseded = False  # `event` came with a later post than this entry; changed as `event` is
+        self.key = key  # None: nothing supersedes the event; never changed
+        self.accepted_seq = accepted_seq  # in the write-ahead log; 0: not there; changed as `event` is
+
+
+def event_of(entry: Any) -> Any:
+    """The event that a queue entry is or stands for; None for None."""
+    return entry.event if type(entry) is QueuedEvent else entry
 
 
 class PostFlags:
@@ -106,3 +137,29 @@ class QueueState:
             counts[id(event_type)] += 1
             types[id(event_type)] = event_type
         return {types[key]: count for key, count in counts.items() if isinstance(types[key], Enum)}
+
+
+class Stamping:
+    """The time stamps of one queue's posts."""
+
+    def __init__(self, state: QueueState, times: Times) -> None:
+        self._state = state
+        self._samples: Final = times == "sampled"
+        self._since_ns = 0  # handler thread: when the next post was last asked for its time
+        with state.lock:
+            state.set_gate(stamp_gate={"all": STAMP_ALL, "sampled": STAMP, "none": OPEN}[times])
+
+    def stamped(self, event: Any) -> QueuedEvent:
+        """The event with the time of its post, which is now. Any thread."""
+        if self._samples:
+            with self._state.lock:
+                self._state.set_gate(stamp_gate=OPEN)
+        return QueuedEvent(event, perf_counter_ns())
+
+    def stamp_again(self, now_ns: int) -> None:
+        """When sampling: have the next post note its time, if the last did so long enough ago. Handler thread."""
+        if now_ns - self._since_ns >= _STAMP_EVERY_NS:
+            self._since_ns = now_ns
+            if not self._state.is_stamping:
+                with self._state.lock:
+                    self._state.set_gate(stamp_gate=STAMP)

@@ -10,7 +10,7 @@ from typing import Any
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import UnregisteredEventTypeError
 from dispatcher.event import DispatcherEventHandler, Handler, MultiListenerHandler
-from dispatcher.mailbox.timers import ManualClock
+from dispatcher.mailbox.manual_clock import ManualClock
 from dispatcher.service import Service
 
 __all__ = ["DrainDispatcher", "InlineDispatcher", "ManualClock"]

@@ -21,7 +21,7 @@ from dispatcher import (
     ServiceState,
     register_metrics,
 )
-from dispatcher.queue.entries import event_of
+from dispatcher.queue.state import event_of
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 from ..waiting import in_threads, until

@@ -259,12 +259,12 @@ def test_a_dispatcher_that_comes_back_during_a_scrape_counts_from_0(make: Make) 
     first = make(name="central", handler=lambda _: None)
     collector = DispatcherCollector()
     registry.register(collector)
-    collector.add(first)
+    collector.add("central", first)
     handle_events(first, 5)
     half_way = collector.collect()
     next(iter(half_way))
 
-    collector.add(make(name="central"))
+    collector.add("central", make(name="central"))
     list(half_way)
 
     assert of(registry, "dispatcher_events_accepted_total") == 0
@@ -285,7 +285,7 @@ def test_a_dispatcher_that_is_freed_during_a_scrape_does_not_fail_it() -> None:
                 gc.collect()
                 yield name
 
-    collector._dispatchers = Dying({"central": last[0]})
+    collector._named = Dying({"central": last[0]})
 
     scrape(registry)  # with it or without it, but not KeyError
 
