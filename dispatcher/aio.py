@@ -1,7 +1,7 @@
 """For daemons built on asyncio: post, wait and ask from the event loop without blocking it.
 
-A handler is a plain function on the handler thread; `async def` handlers are refused at registration. What a handler
-has to tell the loop goes by `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`.
+A handler is a plain function on the handler thread; registration refuses `async def` handlers. A handler reaches the
+loop through `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ T = TypeVar("T")
 async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> bool:
     """As `dispatcher.event_handler.handle(event)`, but waits for room in a full queue without blocking the loop.
 
-    Posts that are awaited one after the other are handled in that order. When the waiting task is cancelled, the event
-    may still be posted once there is room.
+    Posts awaited one after another are handled in that order. Cancelling the waiting task may leave the post running:
+    the event may still enter the queue once there is room.
     """
     try:
         return dispatcher.post_without_waiting(event)
@@ -30,7 +30,7 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> boo
 
 
 async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: float | None = None) -> bool:
-    """Wait until drained, up to `timeout` seconds (None: for ever), and say whether it is."""
+    """Wait until drained, up to `timeout` seconds (None: for ever); returns whether it is."""
     if isinstance(dispatcher, MultiDispatcher):
         return await asyncio.to_thread(dispatcher.await_drained, timeout)
     try:
@@ -42,7 +42,7 @@ async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: 
 async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], description: str = "", *args: Any) -> T:
     """Run `command` on the handler thread, between two events, and return its result or raise its error.
 
-    `args` complete the `description`, as everywhere in the mailbox.
+    `description` is %-formatted with `args`.
 
     Raises:
         RejectedExecutionError: the dispatcher has stopped; the command will not run.

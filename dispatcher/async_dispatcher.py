@@ -3,8 +3,8 @@
     producers (any thread) --append--> event queue --> handler thread: default action --> handlers
     control (any thread)   --put-----> mailbox ------> handler thread: mail
 
-The handler thread alone touches handlers, batches and counters (invariant 1). How events reach it, and how none is lost
-when it stops, is the event queue's subject; how they are handed to the handlers is that of the batch dispatching.
+Only the handler thread touches handlers, batches and counters (invariant 1). `dispatcher.queue` brings events to that
+thread and loses none when it stops; `dispatcher.dispatching` hands them to the handlers.
 """
 
 from __future__ import annotations
@@ -45,16 +45,15 @@ from dispatcher.stats import DispatcherStats, StatsAttributes, take_stats
 log = logging.getLogger(__name__)
 
 _ABORT_GRACE_S = 0.5
-"""How long stop() still waits, once the drain timeout has passed, for a handler that is about to return."""
+"""How much longer than the drain timeout stop() waits for a handler that is about to return."""
 
 
 class AsyncDispatcher(Service, StatsAttributes):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
-    `idle_action` is called on the handler thread whenever nothing is queued, before it waits; True means that it made
-    work. `clock_ns` is the clock of the run for the journal (Unix ns); None: real time. `exit_action` is what ends the
-    process for `on_error="exit"`. `time_service` looks after handlers that take long; None: one that all dispatchers of
-    the process share.
+    `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits; it returns True if it
+    made work. `clock_ns` is the journal's clock (Unix ns); None: real time. `exit_action` ends the process for
+    `on_error="exit"`. `time_service` runs the checks for slow handlers; None: one shared by the whole process.
     """
 
     def __init__(
@@ -71,14 +70,14 @@ class AsyncDispatcher(Service, StatsAttributes):
     ) -> None:
         super().__init__(name)
         config = _with_capacity(config or DispatcherConfig(), queue_capacity)
-        # None of these fields changes once the constructor has returned, but for those that say so.
+        # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
         self._drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
         self._time_service = time_service
         self._siblings: tuple[AsyncDispatcher, ...] = (self,)  # set before the start; see is_inside
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = mailbox = TaskMailbox(self._thread)
-        self.journal = journal  # what the dispatcher writes its events to; None: nothing
+        self.journal = journal  # where handled events are recorded; None: nowhere
         self.progress = Progress()  # how far the handler thread has got
         self._write_ahead = WriteAhead(name, journal)
         size_log = QueueSizeLog(name, config, self.queue_contents, self.progress.event)
@@ -92,7 +91,7 @@ class AsyncDispatcher(Service, StatsAttributes):
             write_ahead=self._write_ahead,
         )
         if journal is not None:
-            # Virtual time stands still while anything is queued, so an event's times are all the same moment.
+            # Virtual time does not advance while events are queued, so all of an event's times are equal.
             journal.attach(virtual=clock_ns is not None, on_failure=self._on_journal_failure, on_flush_due=queue.wake)
         self._routes = routes = RoutingTable(name, self._default_handler())
         self._drain = Drain(queue, self.progress)
@@ -130,27 +129,28 @@ class AsyncDispatcher(Service, StatsAttributes):
     ) -> None:
         """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
 
-        A second handler for a class makes it a MultiListenerHandler, which calls them in the order of registration; the
-        strictest `on_error` of them holds. `on_error` says what follows when the handler raises: `continue` with the
-        next event, `stop` the dispatcher, or `exit` the process.
+        Several handlers of a class run in the order of registration, under the strictest `on_error` among them: when a
+        handler raises, `continue` with the next event, `stop` the dispatcher, or `exit` the process.
 
-        `coalesce_by(event)` gives a key, on the producer's thread: while an event of the class with that key is queued,
-        a newer one takes its place, and the older one is counted as superseded. None: this event stands for itself.
+        `coalesce_by(event)` returns a key, on the producer's thread. While an event of the class with that key is
+        queued, a newer one replaces it, and the older one counts as superseded. A key of None never replaces.
 
-        `events` declares what the class's events are: pydantic models or dataclasses, which a journal in write-ahead
-        mode keeps as JSON. There, an event of another class is not accepted (EventNotDeclaredError).
+        `events` declares the classes of the events, pydantic models or dataclasses, which a journal in write-ahead mode
+        stores as JSON. In that mode the dispatcher accepts no event of another class (EventNotDeclaredError).
 
-        Any thread; best before `start`. Afterwards it holds from the next event that is handled, or, for coalescing,
-        posted; for a handler that also yields to mail, from the next batch.
+        Any thread; best before `start`. Later, it takes effect with the next event that is handled or, for coalescing,
+        posted; if the running handler yields to mail, with the next batch.
 
         Raises:
-            TypeError: `event_type` is not an Enum class, `handler` or `coalesce_by` cannot be called, or `handler` is
-                an `async def`; or `events` has something that is neither a pydantic model nor a dataclass.
-            ValueError: an unknown `on_error`; or two classes of one name are declared.
+            TypeError: `event_type` is not an Enum class, `handler` or `coalesce_by` is not callable, `handler` is an
+                `async def`, or `events` contains something other than pydantic models and dataclasses.
+            ValueError: an unknown `on_error`; or `events` declares two classes of the same name.
         """
         classes = (events,) if isinstance(events, type) else tuple(events)
         if coalesce_by is not None and not callable(coalesce_by):
-            raise TypeError(f"coalesce_by is called with an event and returns its key; {coalesce_by!r} is not callable")
+            raise TypeError(
+                f"coalesce_by must be a callable that returns an event's key; {coalesce_by!r} is not callable"
+            )
         self._routes.register(event_type, handler, on_error)
         if classes:
             self._write_ahead.declare(event_type, classes)
@@ -159,21 +159,21 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._break_batch()
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Take back a registration; says whether there was one. Events of a class without handlers fail."""
+        """Remove a registration; returns whether it existed. Events of a class without handlers fail."""
         was_registered = self._routes.unregister(event_type, handler)
         self._break_batch()
         return was_registered
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
-        """Where to post; `event_handler.handle(event) -> bool` says whether the event was accepted."""
+        """Where to post: `event_handler.handle(event)` returns whether the event was accepted."""
         return self._event_handler
 
     def post_without_waiting(self, event: Any) -> bool:
-        """As `event_handler.handle`, for threads that must not wait.
+        """As `event_handler.handle`, for a thread that must not wait.
 
         Raises:
-            QueueFullError: under the policy `block`, the queue is full; the event was not accepted.
+            QueueFullError: the queue is full and its policy is `block`; the event was not accepted.
         """
         return self.queue.post_without_waiting(event)
 
@@ -188,18 +188,17 @@ class AsyncDispatcher(Service, StatsAttributes):
         return self._executor
 
     def is_redelivering(self) -> bool:
-        """On the handler thread: whether the event in its hands was accepted before a crash or a stop, and is handed to
-        its handlers again, or perhaps again. Such an event has `redelivered = True`, too, if it can have attributes."""
+        """On the handler thread: whether the current event was accepted by an earlier run, and may have been handled
+        there. Such an event also has `redelivered = True`, if it accepts attributes."""
         return 0 < self.progress.accepted_seq() <= self.progress.redelivered_upto
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
-        """Whether an event or a mail waits. For an idle action, which asks whether it is done; cheap."""
+        """Whether an event or a mail waits. A cheap check, for idle actions."""
         return bool(self.queue.entries) or self._mailbox.new_mail
 
     def is_handler_thread(self) -> bool:
-        """Whether the caller is on the handler thread."""
         return self._mailbox.is_mailbox_thread()
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
@@ -207,10 +206,10 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._drain_on_stop = drain
 
     def await_drained(self, timeout: float | None = None) -> bool:
-        """Wait until drained, up to `timeout` seconds (None: for ever), and say whether it is. Holds no other lock.
+        """Wait until drained, up to `timeout` seconds (None: for ever); returns whether it is.
 
         Raises:
-            RuntimeError: called by a handler, which would wait for itself.
+            RuntimeError: called on the handler thread, which would wait for itself.
             ForkedProcessError: the handler thread is in the parent process.
         """
         if self._mailbox.is_mailbox_thread():
@@ -219,7 +218,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         return self._drain.wait(timeout)
 
     def when_drained(self) -> Future[bool]:
-        """A future that is True once drained; False if the dispatcher has ended without. Any thread; does not block.
+        """A future: True once drained, False if the dispatcher ends first. Any thread; does not block.
 
         Raises:
             ForkedProcessError: the handler thread is in the parent process.
@@ -232,17 +231,17 @@ class AsyncDispatcher(Service, StatsAttributes):
         return run_until_signal(self)
 
     def is_stopped(self) -> bool:
-        """No event will be handled any more, and the handler thread has ended."""
+        """The dispatcher handles no more events, and the handler thread has ended."""
         return self._drain.finished.is_set()
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """As in Service, and until the handler thread has ended, also when a handler made the stop."""
+        """As in Service; also waits for the handler thread to end, even if a handler called `stop`."""
         deadline = None if timeout is None else monotonic() + timeout
         if not super().wait_for_service_to_stop(timeout):
             return False
         return self._drain.finished.wait(None if deadline is None else max(0.0, deadline - monotonic()))
 
-    # -- what can be seen: any thread ----------------------------------------------------------------------------------
+    # -- statistics: any thread ----------------------------------------------------------------------------------
 
     def stats(self) -> DispatcherStats:
         """All that is counted, at this moment."""
@@ -250,25 +249,25 @@ class AsyncDispatcher(Service, StatsAttributes):
         return take_stats(self.queue, self._dispatching, self._routes, self._processor, self.journal, is_failed)
 
     def queue_size(self) -> int:
-        """How many events wait, without the one in the handler's hands."""
+        """Events that wait, without the one in hand."""
         return len(self.queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """What waits, by event type."""
+        """Events that wait, by event type."""
         return self.queue.state.contents()
 
     def is_drained(self) -> bool:
-        """The queue is empty and nothing is in the handler's hands: exactly so at one moment during this call."""
+        """The queue is empty and no event is in hand: both hold at one moment during this call."""
         return self._drain.is_drained()
 
     # -- groups of dispatchers -----------------------------------------------------------------------------------------
 
     def drain_with(self, siblings: tuple[AsyncDispatcher, ...]) -> None:
-        """Before the start: handlers of `siblings`, of which this is one, count as its own."""
+        """Treat the handlers of `siblings`, which include this dispatcher, as its own. Call it before `start`."""
         self._siblings = siblings
 
     def is_inside(self) -> bool:
-        """Whether the caller is a handler of this dispatcher, or of one that drains together with it."""
+        """Whether the caller is a handler of this dispatcher or of a sibling that drains with it."""
         return any(sibling.is_handler_thread() for sibling in self._siblings)
 
     def set_drain_timeout_s(self, timeout_s: float) -> None:
@@ -278,7 +277,7 @@ class AsyncDispatcher(Service, StatsAttributes):
     # -- handler thread -------------------------------------------------------------------------------------------
 
     def _default_handler(self) -> Handler | None:
-        """What handles classes that nobody registered. A hook for subclasses, called once, by the constructor."""
+        """The handler of classes without a registration. A hook for subclasses; the constructor calls it once."""
         return None
 
     def _run(self) -> None:
@@ -293,10 +292,10 @@ class AsyncDispatcher(Service, StatsAttributes):
         finally:
             self.queue.shutdown.end()
             self._end()
-            self.stop()  # does nothing after a stop; after a failure it makes the service STOPPED and tells listeners
+            self.stop()  # after a failure: the service becomes STOPPED and notifies its listeners
 
     def _end(self) -> None:
-        """The last act of the handler thread, or of a stop that found it never started."""
+        """The last act of the handler thread, or of a stop if that thread never started."""
         self._monitor.stop()
         closing = {"the mailbox": self._processor.close}
         if self.journal is not None:
@@ -304,19 +303,19 @@ class AsyncDispatcher(Service, StatsAttributes):
         for what, close in closing.items():
             try:
                 close()
-            except BaseException as error:  # e.g. of the cancel of a mail that was left behind
+            except BaseException as error:  # e.g. from cancelling a mail that never ran
                 self.note_failure(error)
                 log.critical("%s: %s could not be closed", self.name, what, exc_info=error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._drain.finish()
 
     def _on_journal_failure(self, error: JournalError) -> None:
-        """On the thread that found out: unless the policy is to go on, end the handler thread by it."""
+        """On the thread that met the error: end the handler thread with it, unless the policy is to continue."""
         if self.journal is not None and self.journal.config.failure_policy != "continue":
             with contextlib.suppress(MailboxStateError):  # it has ended
                 self._processor.report_throwable(error)
 
-    # -- life (service hooks) --------------------------------------------------------------------------------------
+    # -- life cycle (service hooks) -----------------------------------------------------------------------------------
 
     def service_start(self) -> None:
         recovered = self._write_ahead.take_recovered()
@@ -345,28 +344,28 @@ class AsyncDispatcher(Service, StatsAttributes):
             self._end()
             return
         if self._mailbox.is_mailbox_thread():
-            return  # the loop ends once this handler has returned; we cannot wait for ourselves
+            return  # the loop ends once this handler has returned; a thread cannot wait for itself
         self.nudge()
         started = monotonic()
         finished = False
         try:
             finished = self._drain.finished.wait(self._drain_timeout_s)
-        finally:  # after a KeyboardInterrupt, too: the waiter gave up
+        finally:  # a KeyboardInterrupt also ends the wait
             if not finished:
                 self._abort(started)
 
     def nudge(self) -> None:
-        """Make the loop look at the queue's phase: its thread may wait, or be in a long batch. Any thread."""
+        """Make the loop check the queue's phase, even if its thread waits or is in a long batch. Any thread."""
         self.queue.wake()
         self._break_batch()
 
     def _break_batch(self) -> None:
-        """Have the batch that is being dispatched end after the current event."""
+        """Make the current batch end after the current event."""
         if self.progress.since_ns:
             self._processor.send_control_mail_if_open(lambda: None, "end the batch")
 
     def _abort(self, started: float) -> None:
-        """No more waiting for a drain: discard the queue, and leave a handler that hangs behind, saying where."""
+        """Stop waiting for the drain: discard the queue; if a handler hangs, log where, and leave it behind."""
         self.queue.shutdown.shut(ABANDONED)
         self.queue.shutdown.discard()
         self.nudge()
@@ -382,7 +381,7 @@ class AsyncDispatcher(Service, StatsAttributes):
             raise ForkedProcessError(self.name)
 
     def _after_fork(self) -> None:
-        """In a child process: one that was started has no handler thread here, and is of no use."""
+        """In a child process: a dispatcher that was started has no handler thread here, and accepts nothing."""
         super()._after_fork()
         if self._thread.ident is None:
             return

@@ -1,6 +1,6 @@
-"""Configuration: pydantic models with defaults that work, and YAML files that override them.
+"""Configuration: pydantic models with working defaults, and YAML files that override them.
 
-A file is refused as a whole, in one line that names the file, the key and what is allowed there.
+A file with a mistake is rejected as a whole. The error is one line that names the file, the key and the allowed values.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ FREE_PORT = 0
 
 
 class ConfigModel(BaseModel):
-    """Base of all configuration: unknown keys are refused, values do not change after loading."""
+    """Base of all configuration: rejects unknown keys, and is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DispatcherConfig(ConfigModel):
-    """Of one AsyncDispatcher."""
+    """Settings of one AsyncDispatcher."""
 
     queue_capacity: int | None = Field(
-        None, ge=1, description="most events in the queue; null: no bound. Posts of handlers are not bounded."
+        None, ge=1, description="most events in the queue; null: no bound. Posts from handlers are not bounded."
     )
     queue_full_policy: Literal["block", "reject", "drop_oldest"] = Field(
         "block",
@@ -39,33 +39,32 @@ class DispatcherConfig(ConfigModel):
     queue_full_timeout_s: float | None = Field(
         None, gt=0, description="longest wait of a post under block, in seconds, before it is refused; null: no limit"
     )
-    batch_size: int = Field(256, ge=1, description="most events handled before the loop looks at anything else")
+    batch_size: int = Field(256, ge=1, description="most events handled before the loop turns to other work")
     drain_events_on_stop: bool = Field(
-        True, description="handle what is queued before stopping; false: discard it, counted"
+        True, description="handle queued events before stopping; false: discard and count them"
     )
     drain_timeout_s: float = Field(
         30.0,
         ge=0,
-        description="longest that stop() waits for handlers, in seconds; what is left then is discarded, counted",
+        description="longest that stop() waits for handlers, in seconds; then it discards and counts the events left",
     )
     measure_times: Literal["all", "sampled", "none"] = Field(
         "sampled",
-        description="which events are timed in the queue and in their handlers: all (always so with a journal), none, "
-        "or sampled: each while handlers are slow, in a flood of quick ones the mean of a batch and one post per ms",
+        description="which events are timed in the queue and in their handlers: all (implied by a journal), none, or "
+        "sampled: every event while handlers are slow; the mean of a batch and one post per ms while they are fast",
     )
     handler_warn_after_s: float | None = Field(
         10.0,
         gt=0,
-        description="a handler that runs longer than this, in seconds, is logged once, with its stack; "
-        "null disables it",
+        description="log a handler that runs longer than this, in seconds, once, with its stack; null disables it",
     )
     print_events_info_threshold: int = Field(
-        5000, ge=1, description="a queue of this many events is logged by event type, at most once in 30 s"
+        5000, ge=1, description="log the contents of a queue of this many events by event type, at most once in 30 s"
     )
 
 
 class MetricsConfig(ConfigModel):
-    """Of the Prometheus endpoint."""
+    """Settings of the Prometheus endpoint."""
 
     enabled: bool = Field(True, description="serve /metrics")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
@@ -73,40 +72,39 @@ class MetricsConfig(ConfigModel):
 
 
 class JournalConfig(ConfigModel):
-    """Of the event journal."""
+    """Settings of the event journal."""
 
     segment_bytes: int = Field(
-        64 * 1024 * 1024, ge=1024, description="a segment that has grown this big, in bytes, is closed"
+        64 * 1024 * 1024, ge=1024, description="close a segment that has reached this size, in bytes"
     )
     segment_age_s: float = Field(
-        60.0, gt=0, description="a segment that is this old, in seconds, is closed with the next event or idle moment"
+        60.0, gt=0, description="close a segment of this age, in seconds, at the next event or idle moment"
     )
     buffer_rows: int = Field(4096, ge=1, description="rows kept in memory before they are written")
     durability: Literal["none", "interval", "sync"] = Field(
         "none",
-        description="what a power failure leaves: what the system has written by then (none), all but the last "
-        "sync_interval_ms (interval), or all (sync: each write waits for the disk, and many threads share one wait). "
-        "A crash of the process alone loses what is buffered, under each",
+        description="what survives a power failure: the rows that the system has written by then (none), all but the "
+        "last sync_interval_ms (interval), or all (sync: each write waits for the disk; threads share one wait). "
+        "With each, a crash of the process alone loses the rows that are buffered",
     )
     sync_interval_ms: int = Field(1000, ge=1, description="time between two fsyncs under durability interval")
     write_ahead: bool = Field(
         False,
-        description="handle(event) returns True only when the event is in the journal (under sync: on disk), and what "
-        "was accepted and not handled is handed to the handlers again by the next start",
+        description="handle(event) returns True only when the event is in the journal (under sync: on disk); the next "
+        "start redelivers the events that were accepted and not handled",
     )
     failure_policy: Literal["stop", "continue"] = Field(
         "stop",
-        description="when the journal cannot be written (disk full, read-only, gone): stop the dispatcher, or go on "
-        "without a journal, saying so",
+        description="when the journal cannot be written (disk full, read-only, gone): stop the dispatcher, or continue "
+        "without a journal and log it",
     )
     retention_s: float | None = Field(
         None,
         gt=0,
-        description="closed segments older than this, in seconds, are removed, unless recovery needs them; "
-        "null disables it",
+        description="remove closed segments older than this, in seconds, unless recovery needs them; null disables it",
     )
     retention_bytes: int | None = Field(
-        None, ge=1, description="the oldest closed segments beyond this size, in bytes, are removed; null disables it"
+        None, ge=1, description="remove the oldest closed segments beyond this total size, in bytes; null disables it"
     )
 
 
@@ -114,14 +112,14 @@ def load_config(path: Path | str, model: type[M], overrides: Mapping[str, Any] |
     """Read `model` from a YAML file; top-level `overrides` win over the file.
 
     Raises:
-        ConfigError: no such file, not YAML, an unknown key, a wrong type or a bad value.
+        ConfigError: the file is missing or not YAML, or has an unknown key, a wrong type or a bad value.
     """
     data = _load_yaml(Path(path))
     return parse_config({**data, **(overrides or {})}, model, source=str(path))
 
 
 def parse_config(data: Mapping[str, Any], model: type[M], *, source: str = "config") -> M:
-    """Make `model` of plain data. Raises ConfigError as `load_config` does; `source` stands for the file."""
+    """Make `model` from plain data. Raises ConfigError as `load_config` does; `source` is named as the file."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -144,7 +142,11 @@ def _load_yaml(path: Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "not valid YAML"
         raise ConfigError(f"{path}{where}: {problem}") from error
-    except (ValueError, AttributeError, RecursionError) as error:  # PyYAML's own, e.g. of 2020-99-99: no such day
+    except (
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # raised by PyYAML itself, e.g. for the date 2020-99-99
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if data is None:
         return {}
@@ -154,10 +156,10 @@ def _load_yaml(path: Path) -> dict[str, Any]:
 
 
 def configure_logging(path: Path | str | None = None) -> None:
-    """Set up logging from a YAML file in the form of `logging.config.dictConfig`; None: warnings to standard error.
+    """Set up logging from a YAML file for `logging.config.dictConfig`; None: warnings to standard error.
 
     Raises:
-        ConfigError: the file cannot be read, or logging refuses what it says.
+        ConfigError: the file cannot be read, or logging rejects its contents.
     """
     if path is None:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,9 +1,9 @@
-"""Several dispatchers whose handlers post to each other, and that therefore end together.
+"""Several dispatchers whose handlers post to each other, and that therefore stop together.
 
-Stopped one by one, the first would refuse what the handlers of the others still have to tell it. So a stop drains them
-jointly: posts from outside are refused by all, those of any handler of the group are accepted and handled, and all
-end at one moment, when nothing is queued anywhere and no handler has anything in hand. For the same reason a post of
-one handler to another dispatcher of the group waits for no room: two full queues could wait for each other.
+Stopped one by one, the first would refuse posts from the handlers of the others. So a stop drains them jointly: every
+dispatcher refuses posts from outside and accepts posts from any handler of the group, and all end at one moment, when
+every queue is empty and no handler has an event in hand. A handler's post to another dispatcher of the group never
+waits for room, because two full queues could wait for each other.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dispatcher.service import CompositeService, Service, ServiceState
 
 
 class DispatcherGroup(CompositeService):
-    """Starts its `partitions` in order and stops them together. One that fails fails them all.
+    """Starts its `partitions` in order and stops them together. If one fails, all fail.
 
-    `drain_timeout_s` and `drains_on_stop` are those of the stop of the whole group; its members' own do not count.
+    `drain_timeout_s` and `drains_on_stop` apply to the group's stop, instead of the settings of its members.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class DispatcherGroup(CompositeService):
         drain_timeout_s: float = 30.0,
         drains_on_stop: bool = True,
     ) -> None:
-        """The dispatchers must not be in another group, nor have been started."""
+        """The dispatchers must not belong to another group, nor have been started."""
         super().__init__(name)
         self._drain_on_stop = drains_on_stop  # any thread writes, the thread that stops reads
         self._drain_timeout_s = drain_timeout_s
@@ -55,13 +55,13 @@ class DispatcherGroup(CompositeService):
     def is_drained(self) -> bool:
         """All partitions were drained at one moment during this call."""
         done = [partition.progress.done for partition in self._partitions]
-        # Nothing was taken by any partition between the two looks, so what was seen of each holds for all.
+        # If `begun` still equals the earlier `done`, no partition took an event in between: all were drained at once.
         return all(partition.is_drained() for partition in self._partitions) and (
             done == [partition.progress.begun for partition in self._partitions]
         )
 
     def await_drained(self, timeout: float | None = None) -> bool:
-        """As AsyncDispatcher.await_drained, of all partitions."""
+        """As AsyncDispatcher.await_drained, for all partitions."""
         if self._partitions[0].is_inside():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
         deadline = None if timeout is None else monotonic() + timeout
@@ -74,11 +74,11 @@ class DispatcherGroup(CompositeService):
                 return True
 
     def is_stopped(self) -> bool:
-        """No event will be handled any more, and the handler threads have ended."""
+        """The group handles no more events, and the handler threads have ended."""
         return all(partition.is_stopped() for partition in self._partitions)
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """As in Service, and until the handler threads have ended, also when a handler made the stop."""
+        """As in Service; also waits for the handler threads to end, even if a handler called `stop`."""
         deadline = None if timeout is None else monotonic() + timeout
         if not super().wait_for_service_to_stop(timeout):
             return False
@@ -88,7 +88,7 @@ class DispatcherGroup(CompositeService):
         )
 
     def service_stop(self) -> None:
-        """Drain all partitions together, then stop each, within the drain timeout and a second."""
+        """Drain all partitions together, then stop each, within the drain timeout plus a second."""
         if any(partition.queue.phase == FORKED for partition in self._partitions):
             super().service_stop()  # there is nothing to wait for
         elif self._partitions[0].is_inside():  # a handler cannot wait for itself
@@ -101,7 +101,7 @@ class DispatcherGroup(CompositeService):
         try:
             if self._drain_on_stop and all(each.in_state(ServiceState.STARTED) for each in self._partitions):
                 for partition in self._partitions:
-                    # It does not end once drained: handlers of the others may post to it yet.
+                    # It lingers: once drained it does not end, because handlers of the others may still post to it.
                     partition.queue.shutdown.shut(DRAINING, lingers=True)
                     partition.nudge()
                 queues = [partition.queue.shutdown for partition in self._partitions]
@@ -114,7 +114,7 @@ class DispatcherGroup(CompositeService):
         finally:
             for partition in self._partitions:
                 partition.set_drain_timeout_s(max(0.0, deadline - monotonic()))
-            # Side by side: each may have to give up on a handler that hangs.
+            # In parallel: each stop may wait for a handler that hangs.
             stops = [threading.Thread(target=each.stop, name=f"{each.name}-stop") for each in self._partitions]
             for stop in stops:
                 stop.start()
@@ -122,11 +122,11 @@ class DispatcherGroup(CompositeService):
                 stop.join()
 
     def _is_at_rest(self) -> bool:
-        """No partition has an event in its hands."""
+        """No partition has an event in hand."""
         return all(each.progress.begun == each.progress.done for each in self._partitions)
 
     def _on_partition(self, partition: Service) -> None:
-        """A partition that fails takes the others along: keys of its own would be stuck."""
+        """Stop the group when a partition fails: events for that partition would be stuck."""
         cause = partition.failure_cause
         if partition.in_state(ServiceState.STOPPED) and cause is not None and self.in_state(ServiceState.STARTED):
             self.note_failure(cause)

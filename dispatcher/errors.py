@@ -2,7 +2,7 @@
 
     DispatcherError
       ServiceStateError             caller: a life-cycle method was called in the wrong state
-      UnregisteredEventTypeError    caller: nobody registered a handler for the event's enum class
+      UnregisteredEventTypeError    caller: no handler is registered for the event's Enum class
       QueueFullError                load: a bounded queue is full, and the caller does not wait
       MailboxStateError             caller: a mailbox method was called from the wrong thread or at the wrong time
         MailboxClosedError          caller or shutdown: the mailbox is quiesced or closed
@@ -12,8 +12,7 @@
       JournalError                  user or disk: the journal cannot be written or read
         EventNotDeclaredError       caller: write-ahead mode, and the event's class was not declared at registration
 
-A message says what happened with its values, what would have been right and what to do; the values are
-attributes too.
+A message gives the values, says what would have been right and what to do. The values are also attributes.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class UnregisteredEventTypeError(DispatcherError):
 
 
 class QueueFullError(DispatcherError):
-    """A bounded queue is full, and the caller did not want to wait."""
+    """A bounded queue is full, and the caller does not wait."""
 
     def __init__(self, name: str, capacity: int) -> None:
         self.name = name
@@ -80,7 +79,7 @@ class RejectedExecutionError(DispatcherError):
 
 
 class ForkedProcessError(DispatcherError):
-    """A dispatcher is used in a forked child: its handler thread stayed with the parent process."""
+    """A dispatcher was used in a forked child; its handler thread runs in the parent process."""
 
     def __init__(self, dispatcher: str) -> None:
         self.dispatcher = dispatcher
@@ -91,7 +90,7 @@ class ForkedProcessError(DispatcherError):
 
 
 class ConfigError(DispatcherError):
-    """A configuration file, key or value is wrong. One line, fit to be shown to a user as it is."""
+    """A configuration file, key or value is wrong. The message is one line, ready to show to a user."""
 
 
 class JournalError(DispatcherError):

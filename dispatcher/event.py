@@ -1,7 +1,7 @@
 """Events and their handlers.
 
 An event is any object whose `.type` is an Enum member: the member's Enum class decides which handlers get it.
-`Event` is the plain base for those who have no class of their own.
+`Event` is a plain base class for events.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ T = TypeVar("T", bound=Enum)
 class Event(Generic[T]):
     """Something that happened: `type` says what, `timestamp` when (Unix seconds; now, if not given).
 
-    Subclasses add what else there is to say, best as slots. Two attributes mean something to the journal, where a
-    subclass has them: `entity` (str: what the event is about) and `payload` (a mapping fit for JSON, or None).
+    Subclasses add attributes, best as slots. The journal records two of them if a subclass has them: `entity` (str:
+    what the event is about) and `payload` (a mapping that JSON can hold, or None).
     """
 
     __slots__ = ("timestamp", "type")
@@ -38,13 +38,10 @@ class Event(Generic[T]):
 
 @runtime_checkable
 class EventHandler(Protocol):
-    """Takes events of the classes it is registered for, always on the dispatcher's one handler thread.
-
-    A plain callable is accepted everywhere too.
-    """
+    """Handles events of its registered classes, on the dispatcher's handler thread. A plain callable also works."""
 
     def handle(self, event: Any) -> Any:
-        """Handle one event. What it raises is counted and logged, and the next event is handled."""
+        """Handle one event. The dispatcher counts and logs an error, then follows the registered `on_error`."""
 
 
 Handler = EventHandler | Callable[[Any], Any]
@@ -54,7 +51,7 @@ def handling_callable(handler: Handler) -> Callable[[Any], Any]:
     """The callable that handles an event: `handler.handle`, or `handler` itself.
 
     Raises:
-        TypeError: it is neither, or it is a coroutine function, whose result nobody would await.
+        TypeError: it is neither, or it is a coroutine function, whose result the dispatcher would not await.
     """
     handle = getattr(handler, "handle", handler)
     if not callable(handle):
@@ -69,10 +66,10 @@ def handling_callable(handler: Handler) -> Callable[[Any], Any]:
 
 
 class MultiListenerHandler:
-    """Calls its handlers in the order they were added. What one raises keeps the event from those after it.
+    """Calls its handlers in the order they were added. If one raises, those after it do not get the event.
 
-    Add and remove before the dispatcher starts, or on its handler thread: the list is replaced as a whole, so an event
-    that is being handled still goes to the handlers it found.
+    Add and remove handlers before the dispatcher starts, or on its handler thread. The tuple is replaced as a whole, so
+    an event that is being handled still goes to the handlers that were there when its handling began.
     """
 
     __slots__ = ("_handlers", "_handles")
@@ -93,7 +90,7 @@ class MultiListenerHandler:
         self._handles = (*self._handles, handle)
 
     def remove_handler(self, handler: Handler) -> bool:
-        """Remove the first handler equal to `handler`; says whether it was there."""
+        """Remove the first handler equal to `handler`; returns whether it was there."""
         if handler not in self._handlers:
             return False
         index = self._handlers.index(handler)
@@ -113,8 +110,8 @@ class DispatcherEventHandler:
 
     def __init__(self, handle: Callable[[Any], bool]) -> None:
         self.handle = handle
-        """`handle(event) -> bool`: True if the event was accepted, so that it is handled, or counted as discarded;
-        False if it was refused: the queue is full, or the dispatcher drains or has stopped."""
+        """True: the event was accepted, and will be handled or counted as discarded. False: it was refused, because the
+        queue is full, the journal cannot be written, or the dispatcher drains or has stopped."""
 
     def __call__(self, event: Any) -> bool:
         return self.handle(event)

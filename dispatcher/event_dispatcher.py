@@ -1,7 +1,7 @@
 """A dispatcher for one consumer, after Hadoop's EventDispatcher: its own queue and thread.
 
-It keeps a slow handler, such as a scheduler, from holding up the central dispatcher: register its `handle` there, and
-the central thread does no more than pass the event on.
+It keeps a slow handler, such as a scheduler, from delaying the central dispatcher: register its `handle` there, and the
+central thread only passes the event on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EventDispatcher(AsyncDispatcher):
         super().__init__(config, name=name, **options)
 
     def handle(self, event: Any) -> bool:
-        """Queue an event; says whether it was accepted. Any thread."""
+        """Queue an event; returns whether it was accepted. Any thread."""
         return self._event_handler.handle(event)
 
     def _default_handler(self) -> Handler:

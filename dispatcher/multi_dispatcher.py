@@ -1,6 +1,6 @@
-"""Several dispatchers that share the work by key, after Hadoop's MultiDispatcher.
+"""Several dispatchers that split the events by key, after Hadoop's MultiDispatcher.
 
-Events with the same lock key go to the same partition, so their order is kept; different keys run side by side. An
+Events with the same lock key go to the same partition, so their order is kept; different keys run in parallel. An
 event's key is its attribute `lock_key`; without one, or with None, it goes to partition 0.
 """
 
@@ -18,10 +18,7 @@ from dispatcher.routes import OnError
 
 
 class MultiDispatcher(DispatcherGroup):
-    """`partitions` AsyncDispatchers named `name-0`, `name-1`, ... behind one `event_handler`.
-
-    They stop together, as a DispatcherGroup.
-    """
+    """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `event_handler`."""
 
     def __init__(
         self,
@@ -47,7 +44,7 @@ class MultiDispatcher(DispatcherGroup):
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
-        """Where to post; `event_handler.handle(event) -> bool`. Any thread."""
+        """As AsyncDispatcher.event_handler. Any thread."""
         return self._event_handler
 
     def register(
@@ -63,7 +60,7 @@ class MultiDispatcher(DispatcherGroup):
             partition.register(event_type, handler, on_error=on_error, coalesce_by=coalesce_by)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Take back a registration; says whether there was one."""
+        """As AsyncDispatcher.unregister, on each partition."""
         found = [partition.unregister(event_type, handler) for partition in self._partitions]
         return any(found)
 
@@ -71,7 +68,7 @@ class MultiDispatcher(DispatcherGroup):
         return sum(partition.queue_size() for partition in self._partitions)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """What waits, by event type."""
+        """Events that wait, by event type."""
         contents: dict[Enum, int] = {}
         for partition in self._partitions:
             for event_type, count in partition.queue_contents().items():

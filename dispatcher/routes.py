@@ -1,4 +1,4 @@
-"""Which handlers an event goes to, by its type, and how many of each type were handled and have failed.
+"""The handlers of each event type, and how many of its events were handled and have failed.
 
 Registrations are per Enum class and change under a lock. The handler thread looks events up by the identity of their
 type: hashing an Enum member runs Python code.
@@ -20,7 +20,7 @@ SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
 
 
 class Registration:
-    """The handlers of one event class, in order, each with its error policy. Replaced, never changed."""
+    """The handlers of one event class, in order, each with its error policy. Immutable."""
 
     __slots__ = ("handle", "on_error", "parts")
 
@@ -32,7 +32,7 @@ class Registration:
 
 
 class Route:
-    """One event type: what handles it, and what became of its events."""
+    """One event type: its handler, and the counts of its events."""
 
     __slots__ = (
         "event_class",
@@ -47,24 +47,22 @@ class Route:
     )
 
     def __init__(self, event_type: Any) -> None:
-        self.event_type = event_type  # never changes, as the two below
+        self.event_type = event_type  # never changes; nor do the two below
         self.event_class = type(event_type).__name__
         # Only members of Enums have a name. Other values are counted together: there may be any number of them.
         self.name: str = event_type._name_ if isinstance(event_type, Enum) else "(no Enum member)"
-        self.handle: Callable[[Any], Any]  # replaced under the table's lock, as the two below; any thread reads it
+        self.handle: Callable[[Any], Any]  # this and the two below: replaced under the table's lock, read by any thread
         self.on_error: OnError
         self.registered: bool
         self.handled = 0  # handler thread writes, any reads
         self.failed = 0  # handler thread writes, any reads
-        self.journal_kind = (
-            -1
-        )  # stands for handled events of the type in the journal; -1: not asked yet; handler thread
+        self.journal_kind = -1  # the journal's number for handled events of the type; -1: unknown; handler thread
 
 
 class RoutingTable:
     """The registrations and the routes of one dispatcher. `register` and `unregister` are for any thread.
 
-    `default` handles the classes that have no registration of their own; None: their events fail.
+    `default` handles the classes without a registration; None: their events fail.
     """
 
     def __init__(self, name: str, default: Handler | None = None) -> None:
@@ -72,25 +70,25 @@ class RoutingTable:
         self._default = Registration(((default, "continue"),)) if default is not None else None
         self._lock = threading.Lock()  # leaf lock
         self._registrations: dict[type, Registration] = {}  # guarded by _lock
-        # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock, and reads
-        # without it; they are never removed.
+        # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock and reads them
+        # without it; no route is ever removed.
         self.by_type: dict[int, Route] = {}
-        self._others = Route(None)  # what has no Enum member for a type
+        self._others = Route(None)  # events whose type is not an Enum member
         self._others.event_class = "(none)"
         self._connect(self._others)
         self._others.handle = self._refuse
 
     def register(self, event_type: type[Enum], handler: Handler, on_error: OnError) -> None:
-        """Add a handler to what the class has; the strictest `on_error` holds.
+        """Add a handler to those of the class; the strictest `on_error` applies.
 
         Raises:
-            TypeError: `event_type` is not an Enum class, or `handler` cannot handle. ValueError: an unknown `on_error`.
+            TypeError: `event_type` is not an Enum class, or `handler` is not one. ValueError: an unknown `on_error`.
         """
         if not (isinstance(event_type, type) and issubclass(event_type, Enum)):
             raise TypeError(f"register takes an Enum class first, got {event_type!r}")
         if on_error not in SEVERITY:
             raise ValueError(f"on_error is one of {', '.join(SEVERITY)}, not {on_error!r}")
-        handling_callable(handler)  # raises for what cannot handle
+        handling_callable(handler)  # raises if it is not a handler
         with self._lock:
             present = self._registrations.get(event_type)
             before = present.parts if present is not None else ()
@@ -98,7 +96,7 @@ class RoutingTable:
             self._reconnect(event_type)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Take back the first registration of the handler, its policy included; says whether there was one."""
+        """Remove the first registration of the handler, with its policy; returns whether there was one."""
         with self._lock:
             present = self._registrations.get(event_type)
             parts = list(present.parts) if present is not None else []
@@ -114,7 +112,7 @@ class RoutingTable:
             return True
 
     def find(self, event_type: Any) -> Route:
-        """The route of an event type, whatever it is. Handler thread only."""
+        """The route of an event's type, which may be any object. Handler thread only."""
         if not isinstance(event_type, Enum):
             return self._others
         route = self.by_type.get(id(event_type))
@@ -126,18 +124,18 @@ class RoutingTable:
         return route
 
     def unregistered(self, event_type: Any) -> UnregisteredEventTypeError:
-        """The error of an event that nothing handles."""
+        """The error of an event without a handler."""
         return UnregisteredEventTypeError(self._name, event_type)
 
     def add_internal(self, event_type: Enum, handle: Callable[[Any], Any]) -> None:
-        """Send a type that is no user's to `handle`. It is counted with no other."""
+        """Route an internal type to `handle`. `all` leaves it out."""
         route = Route(event_type)
         route.handle, route.on_error, route.registered = handle, "continue", True
         route.event_class = ""
         self.by_type[id(event_type)] = route
 
     def all(self) -> Iterator[Route]:
-        """The routes of users' events. Any thread."""
+        """The routes of users' events that were handled or have failed. Any thread."""
         for route in (*snapshot(self.by_type.copy).values(), self._others):
             if route.event_class and (route.handled or route.failed):
                 yield route
@@ -149,7 +147,7 @@ class RoutingTable:
                 self._connect(route)
 
     def _connect(self, route: Route) -> None:
-        """Under _lock: send the route's events where its class is registered now."""
+        """Under _lock: point the route to the current registration of its class."""
         registration = self._registrations.get(type(route.event_type), self._default)
         route.registered = registration is not None
         route.handle = registration.handle if registration is not None else self._refuse

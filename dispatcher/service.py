@@ -2,10 +2,9 @@
 
     NOTINITED --init--> INITED --start--> STARTED --stop--> STOPPED      (stop works from every state)
 
-Threads: any thread may call any method. The state changes before the hook runs, under a lock that is never held
-while a hook, a listener or a wait goes on. A stop that arrives while another life-cycle hook is still running
-is carried out by the thread that runs that hook, right after it, and a start that arrives while another thread runs
-init's hook waits for that one, so that hooks never overlap.
+Threads: any thread may call any method. The state changes before the hook runs, under a lock that no thread holds while
+it runs a hook or a listener, or waits. Hooks never overlap: if `stop` is called while init's or start's hook runs, the
+thread of that hook runs the stop hook right afterwards; a `start` during another thread's init hook waits for it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class ServiceState(Enum):
 
 
 class ServiceStateChangeListener(Protocol):
-    """Is told after each change of a service's state."""
+    """Called after each change of a service's state."""
 
     def state_changed(self, service: Service) -> None: ...
 
@@ -64,7 +63,7 @@ class Service:
         self._config: Any = None  # set by init, before the hook
         self._life = threading.Condition(threading.Lock())  # leaf lock: nothing foreign runs under it
         self._state = ServiceState.NOTINITED  # guarded by _life; never goes back
-        self._hook_thread: int | None = None  # guarded by _life: who runs init's or start's hook
+        self._hook_thread: int | None = None  # guarded by _life: the thread that runs init's or start's hook
         self._stop_pending = False  # guarded by _life: a stop came during that hook
         self._terminated = False  # guarded by _life
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
@@ -78,7 +77,7 @@ class Service:
 
     @property
     def config(self) -> Any:
-        """What `init` was given."""
+        """The argument of `init`."""
         return self._config
 
     @property
@@ -103,30 +102,30 @@ class Service:
 
         Raises:
             ServiceStateError: the service is started or stopped.
-            Exception: what the hook raised; the service is stopped then, with that as its `failure_cause`.
+            Exception: raised by the hook; the service is then stopped, with this error as its `failure_cause`.
         """
         if self._enter(ServiceState.INITED):
             self._config = config
             self._run_hook(ServiceState.INITED, lambda: self.service_init(config))
 
     def start(self) -> None:
-        """Set the service to work. Repeating it does nothing.
+        """Start the service. Repeating it does nothing.
 
         Raises:
-            ServiceStateError: it is not inited, or it is stopped already.
-            Exception: what the hook raised; the service is stopped then, with that as its `failure_cause`.
+            ServiceStateError: the service is not inited, or it is stopped.
+            Exception: raised by the hook; the service is then stopped, with this error as its `failure_cause`.
         """
         if self._enter(ServiceState.STARTED):
             self._run_hook(ServiceState.STARTED, self.service_start)
 
     def stop(self) -> None:
-        """End the service from any state and any thread, a handler's included. Repeating it does nothing.
+        """Stop the service, from any state and any thread, including a handler's. Repeating it does nothing.
 
-        On return the stop hook has run, unless init's or start's hook was still running: then it runs right after that
-        one, on its thread. A second caller does not wait for the first: `wait_for_service_to_stop` does.
+        On return the stop hook has run, unless init's or start's hook is still running: the stop hook then runs right
+        after it, on its thread. A second caller returns at once; `wait_for_service_to_stop` waits.
 
         Raises:
-            Exception: what the stop hook raised; the service counts as stopped all the same.
+            Exception: raised by the stop hook; the service still counts as stopped.
         """
         with self._life:
             if self._state is ServiceState.STOPPED:
@@ -138,21 +137,21 @@ class Service:
         self._run_stop_hook()
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds (None: for ever) for the stop hook to end; says whether it has."""
+        """Wait up to `timeout` seconds (None: for ever) for the stop hook to end; returns whether it has."""
         with self._life:
             return self._life.wait_for(lambda: self._terminated, timeout)
 
     def register_service_listener(self, listener: ServiceStateChangeListener | Callable[[Service], None]) -> None:
-        """Tell `listener` after each change of state: a callable, or an object with `state_changed(service)`.
+        """Call `listener`, a callable or an object with `state_changed(service)`, after each change of state.
 
-        It is called on the thread that made the change; what it raises is logged and goes no further.
+        It runs on the thread that made the change; an error that it raises is only logged.
         """
-        tell = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
+        notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
         with self._life:
-            self._listeners = [*self._listeners, tell]
+            self._listeners = [*self._listeners, notify]
 
     def note_failure(self, error: BaseException) -> None:
-        """Record why the service fails; the first error and the state it came in are kept."""
+        """Record why the service fails; the first error, and the state at that moment, stay."""
         with self._life:
             if self._failure is None:
                 self._failure = error
@@ -165,7 +164,7 @@ class Service:
         """Hook of `start`."""
 
     def service_stop(self) -> None:
-        """Hook of `stop`. It must cope with a service that was never inited or started, or failed half-way."""
+        """Hook of `stop`. It must cope with a service that was never inited or started, or that failed half-way."""
 
     def __enter__(self) -> Self:
         if self._state is ServiceState.NOTINITED:
@@ -182,7 +181,7 @@ class Service:
         return f"<{type(self).__name__} {self._name} {self._state.name}>"
 
     def _enter(self, wanted: ServiceState) -> bool:
-        """Change the state, once no other thread runs a hook; False if it is that one already."""
+        """Change the state once no other thread runs a hook; False if the service is already in that state."""
         with self._life:
             while True:
                 if wanted not in _ALLOWED[self._state]:
@@ -217,7 +216,7 @@ class Service:
         if stop_pending:
             self._run_stop_hook()
         elif self._state is entered:
-            self._tell_listeners()
+            self._notify_listeners()
 
     def _run_stop_hook(self) -> None:
         try:
@@ -229,16 +228,16 @@ class Service:
             with self._life:
                 self._terminated = True
                 self._life.notify_all()
-            self._tell_listeners()
+            self._notify_listeners()
 
     def _after_fork(self) -> None:
-        """In a forked child: a thread that stayed with the parent may have held the lock."""
+        """In a forked child: make a new lock, since a thread of the parent may have held the old one."""
         self._life = threading.Condition(threading.Lock())
 
-    def _tell_listeners(self) -> None:
-        for tell in self._listeners:
+    def _notify_listeners(self) -> None:
+        for notify in self._listeners:
             try:
-                tell(self)
+                notify(self)
             except Exception:
                 log.exception("%s: a service listener failed", self._name)
 
@@ -257,19 +256,19 @@ os.register_at_fork(after_in_child=_after_fork)
 class CompositeService(Service):
     """A service made of services: inits and starts them in the order added, stops them in reverse.
 
-    When one fails to start, those already started are stopped and the error goes to the caller.
+    If one fails to start, the services already started are stopped, and the caller gets the error.
     """
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self._services: list[Service] = []  # replaced, never changed in place: a pass works on what it found
+        self._services: list[Service] = []  # replaced, never changed in place, so a loop over it is safe
 
     @property
     def services(self) -> tuple[Service, ...]:
         return tuple(self._services)
 
     def add_service(self, service: Service) -> None:
-        """Add a child. Add before `init`: a child that comes later is stopped with the others, but not started."""
+        """Add a child before `init`. A child added later is stopped with the others, but not started."""
         with self._life:
             self._services = [*self._services, service]
 
@@ -283,7 +282,7 @@ class CompositeService(Service):
                 service.start()
 
     def service_stop(self) -> None:
-        """Stop the children in reverse, each of them, and raise the first error at the end."""
+        """Stop every child, in reverse order, then raise the first error."""
         first: BaseException | None = None
         for service in reversed(self._services):
             if not service.in_state(ServiceState.INITED, ServiceState.STARTED):

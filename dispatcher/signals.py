@@ -1,6 +1,6 @@
-"""SIGINT and SIGTERM as something the main thread waits for.
+"""Waiting for SIGINT and SIGTERM on the main thread.
 
-A signal handler may interrupt the main thread anywhere, also where it holds a lock; so all that ours does is to write a
+A signal handler may interrupt the main thread anywhere, even while it holds a lock. So the handlers here only write a
 byte to a pipe, which the wait reads.
 """
 
@@ -20,38 +20,38 @@ log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ENDING_S: Final = 5.0
-"""For the end of a service that is being stopped by another thread, or by a handler."""
+"""Longest wait for a service that another thread, or a handler, is stopping."""
 
 
 class StopSignals:
-    """While entered, SIGINT and SIGTERM do not interrupt anything: `wait` returns, and `received` says which one came.
+    """While entered, SIGINT and SIGTERM interrupt nothing: `wait` returns, and `received` is the signal.
 
-    Main thread only, except `notify`. On the way out the handlers from before are back.
+    Main thread only, except `notify`. On exit the previous handlers are restored.
 
     Raises:
-        ValueError: entered on another thread than the main one, where Python takes no signals.
+        ValueError: entered outside the main thread; Python handles signals on the main thread only.
     """
 
     def __init__(self) -> None:
         self._received: int | None = None  # main thread only: Python runs signal handlers there
-        self._previous: dict[int, Any] = {}  # main thread only: the handlers from before, by signal
-        # Held by whoever writes to the pipe or closes it: no byte must go to another file that is given its descriptor.
-        # The signal handler does without: it may interrupt the holder, and it runs on the thread that closes.
+        self._previous: dict[int, Any] = {}  # main thread only: the previous handlers, by signal
+        # Held to write to the pipe or to close it: a byte must not go to another file that reuses the descriptor. The
+        # signal handler writes without it: it may interrupt the holder, and it runs on the thread that closes.
         self._pipe_lock = threading.Lock()  # leaf lock
         self._read_end = self._write_end = -1  # no pipe while not entered; changed by the main thread under _pipe_lock
 
     @property
     def received(self) -> int | None:
-        """The first signal that came, if any."""
+        """The first signal, if any."""
         return self._received
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a command that a signal ended: 128 + its number; 0 without one."""
+        """The exit code that a shell expects: 128 + the signal's number, or 0 without a signal."""
         return 128 + self._received if self._received is not None else 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds for a signal or a `notify`; says whether a signal has come."""
+        """Wait up to `timeout` seconds for a signal or a `notify`; returns whether a signal has come."""
         if self._received is None and select.select([self._read_end], [], [], timeout)[0]:
             os.read(self._read_end, 4096)
         return self._received is not None
@@ -92,19 +92,19 @@ class StopSignals:
         try:
             os.write(self._write_end, b"n")
         except OSError:
-            return  # nobody waits (any more), or the pipe is full of reasons to wake up
+            return  # the pipe is closed, or full: then a byte to read is already there
 
 
 def run_until_signal(service: Service) -> int:
-    """Start `service` if need be, wait for SIGINT, SIGTERM or its own end, stop it, and return an exit code.
+    """Start `service` if needed, wait for SIGINT, SIGTERM or its own end, stop it, and return an exit code.
 
-    The code is 128 + the signal's number; 0 if the service was stopped by somebody else; 1 if it, or one of the
-    services that it is made of, has failed, which ends the wait, too. A second SIGINT or SIGTERM during the stop
-    changes nothing: `drain_timeout_s` bounds it. Main thread only.
+    The code is 128 + the signal's number; 0 if a caller or a handler stopped the service; 1 if the service or one of
+    its parts failed, which also ends the wait. A second signal during the stop changes nothing: `drain_timeout_s`
+    bounds the stop. Main thread only.
 
     Raises:
-        ValueError: called on another thread than the main one, where Python takes no signals.
-        Exception: what `init` or `start` raised.
+        ValueError: called outside the main thread; Python handles signals on the main thread only.
+        Exception: raised by `init` or `start`.
     """
     with StopSignals() as signals:
         parts = _parts(service)
@@ -127,7 +127,7 @@ def run_until_signal(service: Service) -> int:
 
 
 def _parts(service: Service) -> list[Service]:
-    """The service and all that it is made of."""
+    """The service and its parts, recursively."""
     children = service.services if isinstance(service, CompositeService) else ()
     return [service, *(part for child in children for part in _parts(child))]
 

@@ -116,7 +116,7 @@ def test_an_unknown_example_is_answered_with_those_there_are() -> None:
     done = run_command("config", "show", "nothing")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"dispatcher: no example configuration 'nothing'; there are {', '.join(EXAMPLES)}\n"
+    assert done.stderr == f"dispatcher: no example configuration 'nothing'; expected one of {', '.join(EXAMPLES)}\n"
 
 
 def test_the_version_is_the_distributions() -> None:

@@ -1,7 +1,7 @@
 """The `dispatcher` command.
 
-Its subcommands come from the entry point group `dispatcher.commands`: the core knows no other package, each package
-brings its own commands. An entry point names a Typer app or a function with Typer's annotations.
+Each package adds its subcommands through the entry point group `dispatcher.commands`, so the core imports no other
+package. An entry point names a Typer app or a function with Typer's annotations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dispatcher.errors import DispatcherError
 COMMANDS = "dispatcher.commands"
 
 USER_ERROR = 2
-"""Exit code for a mistake in a file, a flag or the set-up: one line on standard error, no traceback."""
+"""Exit code for a mistake in a file, a flag or the set-up, reported in one line on standard error."""
 
 
 def main() -> NoReturn:

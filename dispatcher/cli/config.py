@@ -26,12 +26,11 @@ def show(name: Annotated[str, typer.Argument(help="resourcemanager, replay, logg
     examples = _examples()
     file = examples.get(name.removesuffix(".yaml"))
     if file is None:
-        raise ConfigError(f"no example configuration {name!r}; there are {', '.join(examples)}")
+        raise ConfigError(f"no example configuration {name!r}; expected one of {', '.join(examples)}")
     typer.echo(file.read_text(encoding="utf-8"), nl=False)
 
 
 def _examples() -> dict[str, Traversable]:
-    """By name, in alphabetical order."""
     # The files of the repository's folder `config`: a link in the working tree, a folder in a wheel.
     files = (resources.files("dispatcher") / "examples").iterdir()
     found = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}

@@ -1,4 +1,4 @@
-"""What the subcommands print: lines, tables of figures, and columns of plain text. Needs the extra `cli`."""
+"""Output of the subcommands: lines, tables of figures, and columns of plain text. Needs the extra `cli`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_WIDTH = 10_000
 
 
 def standard_output() -> Console:
-    """Where a command prints. A file or a pipe has no width: there each row of a table goes on one line."""
+    """The console a command prints to. In a file or a pipe, which has no width, a table row is one line."""
     console = Console()
     if not console.is_terminal:
         console.width = _MOST_WIDTH
@@ -20,13 +20,13 @@ def standard_output() -> Console:
 
 
 def say(console: Console, line: str, style: str | None = None) -> None:
-    """Print a line as it is, markup included."""
-    # Not wrapped: a terminal does not open a path or an address that goes over two lines.
+    """Print a line literally, without interpreting markup."""
+    # Not wrapped: a terminal does not open a path or a URL that is split over two lines.
     console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def figures_table(*titles: str, names: int = 1) -> Table:
-    """A table without lines: `names` columns of words, and numbers in the others."""
+    """A table without rules: `names` columns of text, then columns of numbers."""
     table = Table(box=None, pad_edge=False)
     for position, title in enumerate(titles):
         table.add_column(Text(title), justify="left" if position < names else "right")
@@ -34,7 +34,7 @@ def figures_table(*titles: str, names: int = 1) -> Table:
 
 
 def summary_table() -> Table:
-    """A table without titles, for rows of a name, a number, and words about it."""
+    """A table without titles: a name, a number and a remark in each row."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for justify in ("left", "right", "left"):
         table.add_column(justify=justify)
