@@ -1,7 +1,7 @@
-"""What a dispatcher counts, as one frozen snapshot. A field that is a metric says so where it is declared.
+"""The statistics of a dispatcher, as one frozen snapshot. The declaration of a field says if it is a metric.
 
-The counters are written by the thread that owns them (invariant 1) and read one after the other, against the direction
-in which events move: an event that moves meanwhile may be missed, and none is counted twice.
+Each counter is written by the thread that owns it (invariant 1). A snapshot reads them one after another, against the
+direction in which events move: an event that moves meanwhile may be missed, but is never counted twice.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _BY_TYPE: Final = ("event_class", "event_type")
 
 
 class MetricSpec(NamedTuple):
-    """How Prometheus shows a field of the statistics.
+    """How Prometheus shows a field of the statistics, unless its value is None.
 
-    None as its value is not shown. With `labels`, its value is a mapping from the labels' values to numbers.
+    With `labels`, the value is a mapping from the labels' values to numbers.
     """
 
     kind: Literal["gauge", "counter", "histogram"]
@@ -39,7 +39,7 @@ class MetricSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatcherStats:
-    """A moment of one dispatcher. Histograms and mappings are copies that nobody changes."""
+    """One dispatcher at one moment. Histograms and mappings are copies."""
 
     queue_size: Annotated[int, MetricSpec("gauge", "dispatcher_event_queue_size", "Events waiting in the queue.")]
     capacity: int | None
@@ -52,14 +52,12 @@ class DispatcherStats:
     handler_running_s: Annotated[
         float, MetricSpec("gauge", "dispatcher_handler_running_seconds", "How long the current handler has run.")
     ]
-    idle_s: Annotated[
-        float, MetricSpec("counter", "dispatcher_idle_seconds", "Time in which the handler thread had nothing to do.")
-    ]
+    idle_s: Annotated[float, MetricSpec("counter", "dispatcher_idle_seconds", "Time that the handler thread was idle.")]
     is_failed: Annotated[
-        bool, MetricSpec("gauge", "dispatcher_failed", "1: the dispatcher has failed, and its failure_cause says why.")
+        bool, MetricSpec("gauge", "dispatcher_failed", "1: the dispatcher has failed; its failure_cause says why.")
     ]
     in_hand: int
-    """Events in the handler's hands: 0 or 1."""
+    """Events taken from the queue and not finished: 0 or 1."""
     discarded: Annotated[
         int, MetricSpec("counter", "dispatcher_events_discarded", "Events accepted that will never be handled.")
     ]
@@ -67,7 +65,7 @@ class DispatcherStats:
         Mapping[str, int],
         MetricSpec("counter", "dispatcher_events_dropped", "The discarded events by reason.", ("reason",)),
     ]
-    """stop: left behind by a stop; drop_oldest: made room in a full queue; superseded: by a newer one of its key."""
+    """stop: left by a stop; drop_oldest: removed from a full queue; superseded: by a newer event of its key."""
     rejected: Annotated[
         dict[str, int], MetricSpec("counter", "dispatcher_events_rejected", "Events refused.", ("reason",))
     ]
@@ -77,22 +75,26 @@ class DispatcherStats:
     ]
     failed_by_type: Annotated[
         dict[tuple[str, str], int],
-        MetricSpec("counter", "dispatcher_events_failed", "Events whose handler raised, or that had none.", _BY_TYPE),
+        MetricSpec(
+            "counter", "dispatcher_events_failed", "Events whose handler raised, or without a handler.", _BY_TYPE
+        ),
     ]
-    accepted: Annotated[int, MetricSpec("counter", "dispatcher_events_accepted", "Events taken from producers.")]
+    accepted: Annotated[int, MetricSpec("counter", "dispatcher_events_accepted", "Events accepted from producers.")]
     """handled + failed + in hand + queued + discarded (invariant 4)."""
     queue_time: Annotated[
         Histogram | None, MetricSpec("histogram", "dispatcher_event_queue_seconds", "Time of events in the queue.")
     ]
-    """Of those events that were timed there."""
+    """Covers the events that were timed there."""
     handling_time: Annotated[
         Histogram | None,
         MetricSpec("histogram", "dispatcher_event_handling_seconds", "Time of events in their handlers."),
     ]
-    """Of all events; in a flood of quick ones, the mean of each batch."""
+    """Covers all events; in a flood of fast ones, the mean of each batch."""
     mailbox_latency: Annotated[
         Histogram | None,
-        MetricSpec("histogram", "dispatcher_mailbox_latency_seconds", "Time of a mail until it is run, now and then."),
+        MetricSpec(
+            "histogram", "dispatcher_mailbox_latency_seconds", "Time from sending a mail until it runs, sampled."
+        ),
     ]
     journal_bytes: Annotated[
         int | None, MetricSpec("counter", "dispatcher_journal_bytes", "Bytes written to the event journal.")
@@ -101,7 +103,7 @@ class DispatcherStats:
         int | None, MetricSpec("counter", "dispatcher_journal_frames", "Frames written: batches of rows.")
     ]
     journal_syncs: Annotated[
-        int | None, MetricSpec("counter", "dispatcher_journal_syncs", "Waits for the disk to have the journal.")
+        int | None, MetricSpec("counter", "dispatcher_journal_syncs", "Times that the journal waited for the disk.")
     ]
     journal_segments: Annotated[int | None, MetricSpec("counter", "dispatcher_journal_segments", "Segments closed.")]
     journal_outstanding: Annotated[
@@ -190,7 +192,7 @@ def take_stats(
         handled[route.event_class, route.name] += route.handled
         failed[route.event_class, route.name] += route.failed
     ended = handled.total() + failed.total()
-    in_hand = max(0, taken - ended)  # events that ended since `taken` was read make it less
+    in_hand = max(0, taken - ended)  # an event that ended after `taken` was read would make it negative
     dropped = snapshot(queue.state.dropped.copy)
     discarded = sum(dropped.values())
     queue_size = len(queue.entries)

@@ -1,6 +1,6 @@
 """The default action of a dispatcher: take a batch of events from the queue and hand each to its handler.
 
-Everything here is the handler thread's, and read by others (invariant 1).
+Only the handler thread runs this and writes its counters; other threads read them (invariant 1).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent
 from dispatcher.routes import RoutingTable
 
 _NOTHING: Final = object()
-"""No event's type."""
+"""Is not the type of any event."""
 
 
 class BatchDispatching:
     """Called with each turn of the mailbox loop.
 
-    With a `journal`, each event gets a row in it, with times of `clock_ns`. `idle_action` is called when nothing
-    is queued; True means that it made work.
+    With a `journal`, each event gets a row there, timed by `clock_ns`. `idle_action` is called when the queue is empty;
+    it returns True if it made work.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class BatchDispatching:
         self._journal = journal
         self._idle_action = idle_action
         capacity = config.queue_capacity
-        # A bounded queue is looked at more often, so that a warning of a full one does not come late.
+        # Smaller batches for a bounded queue: its size is checked between batches, and the warning should come in time.
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
-        self.progress = progress  # see there, as the two below
+        self.progress = progress  # this and the two below say who may touch them
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
         self.idle = IdleTime()
         self._journaled = (
@@ -87,9 +87,9 @@ class BatchDispatching:
         self._taken = 0  # entries taken by the batches that have ended; handler thread
 
     def __call__(self, controller: MailboxController) -> None:
-        """Dispatch what is queued, up to the batch size, or until there is mail; if nothing is, wait for it first."""
+        """Dispatch one batch, which mail cuts short. If the queue is empty, wait for a post first."""
         progress, times, idle = self.progress, self.times, self.idle
-        # Once STOPPED they are taken elsewhere, under the queue's lock.
+        # Once STOPPED, `dispatch_last` takes the entries, under the queue's lock.
         count = len(self._entries) if self._flags.phase < STOPPED else 0
         waited = not count
         if waited:
@@ -100,7 +100,7 @@ class BatchDispatching:
             if count >= SIZE_STEP:
                 self._size_log(count, self._queue.room.remaining())
             count = self._batch_size
-        # Popped by starmap: no call from Python for each event, and a handler that raises does not end it.
+        # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
         turns: Iterator[tuple[()]] = repeat((), count)
         batch: Iterator[Any] = starmap(self._popleft, turns)
         before = self._taken
@@ -125,7 +125,7 @@ class BatchDispatching:
         times.end_batch(self._taken - before, started_ns)
 
     def dispatch_last(self) -> None:
-        """After STOPPED: what came in before that was visible, and what the handlers post to finish."""
+        """After STOPPED: dispatch the events posted before producers saw that, and what handlers post to finish."""
         progress = self.progress
         progress.begun += 1
         while True:
@@ -148,16 +148,16 @@ class BatchDispatching:
         progress.done += 1
 
     def _await_events(self, controller: MailboxController) -> int:
-        """Nothing is queued: wait for a post; returns how many events are queued then, 0: let the loop turn first."""
+        """The queue is empty: wait for a post. Returns how many events are queued then; 0: let the loop turn first."""
         entries, flags, mailbox, queue, parking = self._entries, self._flags, self._mailbox, self._queue, self._parking
         if not self._is_to_wait(controller):
-            # An idle action may have posted: another turn of the loop would cost as much as some of these events.
+            # If the idle action posted, dispatch at once: another turn of the loop costs as much as several events.
             return len(entries) if flags.phase < STOPPED and not mailbox.new_mail else 0
         flags.woken_ns = 0
         self.idle.begin()
         parking.announce()
         flags.alert = True
-        # Only now look again: a producer that appended before saw no alert; one that appends from here on wakes us.
+        # Look again only after setting the alert: a producer that appended before saw no alert; a later one wakes us.
         if entries or mailbox.new_mail or queue.shutdown.is_ending():
             parking.unpark()
         parking.wait()
@@ -165,14 +165,14 @@ class BatchDispatching:
             queue.calm()
         count = len(entries)
         if count and not mailbox.new_mail and flags.phase < STOPPED:
-            return count  # the wait is noted after the batch
+            return count  # the wait is added up after the batch
         self.idle.end(perf_counter_ns())
         return 0
 
     def _is_to_wait(self, controller: MailboxController) -> bool:
-        """Nothing is queued: end the drain, or let the idle action make work; True: wait for the next post."""
+        """The queue is empty: end the drain, or run the idle action. Returns whether to wait for the next post."""
         if self._drain.waiters:
-            self._drain.tell()
+            self._drain.notify()
         shutdown = self._queue.shutdown
         if self._queue.phase < STOPPED and self._mailbox.has_mail():
             return False
@@ -188,15 +188,15 @@ class BatchDispatching:
         return True
 
     def _dispatch_quickly(self, batch: Iterator[Any], count: int) -> None:
-        """Dispatch each event without looking at the clock, or until there is mail.
+        """Dispatch each event without reading the clock, until there is mail.
 
-        The hot path: no call for each event but the handler's, no lock, no clock; one count and one other store.
+        The hot path: for each event one call, the handler's, one count and one other store; no lock and no clock.
         """
         entries, mailbox, progress = self._entries, self._mailbox, self.progress
         bounded, room, give_back = self._bounded, self._room.flags, self._room.permits.append
         event: Any = None
-        # A run of events of one type looks its route up once, and keeps the handler that was found until the batch
-        # ends: a thread that changes registrations sends a mail, too.
+        # Consecutive events of one type share one lookup of the route, and the batch keeps the handler it found. That
+        # is safe because a thread that changes registrations also sends a mail, which ends the batch.
         known: Any = _NOTHING
         while True:
             try:
@@ -206,8 +206,8 @@ class BatchDispatching:
                             self._room.give_back()
                         else:
                             give_back(None)
-                            if room.closer:  # set since, by a producer that may not have seen this one
-                                self._room.tell()
+                            if room.closer:  # set since, by a producer that may have missed this permit
+                                self._room.notify()
                     progress.entry = event
                     if event.type is not known:
                         event_type = event.type
@@ -216,10 +216,9 @@ class BatchDispatching:
                     handle(event)
                     event = None
                     route.handled += 1
-                    if mailbox.new_mail:  # a hint, read without a lock: mail does not wait for the whole batch
+                    if mailbox.new_mail:  # a hint, read without a lock, so that mail does not wait for the whole batch
                         return
-                # A handler may have posted what comes next, one event at a time: a turn for each would cost more than
-                # the event.
+                # Handlers may post one event at a time: a turn of the loop for each would cost more than the event.
                 room_left = self._batch_size - count
                 more = min(len(entries), room_left)
                 if more <= 0 or self.times.singly or self._flags.phase >= STOPPED:
@@ -231,7 +230,7 @@ class BatchDispatching:
                     upto, turns = progress.turns
                     progress.turns = (upto - 1, turns)
                     return
-                if type(event) is QueuedEvent:  # not of a handler: that is dealt with where the entry is dispatched
+                if type(event) is QueuedEvent:  # not a handler's error: `_dispatch_one` deals with those
                     raise
                 failed, event = event, None
                 self._errors.failed(failed, error)
@@ -239,13 +238,13 @@ class BatchDispatching:
                     return
 
     def _next_batch(self, count: int) -> Iterator[Any]:
-        """Takes `count` more entries, once the turns before are used up."""
+        """An iterator that takes `count` more entries. The previous turns must be used up."""
         turns = repeat((), count)
         self.progress.turns = (self.progress.turns[0] + count, turns)
         return starmap(self._popleft, turns)
 
     def _dispatch_singly(self, batch: Iterator[Any]) -> None:
-        """Dispatch and time each event, or until there is mail."""
+        """Dispatch and time each event, until there is mail."""
         mailbox, progress = self._mailbox, self.progress
         try:
             for entry in batch:
@@ -255,7 +254,7 @@ class BatchDispatching:
                 self._dispatch_one(entry)
                 if mailbox.new_mail:
                     break
-        except IndexError:  # another thread has emptied the queue; what handlers raise does not come here
+        except IndexError:  # another thread has emptied the queue; errors of handlers do not get here
             upto, turns = progress.turns
             progress.turns = (upto - 1, turns)
 

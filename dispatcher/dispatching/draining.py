@@ -1,4 +1,4 @@
-"""Waiting until a dispatcher is drained: nothing is queued, and nothing is in the handler's hands."""
+"""Waiting until a dispatcher is drained: its queue is empty, and no event is in hand."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from dispatcher.queue.posting import EventQueue
 
 
 class Drain:
-    """The threads that wait for one dispatcher to be drained, and the end of its handler thread. Any thread."""
+    """The waiters for one dispatcher to be drained, and the end of its handler thread. Any thread."""
 
     def __init__(self, queue: EventQueue, progress: Progress) -> None:
         self._entries = queue.entries
         self._progress = progress
-        self._lock = threading.Lock()  # leaf lock; another one in a forked child
-        self.waiters: list[Future[bool]] = []  # guarded by _lock; looked at without by the handler thread
-        self.finished = threading.Event()  # set by the handler thread as its last act; another one in a forked child
+        self._lock = threading.Lock()  # leaf lock; replaced in a forked child
+        self.waiters: list[Future[bool]] = []  # guarded by _lock; the handler thread reads it without
+        self.finished = threading.Event()  # set by the handler thread as its last act; replaced in a forked child
 
     def is_drained(self) -> bool:
-        """The queue is empty and nothing is in the handler's hands: exactly so at one moment during this call.
+        """The queue is empty and no event is in hand: both hold at one moment during this call.
 
-        Where YARN-3878's flag could be wrong: `done` is read before the queue and `begun` after it; if they are equal,
-        nothing was taken in between, so what the queue said holds for both.
+        `done` is read before the queue and `begun` after it. If they are equal, the handler thread took nothing in
+        between, so no event was in hand when the queue was empty. (The flag of YARN-3878 could be wrong here.)
         """
         done = self._progress.done
         return not self._entries and self._progress.begun == done
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until drained, up to `timeout` seconds (None: for ever), and say whether it is."""
+        """Wait until drained, up to `timeout` seconds (None: for ever); returns whether it is."""
         drained = self.future()
         try:
             return drained.result(timeout)
@@ -40,20 +40,20 @@ class Drain:
             drained.cancel()
 
     def future(self) -> Future[bool]:
-        """A future that is True once drained; False if the handler thread has ended without. Does not block."""
+        """A future: True once drained, False if the handler thread ends first. Does not block."""
         drained: Future[bool] = Future()
         with self._lock:
-            # Forget waiters that gave up: the queue may not run empty for long.
+            # Forget waiters that gave up: it may be long until the queue is empty.
             self.waiters = [waiter for waiter in self.waiters if not waiter.cancelled()]
-            # Before the look: the thread that empties the queue after it sees this one wait.
+            # Append before the look at the queue: a thread that empties it after the look sees this waiter.
             self.waiters.append(drained)
-        self.tell()
+        self.notify()
         return drained
 
-    def tell(self) -> None:
-        """Tell the waiters, unless a post has come meanwhile: then the handler thread comes here again."""
+    def notify(self) -> None:
+        """Complete the futures if drained or ended. After a post meanwhile, the handler thread calls this again."""
         with self._lock:
-            # Looked at once all of them are known: one may have posted before it began to wait.
+            # Look under the lock that waiters register under: a waiter may have posted before it began to wait.
             finished, drained = self.finished.is_set(), self.is_drained()
             if not (drained or finished):
                 return
@@ -63,9 +63,9 @@ class Drain:
                 waiter.set_result(drained)
 
     def finish(self) -> None:
-        """The handler thread ends, or never ran."""
+        """The handler thread ends, or never started."""
         self.finished.set()
-        self.tell()
+        self.notify()
 
     def after_fork(self) -> None:
         """In a child process, which has no handler thread and no waiters."""

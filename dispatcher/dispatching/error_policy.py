@@ -1,4 +1,4 @@
-"""What follows when a handler raises, or when an event has none (invariant 6)."""
+"""The reaction to a handler that raises, and to an event without a handler (invariant 6)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("dispatcher.async_dispatcher")
 
 
 class ErrorPolicy:
-    """Counts and logs a failed event, and does what was registered for its class. Handler thread."""
+    """Counts and logs a failed event, then follows the `on_error` of its class. Handler thread."""
 
     def __init__(self, dispatcher: Service, routes: RoutingTable, exit_action: Callable[[int], Any]) -> None:
         self._dispatcher = dispatcher
@@ -23,7 +23,7 @@ class ErrorPolicy:
         self._exit_action = exit_action
 
     def failed(self, event: Any, error: BaseException) -> tuple[str, BaseException]:
-        """The event's handler raised, or it has none; returns the outcome and the error for the journal."""
+        """The event's handler raised `error`, or it has none. Returns the outcome and the error for the journal."""
         event_type = getattr(event, "type", None)
         route = self._routes.find(event_type)
         if not route.registered:
@@ -35,7 +35,7 @@ class ErrorPolicy:
             self._dispatcher.note_failure(error)
             if route.on_error == "exit" and not sys.is_finalizing():
                 log.critical("%s: exiting the process, as registered for this event class", name)
-                # On a thread of its own: exit hooks may stop this dispatcher, which waits for this very handler.
+                # On a thread of its own: exit hooks may stop this dispatcher, and the stop waits for this handler.
                 threading.Thread(target=self._exit_action, args=(-1,), name=f"{name}-exit", daemon=True).start()
             self._dispatcher.stop()
         return "failed" if route.registered else "unregistered", error

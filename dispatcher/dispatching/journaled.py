@@ -1,4 +1,4 @@
-"""Dispatching with a row of the journal for each event."""
+"""Dispatching with a row in the journal for each event."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dispatcher.routes import RoutingTable
 class JournaledDispatching:
     """Hands events to their handlers and writes their rows. Handler thread.
 
-    `clock_ns` is the clock of the run (Unix ns); None: real time, which here never runs backwards.
+    `clock_ns` is the clock of the run (Unix ns); None: real time, made monotonic.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class JournaledDispatching:
         self._unix_offset_ns = time_ns() - perf_counter_ns()  # never changes
 
     def dispatch(self, entries: Iterable[Any]) -> None:
-        """Dispatch and time each event, or until there is mail.
+        """Dispatch and time each event, until there is mail.
 
-        The hot path of a journaled dispatcher: one function, for each call in it would cost as much as the row does.
+        The hot path of a journaled dispatcher. One function: a call for each event would cost as much as the row.
         """
         mailbox, routes, find = self._mailbox, self._routes.by_type, self._routes.find
         progress, times, journal, room = self._progress, self._times, self._journal, self._room
@@ -99,7 +99,7 @@ class JournaledDispatching:
                         entity = str(entity)
                     if payload is not None:
                         payload = encode_payload(payload)
-                except Exception as unreadable:  # of a property, or a __str__: the event still counts
+                except Exception as unreadable:  # raised by a property or a __str__; the event still gets its row
                     entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
                 redelivered = 0 < accepted_seq <= progress.redelivered_upto
                 # An EventRow.
@@ -110,7 +110,7 @@ class JournaledDispatching:
                     flush_due_ns = journal.flush_due_ns
                 if mailbox.new_mail:
                     break
-        except IndexError:  # another thread has emptied the queue; what handlers raise does not come here
+        except IndexError:  # another thread has emptied the queue; errors of handlers do not get here
             upto, turns = progress.turns
             if event is not None:
                 raise
@@ -124,7 +124,7 @@ class JournaledDispatching:
             journal.flush()
 
     def _failed(self, event: Any, raised: BaseException) -> tuple[int, str]:
-        """Count an event whose handler raised; returns its kind for the journal, and the text of its error."""
+        """Report a failed event; returns its kind for the journal, and the text of its error."""
         outcome, error = self._errors.failed(event, raised)
         event_type = getattr(event, "type", None)
         name = getattr(event_type, "_name_", None) or str(event_type)

@@ -1,6 +1,6 @@
-"""What keeps an eye on a dispatcher: sizes of the queue, and handlers that take too long.
+"""Monitoring of a dispatcher: logs the size of its queue, and handlers that take too long.
 
-It never blocks producers or the handler thread: what takes longer than a log line is done on a thread of its own.
+It never blocks producers or the handler thread: work that takes longer than a log line runs on a thread of its own.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from dispatcher.queue.posting import EventQueue
 log = logging.getLogger("dispatcher.async_dispatcher")
 
 SIZE_STEP: Final = 1000
-"""Events between two log lines of the queue's size; and the room below which it is called low."""
-_PRINT_EVERY_NS: Final = 30_000_000_000
+"""Events between two log lines of the queue's size; also the remaining capacity below which it is low."""
 _WARN_EVERY_NS: Final = 30_000_000_000
 _SIZE_EVERY_NS: Final = 1_000_000_000
-_LOOK_EVERY_MS: Final = 1000
+_CHECK_EVERY_MS: Final = 1000
 
 
 class _RateLimiter:
-    """Lets something be done at most once in `every_ns`. Any thread; two at the same moment may both be let."""
+    """Allows an action at most once in `every_ns`. Any thread; two at the same moment may both be allowed."""
 
     def __init__(self, every_ns: int, clock_ns: Callable[[], int]) -> None:
         self._every_ns = every_ns
@@ -50,9 +49,9 @@ class _RateLimiter:
 
 
 class QueueSizeLog:
-    """Logs a queue's size, its low capacity and what is in it, as YARN's dispatcher does. Any thread may call.
+    """Logs a queue's size, low capacity and contents, as YARN's dispatcher does. Any thread may call.
 
-    Without a lock: two threads at the same moment may log one line twice.
+    It takes no lock: two threads at the same moment may log the same line.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class QueueSizeLog:
         self._logged_step = 0  # any thread writes
         self._sizes = _RateLimiter(_SIZE_EVERY_NS, clock_ns)
         self._warnings = _RateLimiter(_WARN_EVERY_NS, clock_ns)
-        self._details = _RateLimiter(_PRINT_EVERY_NS, clock_ns)
+        self._details = _RateLimiter(_WARN_EVERY_NS, clock_ns)
 
     def __call__(self, size: int, remaining: int | None) -> None:
         """The queue holds `size` events, and `remaining` more would fit."""
@@ -82,7 +81,7 @@ class QueueSizeLog:
             log.warning("%s: Very low remaining capacity in the event-queue: %d", self._name, remaining)
         if (
             size >= self._threshold
-            and log.isEnabledFor(logging.INFO)  # or a long queue would be counted for nobody
+            and log.isEnabledFor(logging.INFO)  # do not count a long queue for a line that is not logged
             and self._details.is_due()
         ):
             threading.Thread(target=self._print_details, name=f"{self._name}-details", daemon=True).start()
@@ -91,7 +90,7 @@ class QueueSizeLog:
         step = size // SIZE_STEP
         if step == self._logged_step:
             return
-        # In a flood the size is seen now and then only, and changes faster than anybody reads.
+        # In a flood the size is sampled rarely, and changes faster than a user can read.
         if size % SIZE_STEP == 0 or self._sizes.is_due():
             self._logged_step = step
             log.info("%s: Size of event-queue is %d", self._name, size)
@@ -111,10 +110,9 @@ class QueueSizeLog:
 
 
 class HandlerWatch:
-    """Logs a handler that runs too long, once, with its stack.
+    """Logs a handler that runs longer than `warn_after_s` (None: no limit), once, with its stack.
 
-    `progress.since_ns` is when the current handler started (0: none runs); `describe` says where it is. Without
-    `warn_after_s`, no handler runs too long.
+    `describe` returns where the handler is; `on_long` is called after the log line.
     """
 
     def __init__(
@@ -132,7 +130,7 @@ class HandlerWatch:
         self._describe = describe
         self._on_long = on_long
         self._clock_ns = clock_ns
-        self._warned_of_ns = 0  # the timers' thread only
+        self._warned_of_ns = 0  # start of the last handler that was logged; the timers' thread only
 
     def check(self) -> None:
         """Check the handler now. The timers' thread."""
@@ -147,19 +145,19 @@ class HandlerWatch:
         self._on_long()
 
 
-def look_every_ms(config: DispatcherConfig) -> int:
-    """How often to look at a dispatcher: often enough that a warning comes soon after its time."""
+def check_every_ms(config: DispatcherConfig) -> int:
+    """The interval between two checks: short enough that a warning is not much late."""
     warn_after_s = config.handler_warn_after_s
-    return _LOOK_EVERY_MS if warn_after_s is None else max(10, min(_LOOK_EVERY_MS, int(warn_after_s * 250)))
+    return _CHECK_EVERY_MS if warn_after_s is None else max(10, min(_CHECK_EVERY_MS, int(warn_after_s * 250)))
 
 
 class Monitor:
-    """Checks one dispatcher at intervals for what neither producers nor a handler that hangs would report."""
+    """Checks one dispatcher periodically, even when no producer posts and the handler hangs."""
 
     def __init__(
         self, config: DispatcherConfig, queue: EventQueue, size_log: QueueSizeLog, watch: HandlerWatch
     ) -> None:
-        self._every_ms = look_every_ms(config)  # never changes
+        self._every_ms = check_every_ms(config)  # never changes
         self._queue, self._size_log, self._watch = queue, size_log, watch  # never change
         self._timer: Future[None] | None = None  # set by the start, read by the stop
 
@@ -179,9 +177,9 @@ class Monitor:
 
 
 def describe_stack(thread: threading.Thread, event: Any) -> str:
-    """What a thread is at, for a log line of several lines."""
+    """What a thread is doing, as several lines for the log."""
     frame = sys._current_frames().get(thread.ident or 0)
-    stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(its thread is gone)"
+    stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(its thread has ended)"
     what = f"at work on {event!r}" if event is not None else "at work on a mail"
     return f"{what}. It is here:\n{stack}"
 
@@ -191,7 +189,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_time_service() -> ProcessingTimeService:
-    """The timers that all dispatchers of the process share: one thread, from the first timer on."""
+    """The timers that all dispatchers of the process share: one thread, started with the first timer."""
     global _shared
     with _shared_lock:
         if _shared is None:
@@ -200,7 +198,7 @@ def shared_time_service() -> ProcessingTimeService:
 
 
 def _forget_shared() -> None:
-    """In a forked child: the thread stayed with the parent, and who held the lock did, too."""
+    """In a forked child, which has neither the timers' thread nor the thread that may have held the lock."""
     global _shared, _shared_lock
     _shared = None
     _shared_lock = threading.Lock()

@@ -1,7 +1,7 @@
-"""Measuring the time of events in the queue and in their handlers, and the time in which there is nothing to do.
+"""Measuring how long events spend in the queue and in their handlers, and how long the handler thread is idle.
 
-An event is timed singly if all have to be, if handlers are slow, so that it costs little, or if its post noted the
-time. Of other events the whole batch is timed, with two looks at the clock.
+An event is timed singly if the configuration says so, if handlers are so slow that timing costs little, or if its post
+noted the time. Other events are timed by the batch, with two readings of the clock.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dispatcher.queue.state import Times
 from dispatcher.util.histogram import Histogram
 
 _FLOOD: Final = 64
-"""Events in a batch from which on it can be the sign of a flood."""
+"""The smallest batch that can indicate a flood."""
 _QUICK_NS: Final = 10_000
-"""Handlers that are quicker than this in a flood are timed by the batch."""
+"""In a flood, handlers faster than this are timed by the batch."""
 _SLOW_NS: Final = 20_000
-"""Handlers that take longer than this are timed singly."""
+"""Handlers slower than this are timed singly."""
 
 
 class EventTimes:
@@ -30,14 +30,14 @@ class EventTimes:
         self._samples: Final = times == "sampled"
         self.queue_time = Histogram()  # handler thread writes, any reads
         self.handling_time = Histogram()  # handler thread writes, any reads
-        # How the next batch is timed. Where each post notes its time, each event is timed singly in any case.
+        # Whether to time the next batch singly. Under "all", events are timed singly anyway: each post notes its time.
         self.singly = times != "all"  # handler thread
         self.timed = 0  # events of this batch that were timed singly; handler thread
         self.timed_ns = 0  # their time in the handlers; handler thread
         self._pace_ns = _QUICK_NS  # of an event in the last quick batch; handler thread
 
     def note(self, started_ns: int, finished_ns: int, enqueued_ns: int) -> None:
-        """An event was timed singly. `enqueued_ns`: 0 if its post did not note the time."""
+        """Record an event that was timed singly. `enqueued_ns`: 0 if its post did not note the time."""
         handling_ns = finished_ns - started_ns
         self.timed += 1
         self.timed_ns += handling_ns
@@ -48,7 +48,7 @@ class EventTimes:
         self.handling_time.observe(handling_ns)
 
     def end_batch(self, events: int, started_ns: int) -> None:
-        """Time the events of the batch that were not timed singly, and choose how the next ones are."""
+        """Record the events of the batch that were not timed singly, and choose how to time the next batch."""
         finished_ns = perf_counter_ns()
         woken_ns = self._flags.woken_ns
         if woken_ns and self._samples:
@@ -60,7 +60,7 @@ class EventTimes:
             mean_ns = bare_ns // bare
             if mean_ns <= _QUICK_NS:
                 self._pace_ns = mean_ns
-            # What the usual pace does not explain is put on one event: count and sum are exact, the rest is likely.
+            # Time beyond the usual pace goes to one event: count and sum are exact, the distribution is a guess.
             pace_ns = min(mean_ns, self._pace_ns)
             if self.measures:
                 self.handling_time.observe(pace_ns, bare - 1)
@@ -76,14 +76,14 @@ class EventTimes:
 class IdleTime:
     """The time that the handler thread spent waiting. Written by that thread, read by any.
 
-    A wait is added up after the batch that ends it, so as not to delay that.
+    A wait is added up after the batch that ends it, so that the batch starts without delay.
     """
 
     __slots__ = ("_waits", "until_ns")
 
     def __init__(self) -> None:
-        # Time in the waits that were added up, and when one began that was not, or 0; replaced as one by the handler
-        # thread, so that no reader sees a wait twice.
+        # The sum of the waits added up, and the start of a wait not yet added, or 0. The handler thread replaces both
+        # in one store, so no reader counts a wait twice.
         self._waits: tuple[int, int] = (0, 0)
         self.until_ns = 0  # when the last batch began; handler thread writes, any reads
 
@@ -91,7 +91,7 @@ class IdleTime:
         self._waits = (self._waits[0], perf_counter_ns())
 
     def end(self, until_ns: int) -> None:
-        """Add the wait up, if one began."""
+        """Add up the wait that began last, if it is not yet added."""
         waited_ns, since_ns = self._waits
         if since_ns:
             self._waits = (waited_ns + until_ns - since_ns, 0)

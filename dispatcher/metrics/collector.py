@@ -1,7 +1,6 @@
-"""Prometheus metrics of dispatchers: read from their plain counters when somebody scrapes (invariant 11).
+"""Prometheus metrics of dispatchers, read from their plain counters during a scrape (invariant 11).
 
-One collector per registry serves all dispatchers in it, told apart by the label `dispatcher`. A dispatcher that comes
-back under the same name takes its predecessor's place; one that nobody refers to any more drops out.
+One collector per registry serves all its dispatchers, with their name as the label `dispatcher`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _METRICS: Final = metric_fields()
 
 
 class MetricsSource(Protocol):
-    """Something that adds metrics of its own to a dispatcher's, such as the state machines on it."""
+    """Adds metrics to those of a dispatcher, such as the counts of its state machines."""
 
     def collect(self, dispatcher: str) -> Iterable[Metric]:
-        """Metric families with the label `dispatcher` among others. Called on the scraping thread."""
+        """Metric families that have the label `dispatcher`. Called on the scraping thread."""
 
 
 class DispatcherCollector(NamedCollector[AsyncDispatcher]):
@@ -36,7 +35,7 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
     def __init__(self) -> None:
         super().__init__()
         self._sources: dict[str, tuple[MetricsSource, ...]] = {}  # guarded by _lock, by dispatcher name
-        # Guarded by _lock: what was last told, so that it never goes back.
+        # Guarded by _lock: the value of the last scrape, below which the counter must not fall.
         self._accepted: weakref.WeakKeyDictionary[AsyncDispatcher, int] = weakref.WeakKeyDictionary()
 
     def add(self, name: str, shown: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
@@ -59,7 +58,7 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
                 yield from source.collect(name)
 
     def _stats_so_far(self, dispatcher: AsyncDispatcher) -> DispatcherStats:
-        # The counters are read one after the other while the handler thread works: never let their sum step back.
+        # The counters are read one after another while the handler thread works: do not let their sum decrease.
         stats = dispatcher.stats()
         with self._lock:
             accepted = self._accepted[dispatcher] = max(stats.accepted, self._accepted.get(dispatcher, 0))
@@ -67,7 +66,7 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
 
 
 def _family(spec: MetricSpec, values: dict[str, Any]) -> Metric:
-    """The samples of one field, by dispatcher."""
+    """The samples of one field, from its values by dispatcher."""
     labels = ["dispatcher", *spec.labels]
     if spec.kind == "histogram":
         histograms = HistogramMetricFamily(spec.name, spec.help, labels=labels)
@@ -88,7 +87,7 @@ def _family(spec: MetricSpec, values: dict[str, Any]) -> Metric:
 
 
 def _contents(dispatchers: dict[str, AsyncDispatcher]) -> Metric:
-    """Apart from the other metrics of a dispatcher: it goes through the whole queue."""
+    """The events that wait, by type. Not part of the statistics, because it walks through the whole queue."""
     family = GaugeMetricFamily(
         "dispatcher_event_queue_contents",
         "Events waiting in the queue, by type.",
@@ -108,9 +107,9 @@ def register_metrics(
     registry: CollectorRegistry = REGISTRY,
     sources: Iterable[MetricsSource] = (),
 ) -> None:
-    """Show a dispatcher, and `sources` with it, in the scrapes of `registry`. Any thread; repeating it is harmless.
+    """Show a dispatcher and its `sources` in the scrapes of `registry`. Any thread; repeating it is harmless.
 
-    Of a group, or a MultiDispatcher, each partition is shown by its own name.
+    Each partition of a DispatcherGroup or a MultiDispatcher is shown under its own name.
     """
     collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):

@@ -11,10 +11,10 @@ from dispatcher.service import Service
 
 
 class MetricsServer(Service):
-    """Serves a registry at `/metrics` while started, on a thread of prometheus-client's.
+    """Serves a registry at `/metrics` while started, on a thread of prometheus-client.
 
     Raises (from `start`):
-        ConfigError: the address cannot be listened on.
+        ConfigError: the server cannot listen on the address.
     """
 
     def __init__(self, config: MetricsConfig | None = None, registry: CollectorRegistry = REGISTRY) -> None:
@@ -22,7 +22,7 @@ class MetricsServer(Service):
         self._settings = config or MetricsConfig()
         self._registry = registry
         self.port: int | None = None
-        """The port listened on, once started."""
+        """The port, once started."""
 
     @property
     def url(self) -> str:

@@ -1,1 +1,1 @@
-"""The way of an event from a producer to the handler thread."""
+"""From a producer to the handler thread: posting, coalescing, room, write-ahead and shutdown."""

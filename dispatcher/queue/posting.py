@@ -1,16 +1,16 @@
-"""The queue between producers on any thread and one handler thread: how an event is posted.
+"""Posting: the queue between producers on any thread and one handler thread.
 
-Posting is an append to a deque, which is atomic in CPython, and then a look at one flag (`alert`). A producer that
-finds it set wakes the handler thread, or, if that has stopped meanwhile, takes back what it appended. To look first
-and append then would strand an event between a stop and a post (invariant 2).
+A post appends to a deque, which is atomic in CPython, and then reads one flag, `alert`. A producer that finds it set
+wakes the handler thread or, if that thread has stopped meanwhile, removes its entry again. Reading before the append
+would strand an event that is appended just after a stop (invariant 2).
 
-What a post does, from its first step to its last:
+The steps of a post:
 
-1. `gate` says whether more than an append is to be done: note the time, or take the slow path (`_post_special`). That
-   refuses posts to a queue that does not run, finds the event that this one supersedes, and logs it ahead.
-2. In a bounded queue, take a permit, or do what the policy for a full queue says.
+1. Read `gate`: only append, note the time as well, or take the slow path (`_post_special`), which refuses posts to a
+   queue that is not RUNNING, supersedes a queued event, and writes the event ahead.
+2. In a bounded queue, take a permit, or apply the policy for a full queue.
 3. Append.
-4. `alert` says whether the handler thread waits, or the queue is shut (`_after_append`).
+4. Read `alert`: if it is set, the handler thread waits or the queue is shut (`_after_append`).
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ from dispatcher.queue.write_ahead import WriteAhead
 class EventQueue:
     """Events on their way to the thread that owns `mailbox`. Posts from that thread are never refused while it runs.
 
-    `post(event) -> bool` is for any thread: True if the event was accepted, False if it was refused, which
-    `state.rejected` counts by reason (full, timeout, draining, stopped, journal). `is_inside()` says whether the caller
-    is a handler thread whose posts are not refused or held up. `on_size(size, remaining)` is called with the size of a
-    queue that is full.
+    `post(event) -> bool` is for any thread: True if the event was accepted, False if it was refused; `state.rejected`
+    counts refusals by reason (full, timeout, draining, stopped, journal). `is_inside()`: the caller is a handler
+    thread, whose posts are neither refused nor delayed. `on_size(size, remaining)` is called when the queue is full.
 
     Raises (from `post`):
-        ForkedProcessError: this process is a fork of the one in which the dispatcher was made.
+        ForkedProcessError: this process is a fork of the one that made the dispatcher.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class EventQueue:
         self._name = name
         self._is_inside = is_inside
         self.write_ahead = write_ahead  # never changes
-        self._parking = mailbox.parking  # where the handler thread waits; see there
+        self._parking = mailbox.parking  # where the handler thread waits; never changes
         self.state = state = QueueState(write_ahead.settle)
         self.entries = state.entries  # any thread appends; the handler thread takes from the left
         self.flags = state.flags
@@ -83,19 +82,19 @@ class EventQueue:
 
     @property
     def phase(self) -> int:
-        """RUNNING and so on, in the order of their definition; never goes back."""
+        """RUNNING, DRAINING, ...; never goes back."""
         return self.flags.phase
 
     def post_without_waiting(self, event: Any) -> bool:
-        """As `post`, but where that would wait for room: raises QueueFullError, and nothing is done. Any thread."""
+        """As `post`, but raises QueueFullError, and does nothing, instead of waiting for room. Any thread."""
         return self._post_special(event, wait=False)
 
     def wake(self) -> None:
-        """Have the handler thread look at the queue if it waits. Any thread; never blocks."""
+        """Wake the handler thread if it waits. Any thread; never blocks."""
         self._parking.unpark()
 
     def put_first(self, events: Sequence[tuple[int, Any]]) -> None:
-        """Before the start: accepted seqs and events of the write-ahead log, to be handled before all others."""
+        """Before the start: queue accepted seqs and events of the write-ahead log before all others."""
         now_ns = perf_counter_ns()
         if self.room.capacity is not None:
             for _ in events:
@@ -106,10 +105,9 @@ class EventQueue:
     # -- posts: any thread ---------------------------------------------------------------------------------------------
 
     def _make_post(self) -> Callable[[Any], bool]:
-        """The quick way of a post, for a queue without a bound or for one with.
+        """The fast path of a post, for an unbounded or a bounded queue.
 
-        It is a closure, and the only thing here that the configuration chooses: a producer pays for the attributes and
-        calls of a method with each event.
+        A closure, because a producer would pay for a method's attribute lookups and calls with each event.
         """
         flags, append, after_append, post_special = (
             self.flags,
@@ -151,16 +149,16 @@ class EventQueue:
         return post if self.room.capacity is None else post_bounded
 
     def _post_full(self, event: Any) -> bool:
-        """Post where no permit was left."""
+        """Post when no permit is left."""
         return self.room.make(wait=True) and self._append(self._stamped_if_due(event))
 
     def _post_special(self, event: Any, wait: bool = True) -> bool:
-        """Post where more is to be done than an append: the queue does not run, or the entry is more than the event."""
+        """The slow path: the queue is not RUNNING, or the event is coalesced, logged ahead or stamped."""
         phase = self.flags.phase
         if phase != RUNNING:
             if phase == FORKED:
                 raise ForkedProcessError(self._name)
-            # A handler is never refused while its thread works: it finishes its work (invariant 9).
+            # A handler is not refused while its thread runs, so that it can finish its work (invariant 9).
             if phase == ABANDONED or self.shutdown.has_ended or not self._is_inside():
                 return self.state.reject_shut()
         key = self.coalescing.key_of(event)
@@ -181,10 +179,10 @@ class EventQueue:
         )
 
     def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
-        """Put the event in the place of the queued one of its key, or at the end of the queue."""
+        """Replace the queued event of the same key, or append the event."""
         accepted_seq = 0
         if self.write_ahead.is_on:
-            # First of all: the event that it supersedes is settled only once this one is in the log.
+            # Log first: the superseded event may be settled only once this one is in the log.
             accepted_seq = self.write_ahead.accept(event)
             if not accepted_seq:
                 return self._reject()
@@ -204,7 +202,7 @@ class EventQueue:
         return True
 
     def _reject(self) -> bool:
-        """Refuse a post whose event could not be logged ahead."""
+        """Refuse a post whose event could not be written ahead."""
         return self.state.reject("journal") if self.flags.phase == RUNNING else self.state.reject_shut()
 
     def _stamped_if_due(self, event: Any) -> Any:
@@ -215,15 +213,15 @@ class EventQueue:
         return self._after_append(entry) if self.flags.alert else True
 
     def _make_after_append(self) -> Callable[[Any], bool]:
-        """What a post does that finds an alert: its entry is in the queue, and the handler thread waits or stops."""
+        """The end of a post that finds `alert` set: its entry is queued, and the handler thread waits or stops."""
         flags, take_duty, take_back = self.flags, self._parking.duties.pop, self.shutdown.take_back
         parking = self._parking
 
         def after_append(entry: Any) -> bool:
             try:
-                take_duty()  # the thread that gets it, and no other, wakes the handler thread
-                # Reset before the release: until then the handler thread cannot end, so that no producer that sees no
-                # alert in between is stranded.
+                take_duty()  # only the thread that gets the duty wakes the handler thread
+                # Reset before the release: the handler thread cannot end until then, so a producer that sees the alert
+                # reset does not strand its event.
                 flags.alert = False
                 flags.woken_ns = perf_counter_ns()
                 if flags.phase != RUNNING:
@@ -231,16 +229,16 @@ class EventQueue:
                 parking.lock.release()
             except IndexError:
                 pass
-            except BaseException as error:  # KeyboardInterrupt, perhaps with the duty taken
+            except BaseException as error:  # a KeyboardInterrupt, perhaps after the duty was taken
                 parking.release_anyhow()
-                if not isinstance(error, RuntimeError):  # raised by a release too many
+                if not isinstance(error, RuntimeError):  # raised by releasing twice
                     raise
             return flags.phase == RUNNING or not take_back(entry)
 
         return after_append
 
     def calm(self) -> None:
-        """The handler thread was not woken by a post: let posts go their quick way again. Handler thread."""
+        """Reset the alert after a wait that no post has ended. Handler thread."""
         self.flags.alert = False
-        if self.flags.phase != RUNNING:  # set before the alert, so one of the two is seen
+        if self.flags.phase != RUNNING:  # a stop sets the phase before the alert, so the alert is not lost
             self.flags.alert = True

@@ -1,4 +1,4 @@
-"""Handing the unhandled events of a journal to their handlers, without the daemon that they were posted to."""
+"""Redelivering the unhandled events of a journal without the daemon they were posted to."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dispatcher.journal.writer import JournalWriter
 
 
 def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
-    """Run the dispatcher that `factory` (`module:function`) makes of a JournalWriter until it is drained, and stop it.
+    """Make a dispatcher with `factory` (`module:function`, called with a JournalWriter), drain it, and stop it.
 
-    Returns how many events were handled, have failed, and are still left. Blocks while handlers run.
+    Returns the numbers of events handled, failed and left. Blocks while handlers run.
 
     Raises:
-        ConfigError: there is no such function, or it returns no AsyncDispatcher with that journal.
+        ConfigError: the function does not exist, or does not return an AsyncDispatcher with that journal.
         JournalError: the journal cannot be written, or has an event whose class the dispatcher does not declare.
     """
     make = _load(factory)
@@ -29,7 +29,7 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
         dispatcher = make(journal)
         if not isinstance(dispatcher, AsyncDispatcher) or dispatcher.journal is not journal:
             raise ConfigError(
-                f"{factory}: should return an AsyncDispatcher(journal=journal) of the journal that it is given, "
+                f"{factory}: should return an AsyncDispatcher(journal=journal) with the journal it was given, "
                 f"not yet started; it returned {dispatcher!r}"
             )
         with dispatcher:
@@ -43,7 +43,7 @@ def _load(factory: str) -> Callable[[JournalWriter], Any]:
     name, colon, function = factory.partition(":")
     if not (name and colon and function):
         raise ConfigError(f"--with {factory}: give it as MODULE:FUNCTION")
-    # As `python -m` does: the recovering process runs in the daemon's folder.
+    # As `python -m` does, so that modules in the current folder, usually the daemon's, are found.
     sys.path.insert(0, "")
     try:
         module = importlib.import_module(name)

@@ -1,7 +1,7 @@
-"""The bound of an event queue: permits, and what happens to a producer that finds none.
+"""The bound of an event queue: permits, and the policy for a producer that finds none.
 
-A producer takes a permit first, and the handler thread gives one back for each entry that it takes. Both are atomic
-steps on a list, so the bound is strict without a lock. Only a producer that has to wait, and the thread that wakes it,
+A producer takes a permit before it appends, and the handler thread returns one for each entry that it takes. Both are
+atomic steps on a list, so the bound is strict without a lock. Only a producer that waits, and the thread that wakes it,
 take the lock.
 """
 
@@ -19,19 +19,19 @@ from dispatcher.queue.state import RUNNING, QueueState
 
 
 class RoomFlags:
-    """What the handler thread reads when it gives a permit back."""
+    """The flag that the handler thread reads when it returns a permit."""
 
     __slots__ = ("closer",)
 
     def __init__(self) -> None:
-        self.closer = False  # a producer waits, or a handler overdrew; written under the queue's lock
+        self.closer = False  # a producer waits, or an entry holds no permit; written under the queue's lock
 
 
 class QueueRoom:
-    """Permits for the entries of one queue. Any thread may take one; the handler thread gives back.
+    """Permits for the entries of one queue. Any thread may take one; the handler thread returns them.
 
-    `is_inside()`: the caller is a handler, which is never refused or made to wait (invariant 8). `on_size(size,
-    remaining)` is called with the size of a full queue.
+    `is_inside()`: the caller is a handler, which never waits and is never refused (invariant 8). `on_size(size,
+    remaining)` is called when the queue is full.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class QueueRoom:
         self._state = state
         self._is_inside = is_inside
         self.on_size = on_size
-        self._lock = state.lock  # the queue's; in a forked child, where no post comes this far, still the parent's
+        self._lock = state.lock  # the queue's; still the parent's in a forked child, where no post gets this far
         self._made = threading.Condition(self._lock)
         self.permits: list[None] = [None] * (self.capacity or 0)  # any thread pops; the handler thread appends
-        self.flags = RoomFlags()  # see there
+        self.flags = RoomFlags()  # its field says who may touch it
         self.waiting_producers = 0  # guarded by the queue's lock
         self._overdraft = 0  # guarded by the queue's lock: entries that hold no permit
 
     def remaining(self) -> int | None:
-        """How many more events fit; None: no bound. Any thread."""
+        """The number of permits left; None: no bound. Any thread."""
         return None if self.capacity is None else len(self.permits)
 
     def take(self, wait: bool = True) -> bool:
-        """Take a permit, if the queue is bounded. Without one left, do as the policy says; False: the post is refused.
+        """Take a permit, if the queue is bounded. If none is left, apply the policy; False: the post is refused.
 
         Raises:
             QueueFullError: the policy is to block, and the caller does not `wait`.
@@ -77,7 +77,7 @@ class QueueRoom:
         return True
 
     def make(self, wait: bool) -> bool:
-        """As `take`, where no permit was left."""
+        """As `take`, when no permit is left."""
         if self._is_inside():
             self.overdraw()
             return True
@@ -95,18 +95,18 @@ class QueueRoom:
         return self._state.reject("timeout") if answer == "timeout" else self._state.reject_shut()
 
     def overdraw(self) -> None:
-        """Do without a permit."""
+        """Count an entry that holds no permit."""
         with self._lock:
             self._overdraft += 1
             self.flags.closer = True
 
     def undo(self) -> None:
-        """The post that took a permit appends no entry. Any thread."""
+        """Return the permit of a post that appends no entry. Any thread."""
         if self.capacity is not None:
             self.give_back()
 
     def give_back(self) -> None:
-        """The same as an append to `permits` and then a look at `flags.closer`, but under the lock."""
+        """Return a permit under the lock: as an append to `permits` and a look at `flags.closer`."""
         with self._lock:
             if self._overdraft:
                 self._overdraft -= 1
@@ -115,8 +115,8 @@ class QueueRoom:
             self.flags.closer = self._overdraft > 0
             self._made.notify_all()
 
-    def tell(self) -> None:
-        """A permit was given back while a producer began to wait, or the queue was shut. Any thread."""
+    def notify(self) -> None:
+        """Wake the waiting producers: a permit was returned, or the queue was shut. Any thread."""
         with self._lock:
             self.flags.closer = self._overdraft > 0
             self._made.notify_all()
@@ -133,12 +133,12 @@ class QueueRoom:
         """Under the queue's lock."""
         if self._state.flags.phase != RUNNING:
             return "shut"
-        # Before the look: the thread that gives a permit back and then looks sees this producer wait.
+        # Set before the look: a thread that returns a permit after it sees the flag, and wakes this producer.
         self.flags.closer = True
         return "permit" if self.try_take() else ""
 
     def _drop_oldest(self) -> None:
-        """Get a permit, or the place of the oldest event."""
+        """Take a permit, or discard the oldest event and take over its permit."""
         while True:
             with self._state.lock, contextlib.suppress(IndexError):
                 if self.try_take():
@@ -147,5 +147,5 @@ class QueueRoom:
                     return
                 self._state.drop(self._state.entries.popleft(), "drop_oldest")
                 return
-            # The handler thread has taken the last event and is about to give back its permit.
+            # The handler thread has taken the last event and is about to return its permit.
             sleep(0)

@@ -1,7 +1,8 @@
-"""How an event queue is shut, and where each of its events ends then.
+"""Shutting an event queue down without losing an event.
 
-The handler thread ends when it finds the queue empty under the lock *after* it has set STOPPED: an append before that
-is seen there, an append after it sees STOPPED. So every event is handled, discarded or refused, and only one of these.
+The handler thread ends when it finds the queue empty, under the lock, *after* it has set STOPPED. It sees an append
+made before that look; a producer that appends after it sees STOPPED. So each event is handled, discarded or refused:
+exactly one of the three.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ log = logging.getLogger("dispatcher.async_dispatcher")
 
 
 class QueueShutdown:
-    """The end of one queue. Any thread, except where it says more."""
+    """The shutdown of one queue. Any thread, unless a method says otherwise."""
 
     def __init__(self, name: str, state: QueueState, room: QueueRoom, is_mailbox_thread: Callable[[], bool]) -> None:
         self._name = name
@@ -28,10 +29,12 @@ class QueueShutdown:
         self._room = room
         self._is_mailbox_thread = is_mailbox_thread
         self._lingers = False  # written under the queue's lock, read by any thread without it
-        self.has_ended = False  # the handler thread takes no more; written under the queue's lock, read without it
+        self.has_ended = (
+            False  # the handler thread takes no more entries; written under the queue's lock, read without it
+        )
 
     def is_ending(self) -> bool:
-        """The handler thread ends once the queue is empty. One that lingers waits, while DRAINING, for others."""
+        """The handler thread ends once the queue is empty. A lingering one waits, while DRAINING, for its group."""
         phase = self._state.flags.phase
         return phase >= STOPPED or (phase == DRAINING and not self._lingers)
 
@@ -39,28 +42,28 @@ class QueueShutdown:
         """Refuse posts from outside from now on. See `is_ending` for `lingers`."""
         with self._state.lock:
             self._shut(phase, lingers)
-        self._room.tell()
+        self._room.notify()
 
     def _shut(self, phase: int, lingers: bool) -> None:
         """Under the queue's lock."""
         flags = self._state.flags
-        # First: a thread that reads the phase without the lock must not take a joint drain for an end.
+        # Set first: a thread that reads the phase without the lock must not mistake a joint drain for the end.
         self._lingers = lingers
         flags.phase = max(flags.phase, phase)
         self._state.set_gate()
         flags.alert = True
 
     def end(self) -> None:
-        """The handler thread takes no more, however it ended."""
+        """The handler thread takes no more entries, for whatever reason it ended."""
         self.shut(STOPPED)
         with self._state.lock:
             self.has_ended = True
 
     @staticmethod
     def end_together(queues: Sequence[QueueShutdown], is_at_rest: Callable[[], bool]) -> bool:
-        """End all the queues at one moment, if all are empty and their handler threads at rest; says whether they were.
+        """End all the queues at one moment, if all are empty and no handler runs; returns whether they ended.
 
-        One by one, an event that is still on its way to one of them could post to another that has ended.
+        If they ended one by one, a handler of one queue could still post to another that has ended.
         """
         with contextlib.ExitStack() as locks:
             for queue in queues:
@@ -73,9 +76,9 @@ class QueueShutdown:
             return True
 
     def take_last(self, entries: Iterator[Any]) -> Any | None:
-        """After STOPPED: the next of `entries`, which takes from the queue's left; None if the queue is empty for good.
+        """After STOPPED: the next of `entries`, an iterator over the queue; None if the queue stays empty.
 
-        Under the lock, as is `take_back`, so that each entry goes one way. Handler thread.
+        Takes the lock, as `take_back` does, so that each entry goes to exactly one of the two. Handler thread.
         """
         with self._state.lock:
             if self._state.entries and not self.has_ended:
@@ -84,10 +87,10 @@ class QueueShutdown:
             return None
 
     def take_back(self, entry: Any) -> bool:
-        """After an append that found the queue shut: whether the post is refused after all, and its entry taken back.
+        """Undo an append to a queue that was shut; returns whether the entry was removed and the post is refused.
 
-        Once the handler thread may have ended, no thread may be left to take the entry. Only atomic steps on the
-        queue's ends: the handler thread of an aborted stop may still take from the left.
+        After STOPPED, no thread may be left to take the entry. Only atomic steps on the queue's ends, because the
+        handler thread of an aborted stop may still take from the left.
         """
         state = self._state
         if state.flags.phase < STOPPED or self._is_mailbox_thread():
@@ -102,8 +105,8 @@ class QueueShutdown:
                         others.append(last)
             state.entries.extend(reversed(others))
             if found and type(entry) is QueuedEvent and (entry.is_superseded or entry.accepted_seq > 0):
-                # Superseded by an event whose post has been accepted: that event is discarded, and ours was accepted,
-                # too. Or in the write-ahead log, which may have ended: the next start handles it, so it is not refused.
+                # The entry's event came with a later, accepted post: discard it and accept this post. Or it
+                # is in the write-ahead log, which may be closed: the next start redelivers it, so it is not refused.
                 state.drop(entry, "stop")
                 return False
             if found:
@@ -112,7 +115,7 @@ class QueueShutdown:
             return found
 
     def discard(self) -> None:
-        """Take out, count and report what is queued. For a stop that does not, or no longer, wait for the handlers."""
+        """Empty the queue, and count and log its events. For a stop that does not wait for the handlers."""
         left: list[Any] = []
         with self._state.lock, contextlib.suppress(IndexError):
             while True:
@@ -124,12 +127,12 @@ class QueueShutdown:
             log.warning("%s: stop discarded %d queued events: %s", self._name, len(left), contents)
 
     def after_fork(self) -> None:
-        """In a child process: locks that other threads held are held for ever, so take a new one; accept nothing."""
+        """In a child process: make a new lock, since a thread of the parent may have held it; accept nothing."""
         self._state.lock = threading.Lock()
         self._shut(FORKED, self._lingers)
 
 
 def _kind(event: Any) -> str:
-    """Readable event type, also of things that are no proper events."""
+    """The name of the event's type, even if that is not an Enum member."""
     event_type = getattr(event, "type", event)
     return f"{type(event_type).__name__}.{getattr(event_type, 'name', event_type)}"

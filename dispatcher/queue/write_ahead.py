@@ -1,4 +1,4 @@
-"""Write-ahead: an event is in the journal before its post is accepted, and is handled again after a crash."""
+"""Write-ahead: events are in the journal before their posts are accepted, and are redelivered after a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("dispatcher.async_dispatcher")
 
 
 class WriteAhead:
-    """The log of the events that one dispatcher accepts, if `is_on`. All but `take_recovered` is for any thread."""
+    """The log of accepted events of one dispatcher, if `is_on`. Any thread, except `take_recovered`."""
 
     def __init__(self, name: str, journal: JournalWriter | None) -> None:
         self._name = name
@@ -29,30 +29,30 @@ class WriteAhead:
         self._codec.declare(event_type, classes)
 
     def accept(self, event: Any) -> int:
-        """Log an event on its producer's thread, which may wait for the disk; its accepted seq, or 0: refused.
+        """Log an event on its producer's thread, which may wait for the disk. Returns its accepted seq; 0: refused.
 
         Raises:
-            EventNotDeclaredError: the event is of a class that was not declared.
+            EventNotDeclaredError: the class of the event was not declared.
         """
         journal = self._journal
         assert journal is not None
         try:
             line = self._codec.encode(event)
-        except AttributeError as error:  # it has no type
+        except AttributeError as error:  # the event has no type
             raise EventNotDeclaredError(self._name, event) from error
         try:
             return journal.append_accepted(line)
         except JournalError:
-            # The journal has reported its failure; if the dispatcher goes on without it, so do its producers.
+            # The journal has reported its failure. If the dispatcher continues without it, so do the producers.
             return NOT_LOGGED if journal.is_failed and journal.config.failure_policy == "continue" else 0
 
     def settle(self, accepted_seq: int) -> None:
-        """The logged event will never be handled; 0: it was not logged."""
+        """Record that the logged event will never be handled; 0: it was not logged."""
         if accepted_seq and self._journal is not None:
             self._journal.settle(accepted_seq)
 
     def take_recovered(self) -> list[tuple[int, Any]]:
-        """Before the start, once: accepted seqs and events of an earlier run that were not handled, oldest first.
+        """Before the start, once: the unhandled events of an earlier run with their accepted seqs, oldest first.
 
         Raises:
             JournalError: the class of an event was not declared, or has changed.
@@ -61,7 +61,7 @@ class WriteAhead:
             return []
         recovered = [(accepted.seq, self._codec.decode(accepted.line)) for accepted in self._journal.recovered]
         for _, event in recovered:
-            with contextlib.suppress(AttributeError, TypeError, ValueError):  # an event with slots has no room for it
+            with contextlib.suppress(AttributeError, TypeError, ValueError):  # e.g. an event with slots
                 object.__setattr__(event, "redelivered", True)
         if recovered:
             self._journal.forget_recovered()

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
-from dispatcher.dispatching.monitor import HandlerWatch, look_every_ms
+from dispatcher.dispatching.monitor import HandlerWatch, check_every_ms
 from dispatcher.dispatching.progress import Progress
 from dispatcher.testing import ManualClock
 
@@ -22,7 +22,7 @@ from ..waiting import until
 Make = Callable[..., AsyncDispatcher]
 
 WARN_AFTER_S = 0.001
-LOOK_MS = look_every_ms(DispatcherConfig(handler_warn_after_s=WARN_AFTER_S))
+CHECK_MS = check_every_ms(DispatcherConfig(handler_warn_after_s=WARN_AFTER_S))
 
 
 class Turns:
@@ -66,8 +66,8 @@ def test_a_long_handler_is_logged_once_with_its_event_and_stack(
     enter_long(dispatcher, turns)
 
     with caplog.at_level(logging.WARNING):
-        clock.advance(LOOK_MS)
-        clock.advance(10 * LOOK_MS)
+        clock.advance(CHECK_MS)
+        clock.advance(10 * CHECK_MS)
     turns.go_on.release()
 
     (warning,) = warnings(caplog)
@@ -89,8 +89,8 @@ def test_the_next_long_event_of_the_same_batch_is_logged_again(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             enter_long(dispatcher, turns)
-            clock.advance(LOOK_MS)
-            clock.advance(LOOK_MS)
+            clock.advance(CHECK_MS)
+            clock.advance(CHECK_MS)
             turns.go_on.release()
 
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -202,4 +202,4 @@ def test_the_watch_tells_each_long_run_once() -> None:
 
 @pytest.mark.parametrize(("warn_after_s", "every_ms"), [(None, 1000), (10.0, 1000), (1.0, 250), (0.001, 10)])
 def test_it_looks_often_enough_for_the_limit(warn_after_s: float | None, every_ms: int) -> None:
-    assert look_every_ms(DispatcherConfig(handler_warn_after_s=warn_after_s)) == every_ms
+    assert check_every_ms(DispatcherConfig(handler_warn_after_s=warn_after_s)) == every_ms

@@ -21,15 +21,15 @@ def test_a_post_in_the_moment_of_the_drain_does_not_end_a_wait(make: Make, gate:
     dispatcher = make(handler=gate)
     dispatcher.event_handler.handle(Numbered(0))
     assert gate.entered.wait(TIMEOUT_S)
-    tell = dispatcher._drain.tell
+    notify = dispatcher._drain.notify
     late = [Numbered(1)]
 
-    def post_and_tell() -> None:
+    def post_and_notify() -> None:
         if late:
             dispatcher.event_handler.handle(late.pop())
-        tell()
+        notify()
 
-    dispatcher._drain.tell = post_and_tell  # type: ignore[method-assign]
+    dispatcher._drain.notify = post_and_notify  # type: ignore[method-assign]
     drained = dispatcher.when_drained()
     gate.opened.set()
 
