@@ -75,7 +75,7 @@ def connect_url() -> str:
 
 @pytest.fixture(scope="session")
 def spark(connect_url: str) -> Iterator[SparkSession]:
-    """One small Spark for the whole test run: it takes seconds to start. It serves Spark Connect, too."""
+    """One small Spark for the whole test run: it takes seconds to start. It also serves Spark Connect."""
     pytest.importorskip("pyspark")
     from pipeline.spark import SparkUnavailableError, spark_session
 

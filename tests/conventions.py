@@ -465,7 +465,7 @@ def missing_files(documents: Mapping[str, str], root: Path, folders: Iterable[st
     """Paths in the text of documents, by name, that lead from `root` into one of `folders`, and to nothing."""
     path = re.compile(rf"`((?:{'|'.join(map(re.escape, folders))})/[\w./-]*)")
     return {
-        f"{name}: {target}": f"{name}: there is no {target}; name what took its place"
+        f"{name}: {target}": f"{name}: {target} does not exist; name its replacement"
         for name, text in documents.items()
         for target in path.findall(text)
         if not (root / target).exists()

@@ -45,7 +45,7 @@ def pages_with(language: str) -> list[Path]:
 
 
 def module_for(page: Path) -> ModuleType:
-    """A module for a page's examples. Its name is none that they import."""
+    """A module for a page's examples, under a name that they do not import."""
     return ModuleType(f"page_{page.stem.replace('-', '_')}")
 
 

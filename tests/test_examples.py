@@ -43,7 +43,7 @@ ALLOCATED = 3  # containers: those of the job's tasks, and its master's
 
 @contextmanager
 def example(name: str) -> Iterator[ModuleType]:
-    """The module of an example. It is no package's, so workers are sent its functions by value."""
+    """The module of an example. It belongs to no package, so workers get its functions by value."""
     from pyspark import cloudpickle
 
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")

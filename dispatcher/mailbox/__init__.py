@@ -1,4 +1,4 @@
-"""Flink's mailbox: one thread owns the state, and everybody else sends it mail."""
+"""Flink's mailbox: one thread owns the state, and other threads send it mail."""
 
 from dispatcher.mailbox.executor import ExecutorView, MailboxExecutor
 from dispatcher.mailbox.latency import MailboxMetricsController

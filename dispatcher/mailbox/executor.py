@@ -16,7 +16,7 @@ _DEFAULT = MailOptions.DEFAULT
 
 
 class MailboxLoop(Protocol):
-    """The loop that runs the mail, as far as an executor asks about it."""
+    """The part of the loop that an executor uses."""
 
     def is_idle(self) -> bool: ...
 
@@ -24,7 +24,7 @@ class MailboxLoop(Protocol):
 class MailboxExecutor:
     """Sends commands to a mailbox at one priority.
 
-    Any thread may `execute` and `submit`; `yield_`, `try_yield` and `should_interrupt` are the mailbox thread's.
+    Any thread may call `execute` and `submit`; only the mailbox thread `yield_`, `try_yield` and `should_interrupt`.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class MailboxExecutor:
         *args: Any,
         options: MailOptions = MailOptions.DEFAULT,
     ) -> None:
-        """Run `command` on the mailbox thread. What it raises fails the mailbox loop.
+        """Run `command` on the mailbox thread. An error that it raises fails the mailbox loop.
 
         Raises:
-            RejectedExecutionError: the mailbox takes no more mail; the command will not run.
+            RejectedExecutionError: the mailbox accepts no more mail; the command will not run.
         """
         if args or options is not _DEFAULT or self._action_executor is not None:
             mail = Mail(
@@ -74,13 +74,13 @@ class MailboxExecutor:
         *args: Any,
         options: MailOptions = MailOptions.DEFAULT,
     ) -> Future[T]:
-        """As `execute`, but the result, or what the command raises, goes to the future and not to the loop."""
+        """As `execute`, but the future gets the command's result or error, not the loop."""
         task = _FutureTask(command)
         self.execute(task, description, *args, options=options)
         return task.future
 
     def yield_(self) -> None:
-        """Run one mail of this priority or a higher one; waits for one.
+        """Wait for a mail of this priority or higher, and run it.
 
         Raises:
             MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed.
@@ -88,9 +88,9 @@ class MailboxExecutor:
         self._mailbox.take(self._priority).run()
 
     def try_yield(self, *, ignore_deferrable: bool = False) -> bool:
-        """Run one mail of this priority or a higher one if there is one, and say whether there was.
+        """Run one mail of this priority or higher, if there is one; returns whether there was.
 
-        With `ignore_deferrable`, deferrable mail counts with the priority it was sent with.
+        With `ignore_deferrable`, deferrable mail counts with its original priority.
         """
         mail = self._mailbox.try_take(self._priority, ignore_deferrable=ignore_deferrable)
         if mail is None:
@@ -99,11 +99,11 @@ class MailboxExecutor:
         return True
 
     def should_interrupt(self) -> bool:
-        """Whether mail waits, so that a long piece of work on the mailbox thread had better end soon."""
+        """Whether mail waits, so that long work on the mailbox thread should yield."""
         return self._mailbox.has_mail()
 
     def is_idle(self) -> bool:
-        """The default action has nothing to do, there is no mail, and the mailbox is open."""
+        """The default action is suspended, no mail waits, and the mailbox is open."""
         processor = self._processor
         return processor is not None and processor.is_idle()
 
@@ -124,13 +124,13 @@ class ExecutorView:
 
 
 class _FutureTask:
-    """A mail's runnable whose result goes to a future. Cancelled with its mail when the mailbox closes."""
+    """A mail's runnable that completes a future. Closing the mailbox cancels it."""
 
     __slots__ = ("_cancelled", "_command", "future")
 
     def __init__(self, command: Callable[[], Any]) -> None:
         self._command = command
-        self._cancelled = False  # mailbox thread only: nobody is to touch the future any more
+        self._cancelled = False  # mailbox thread only: the future is done, and must not be touched again
         self.future: Future[Any] = Future()
 
     def __call__(self) -> None:
@@ -152,6 +152,6 @@ class _FutureTask:
         if self._cancelled or not self.future.cancel():
             return self._cancelled
         self._cancelled = True
-        # No run will do it any more, and without it concurrent.futures.wait never sees the future done.
+        # Without this, concurrent.futures.wait never sees the future done; no later run makes the call.
         self.future.set_running_or_notify_cancel()
         return True

@@ -1,4 +1,4 @@
-"""How long mail waits in a mailbox, measured now and then, after Flink's MailboxMetricsController."""
+"""Sampling how long mail waits in a mailbox, after Flink's MailboxMetricsController."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ DEFAULT_INTERVAL_MS = 1000
 
 
 class MailboxMetricsController:
-    """Sends a mail each interval, and records how long it took until that was run.
+    """Sends a mail each interval, and records how long it waits until it runs.
 
-    One measurement is under way at a time, so they are interval + latency apart. A processor that is given a controller
-    starts it with its first mail, once it is set up. `latency` is written by the mailbox thread.
+    One measurement is under way at a time, so they are interval + latency apart. Once the controller is set up, its
+    processor starts it with the first mail. The mailbox thread writes `latency`.
     """
 
     def __init__(self, latency: Histogram | None = None, *, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
@@ -47,7 +47,7 @@ class MailboxMetricsController:
         return self._started
 
     def set_up_latency_measurement(self, time_service: ProcessingTimeService, executor: MailboxExecutor) -> None:
-        """Say which timers and which mailbox to use. Once, before the mailbox loop runs.
+        """Set the timers and the mailbox. Once, before the mailbox loop runs.
 
         Raises:
             MailboxStateError: it is set up already.
@@ -73,7 +73,7 @@ class MailboxMetricsController:
         self._schedule()
 
     def stop_latency_measurement(self) -> None:
-        """Drop the timer, once the mailbox thread runs no more mail."""
+        """Cancel the timer, once the mailbox thread runs no more mail."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -82,11 +82,11 @@ class MailboxMetricsController:
         due_ms = self._time_service.current_processing_time() + self.interval_ms
         try:
             self._timer = self._time_service.register_timer(due_ms, lambda _: self._measure())
-        except DispatcherError as error:  # the timers are shut down: no reason for the mailbox to fail
-            log.debug("the mailbox latency is measured no more: %s", error)
+        except DispatcherError as error:  # the timers are shut down, which must not fail the mailbox
+            log.debug("the mailbox latency is no longer measured: %s", error)
 
     def _measure(self) -> None:
-        """On the timers' thread: the next timer is registered by the mail, so a closed mailbox ends it all."""
+        """On the timers' thread. The mail registers the next timer, so a closed mailbox ends the measurement."""
         assert self._executor is not None
         sent_ns = self._clock_ns()
 

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any, Final
 
 MIN_PRIORITY: Final = -1
-"""Belongs to no operator: only the main loop runs it."""
+"""Mail of no operator: only the main loop runs it."""
 MAX_PRIORITY: Final = 2**31 - 1
 
 ActionExecutor = Callable[[Callable[[], Any]], Any]
-"""Runs an action, with something around it: a lock, a context, a measurement."""
+"""Runs an action inside something else: a lock, a context, a measurement."""
 
 
 class MailOptions:
     """How a mail is queued. Use the constants.
 
-    DEFAULT: in order of arrival. URGENT: before all mail that is not urgent. DEFERRABLE: only the main loop runs
-    it, never a yield at a priority of 0 or more.
+    DEFAULT: in order of arrival. URGENT: before all mail that is not urgent. DEFERRABLE: only the main loop runs it,
+    not a yield at a priority of 0 or more.
     """
 
     __slots__ = ("is_deferrable", "is_urgent")
@@ -42,9 +42,8 @@ MailOptions.DEFERRABLE = MailOptions(is_deferrable=True)
 class Mail:
     """A runnable with a priority, which filters and never sorts, and a description.
 
-    `description` is %-formatted with `args`, and only when somebody asks for it.
-    `priority` is the effective one, by which takes filter; `original_priority` is what the sender gave.
-    `action_executor`, if there is one, is called with the runnable and runs it (after StreamTaskActionExecutor).
+    `description` is %-formatted with `args` when it is read. Takes filter by `priority`, the effective one;
+    `original_priority` is the sender's. `action_executor` runs the runnable (after StreamTaskActionExecutor).
     """
 
     __slots__ = (
@@ -91,7 +90,7 @@ class Mail:
             self._action_executor(self.runnable)
 
     def try_cancel(self) -> bool:
-        """Cancel the runnable if it is a future; says whether that was done."""
+        """Cancel the runnable if it is a future; returns whether it was cancelled."""
         cancel = getattr(self.runnable, "cancel", None)
         return bool(cancel()) if cancel is not None else False
 

@@ -1,4 +1,4 @@
-"""Time for tests and simulations, after Flink's TestProcessingTimeService: it passes when it is told to."""
+"""Manually advanced time for tests and simulations, after Flink's TestProcessingTimeService."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from dispatcher.mailbox.timer_queue import ServiceStatus, TimerQueue, TimerTask,
 
 
 class ManualClock:
-    """A TimerService whose time stands still until somebody advances it.
+    """A TimerService whose time stands still until a caller advances it.
 
-    Any thread may call; one thread at a time may advance, and callbacks run in it. Timers of the same time fire in the
-    order of their registration, a periodic task's run in that of its previous run's end, so a run is repeatable.
-    A timer for T fires at T: here one moment is over before the next begins.
+    Any thread may call; one thread at a time may advance, and callbacks run on it. Timers of the same time fire in the
+    order of registration; each run of a periodic task counts as registered when the run before it ended. So a
+    simulation is repeatable. A timer for T fires at T, not 1 ms later as in real time.
     """
 
     def __init__(self, start_ms: int = 0) -> None:
-        self._now_ms = start_ms  # written by whoever advances: one thread; read by any
+        self._now_ms = start_ms  # written by the thread that advances; read by any
         self._tasks = TimerQueue("ManualClock")  # has its own lock
-        self._running = 0  # callbacks that run, one in another if they advance; guarded by _tasks.lock
+        self._running = 0  # callbacks that run, nested if they advance; guarded by _tasks.lock
         self._terminated: Future[None] = Future()  # thread-safe; completed by quiesce, shutdown, or the last callback
-        self._terminated.set_running_or_notify_cancel()  # all callers share it: none may cancel it
+        self._terminated.set_running_or_notify_cancel()  # shared by all callers, so none may cancel it
 
     def current_processing_time(self) -> int:
         return self._now_ms
 
     def current_time_ns(self) -> int:
-        """Now, in ns: the clock of a journal of a run in this time."""
+        """Now, in ns: the clock for a journal."""
         return self._now_ms * 1_000_000
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
-        """As the protocol says; a timer of the past fires with the next advance."""
+        """As in the protocol; a timer in the past fires with the next advance."""
         return self._tasks.add(TimerTask(callback, timestamp_ms), timestamp_ms)
 
     def schedule_at_fixed_rate(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
@@ -44,11 +44,11 @@ class ManualClock:
         return self._tasks.add(periodic(callback, first_ms, period_ms, fixed_delay=True), first_ms)
 
     def advance(self, ms: int) -> None:
-        """Move time on by `ms`, firing each timer on the way at its own time, those that callbacks add included.
+        """Advance time by `ms`. Each timer on the way fires at its own time, including timers that callbacks add.
 
-        A callback may advance, too; time ends up where the one who goes furthest leaves it, and nothing is left due.
-        What a callback raises goes to its future and to the caller, and leaves time at that moment; a periodic task
-        carries on with the next advance.
+        A callback may also advance; time ends at the furthest target, and no timer due by then is left. An error in a
+        callback goes to its future and to the caller, and time stays at that moment; the next advance resumes periodic
+        tasks.
 
         Raises:
             ValueError: `ms` is negative.
@@ -56,16 +56,13 @@ class ManualClock:
         if ms < 0:
             raise ValueError(f"time goes forward only: cannot advance by {ms} ms")
         target_ms = self._now_ms + ms
-        # A callback may advance further than that itself; its own next run, if it is periodic, is still to come then.
+        # A callback may advance further than the target; its own next run, if it is periodic, is then still due.
         while self._fire_next(max(self._now_ms, target_ms)):
             pass
         self._now_ms = max(self._now_ms, target_ms)
 
     def advance_to_next_timer(self) -> bool:
-        """Jump to the next timer's time and fire all timers of that time; False if there is none.
-
-        With a periodic task there always is one.
-        """
+        """Jump to the time of the next timer or periodic task and fire all timers of that time; False if none waits."""
         if not self._fire_next(None):
             return False
         while self._fire_next(self._now_ms):
@@ -73,29 +70,29 @@ class ManualClock:
         return True
 
     def next_timer_ms(self) -> int | None:
-        """When the next timer or periodic task is due, which may be in the past; None if there is none."""
+        """When the next timer or periodic task is due, perhaps in the past; None if none waits."""
         with self._tasks.lock:
             return self._tasks.next_due_ms()
 
     def pending_timers(self) -> int:
-        """How many timers and periodic tasks wait, without cancelled ones."""
+        """The number of timers and periodic tasks that wait."""
         return self._tasks.size()
 
     def quiesce(self) -> Future[None]:
-        """As the protocol says. Time can still be advanced, but nothing fires."""
+        """As in the protocol. Time can still advance, but no timer fires."""
         self._end(ServiceStatus.QUIESCED)
         return self._terminated
 
     def shutdown(self, timeout: float | None = 1.0) -> bool:
-        """Drop all tasks, and refuse new ones; says whether no callback runs. Never waits, whatever the `timeout`.
+        """Drop all tasks, and refuse new ones; returns whether no callback runs.
 
-        Callbacks run in whoever advances, who may well be the caller.
+        Never waits, whatever the `timeout`: callbacks run on the thread that advances, which may be the caller's.
         """
         self._end(ServiceStatus.SHUTDOWN)
         return self._terminated.done()
 
     def shutdown_uninterruptible(self, timeout: float) -> bool:
-        """As `shutdown`, since there is no wait to interrupt."""
+        """As `shutdown`, which has no wait to interrupt."""
         return self.shutdown(timeout)
 
     def is_terminated(self) -> bool:
@@ -103,7 +100,7 @@ class ManualClock:
         return self._terminated.done()
 
     def _fire_next(self, until_ms: int | None) -> bool:
-        """Fire the next timer up to that time (None: whenever it is); says whether there was one."""
+        """Fire the next timer due by `until_ms` (None: at any time); returns whether there was one."""
         with self._tasks.lock:
             task = self._tasks.take_due(until_ms)
             if task is None:
@@ -128,5 +125,5 @@ class ManualClock:
             self._complete()
 
     def _complete(self) -> None:
-        with suppress(InvalidStateError):  # somebody else saw it at the same time
+        with suppress(InvalidStateError):  # another thread completed it first
             self._terminated.set_result(None)

@@ -1,6 +1,6 @@
-"""One user's view of a time service that many share, after Flink's ProcessingTimeServiceImpl.
+"""A view of a shared time service for one user, after Flink's ProcessingTimeServiceImpl.
 
-An operator, or a daemon, ends its own timers without touching those of the others: it quiesces its view.
+An operator, or a daemon, quiesces its view to end its own timers without affecting the timers of others.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ WrapCallback = Callable[[TimerCallback], TimerCallback]
 class OperatorTimeService:
     """Another service's time and timers, until quiesced. Any thread may call.
 
-    Each callback passes once through `wrap_callback`, when it is registered; what that gives is what the other service
-    calls, so its futures, its errors and the end of a run are those of the wrapped callback.
+    `wrap_callback` is called once for each callback, at registration. The other service calls the wrapped callback, so
+    futures, errors and the end of a run refer to that one.
     """
 
     def __init__(self, service: ProcessingTimeService, wrap_callback: WrapCallback) -> None:
         self._service = service
-        self.current_processing_time = service.current_processing_time  # without a call of its own: it is asked often
+        self.current_processing_time = service.current_processing_time  # bound directly, because it is called often
         self._wrap_callback = wrap_callback
         self._lock = threading.Lock()  # leaf lock: callbacks run outside it
-        self._quiesced = False  # written under _lock, once; read without it where a late answer does no harm
-        self._running = 0  # callbacks that run now; guarded by _lock, never raised once _quiesced
+        self._quiesced = False  # written under _lock, once; read without it where a stale value does no harm
+        self._running = 0  # callbacks that run now; guarded by _lock; does not grow once _quiesced
         self._over: Future[None] = Future()  # thread-safe; completed by quiesce or by the last callback
-        self._over.set_running_or_notify_cancel()  # all callers share it: none may cancel it
+        self._over.set_running_or_notify_cancel()  # shared by all callers, so none may cancel it
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
         if self._quiesced:
@@ -54,11 +54,11 @@ class OperatorTimeService:
         return self._service.schedule_with_fixed_delay(self._guard(callback), initial_delay_ms, period_ms)
 
     def quiesce(self) -> Future[None]:
-        """Let no callback begin from now on, and take new ones without ever running them. Does not wait.
+        """Let no callback begin from now on; new ones are accepted and never run. Does not wait.
 
-        The future completes when the callbacks that run now have ended; all calls give the same, and it cannot be
-        cancelled. The other service goes on, and keeps the timers that were pending until it fires them: to nothing.
-        Cancel a periodic task, or it does so for as long as that service lives.
+        The future completes when the callbacks that run now have ended. All calls return the same future, which cannot
+        be cancelled. The other service keeps the pending timers until it fires them, without effect; a periodic task
+        fires so for as long as that service lives, unless it is cancelled.
         """
         with self._lock:
             self._quiesced = True
@@ -72,7 +72,7 @@ class OperatorTimeService:
 
         def run_unless_quiesced(timestamp_ms: int) -> None:
             with self._lock:
-                # Look and count under one lock: a quiesce() in between would not wait for this callback.
+                # Check and count under one lock: a quiesce() in between would not wait for this callback.
                 if self._quiesced:
                     return
                 self._running += 1
@@ -97,9 +97,9 @@ class MailboxTimeService(OperatorTimeService):
 
     A callback that raises fails the mailbox's loop. A timer that fires after the mailbox has closed is dropped.
 
-    To the service, the run of a callback is the sending of its mail. So a future completes when the mail is sent, and
-    cancelling it later than that has no effect; with a fixed delay, the next run is counted from there; and mail sent
-    before `quiesce` still runs after it. Whoever waits for that too sends a mail of the same priority behind it.
+    For the service, a run of a callback ends when its mail is sent. So a future completes at that moment, and can no
+    longer be cancelled; a fixed delay starts there; and mail sent before `quiesce` still runs after it. To wait for
+    that mail as well, send another mail of the same priority.
     """
 
     def __init__(self, service: ProcessingTimeService, executor: MailboxExecutor) -> None:

@@ -16,11 +16,11 @@ from dispatcher.mailbox.latency import MailboxMetricsController
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, ActionExecutor, Mail, MailOptions
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
 
-_OPEN: Final = MailboxState.OPEN  # an Enum's member is slow to look up, and the loop turns often
+_OPEN: Final = MailboxState.OPEN  # looking up an Enum member is slow, and the loop turns often
 
 
 class PeriodTimer(Protocol):
-    """Measures periods, such as those in which a default action has nothing to do. Called on the mailbox thread."""
+    """Measures periods, such as the idle times of a default action. Called on the mailbox thread."""
 
     def mark_start(self) -> None: ...
 
@@ -34,8 +34,8 @@ class IdleTimer:
 
     def __init__(self, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
         self._clock_ns = clock_ns
-        # Of the periods that have ended, and the start of one that has not; replaced as one, so that nobody sees a
-        # period twice or not at all.
+        # The sum of the ended periods, and the start of the current one. Both are replaced in one store, so a reader
+        # counts each period exactly once.
         self._total_and_since: tuple[int, int | None] = (0, None)
 
     def mark_start(self) -> None:
@@ -48,13 +48,13 @@ class IdleTimer:
 
     @property
     def total_ns(self) -> int:
-        """Of all periods so far, the part of an unended one included."""
+        """The sum of all periods so far, including the current one."""
         total_ns, since_ns = self._total_and_since
         return total_ns if since_ns is None else total_ns + self._clock_ns() - since_ns
 
 
 class Suspension:
-    """A suspended default action. `resume` works from any thread, any number of times, for this suspension only."""
+    """A suspended default action. Any thread may call `resume`, any number of times; it ends this suspension only."""
 
     __slots__ = ("_processor", "_timer")
 
@@ -67,7 +67,7 @@ class Suspension:
 
 
 class MailboxController:
-    """What a default action may do to its loop. Mailbox thread only."""
+    """The control of a default action over its loop. Mailbox thread only."""
 
     __slots__ = ("_processor",)
 
@@ -75,9 +75,9 @@ class MailboxController:
         self._processor = processor
 
     def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
-        """Run no default action until the suspension is resumed; mail goes on.
+        """Do not run the default action until the suspension is resumed; mail still runs.
 
-        A `timer` that the caller has started runs until then, but not while mail does.
+        A `timer` that the caller has started runs until then, except while mail runs.
 
         Raises:
             MailboxStateError: not the mailbox thread, or it is suspended already.
@@ -95,9 +95,9 @@ DefaultAction = Callable[[MailboxController], Any]
 class MailboxProcessor:
     """Runs mail and a default action on the mailbox thread until suspended or completed.
 
-    `run_mailbox_loop`, the single steps, `prepare_close`, `close` and `drain` are the mailbox thread's; `suspend`,
-    `all_actions_completed`, `report_throwable` and the executors are for every thread. `action_executor` runs all mail
-    of the executors made here.
+    Only the mailbox thread may call `run_mailbox_loop`, the single steps, `prepare_close`, `close` and `drain`; any
+    thread `suspend`, `all_actions_completed`, `report_throwable` and the executors. `action_executor` runs all mail of
+    the executors made here.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class MailboxProcessor:
         self._metrics = metrics_controller or MailboxMetricsController()
         self._default_action = default_action
         self._controller = MailboxController(self)
-        self._loop_running = True  # mailbox thread only; false for ever once completed
+        self._loop_running = True  # mailbox thread only; stays false once completed
         self._suspended = False  # mailbox thread only
         self._suspension: Suspension | None = None  # mailbox thread only; None: the default action may run
         self.mails_run = 0  # written by the mailbox thread only; counted before the run
@@ -145,7 +145,7 @@ class MailboxProcessor:
         )
 
     def run_mailbox_loop(self) -> None:
-        """Run until `suspend` or `all_actions_completed`. What a mail or the default action raises ends it, too.
+        """Run until `suspend` or `all_actions_completed`. An error in a mail or the default action also ends it.
 
         After `suspend` it may be called again; after `all_actions_completed` it returns at once.
 
@@ -156,7 +156,7 @@ class MailboxProcessor:
         self._suspended = not self._loop_running
         action, controller, mailbox = self._default_action, self._controller, self._mailbox
         while not self._suspended:
-            # The same hints that create_batch looks at first, without the call: most turns have no mail.
+            # The hints that create_batch checks first, without the call: most turns have no mail.
             if mailbox.new_mail or mailbox.batch or self._suspension is not None or mailbox.state is not _OPEN:
                 self._process_mail()
                 if self._suspended:
@@ -164,9 +164,9 @@ class MailboxProcessor:
             action(controller)
 
     def run_mailbox_step(self) -> bool:
-        """Run one mail, or else one turn of the default action if it is available; says whether anything ran.
+        """Run one mail or, without mail, one turn of the default action if available; returns whether either ran.
 
-        After `all_actions_completed` nothing does.
+        After `all_actions_completed` nothing runs.
         """
         self._check_runnable()
         self._suspended = not self._loop_running
@@ -175,9 +175,9 @@ class MailboxProcessor:
         return self._run_one_batched_mail() or self._run_default_action_if_available()
 
     def run_single_mailbox_loop(self) -> bool:
-        """Run one mail, if there is one, and then one turn of the default action if it is available.
+        """Run one mail, if there is one, then one turn of the default action if available.
 
-        Says whether anything ran. After `all_actions_completed` nothing does.
+        Returns whether either ran. After `all_actions_completed` nothing runs.
         """
         self._check_runnable()
         self._suspended = not self._loop_running
@@ -187,7 +187,7 @@ class MailboxProcessor:
         return (not self._suspended and self._run_default_action_if_available()) or ran_mail
 
     def suspend(self) -> None:
-        """Make the loop return after the mail that runs now. Any thread; nothing if the mailbox is not open."""
+        """Make the loop return after the current mail. Any thread; does nothing if the mailbox is not open."""
 
         def suspend() -> None:
             self._suspended = True
@@ -195,7 +195,7 @@ class MailboxProcessor:
         self.send_control_mail_if_open(suspend, "suspend the mailbox loop")
 
     def all_actions_completed(self) -> None:
-        """End the loop for good. Any thread; nothing if the mailbox is not open."""
+        """End the loop for good. Any thread; does nothing if the mailbox is not open."""
 
         def complete() -> None:
             self._loop_running = False
@@ -207,7 +207,7 @@ class MailboxProcessor:
         """Raise `error` inside the loop. Any thread.
 
         Raises:
-            MailboxClosedError: the mailbox takes no more mail.
+            MailboxClosedError: the mailbox accepts no more mail.
         """
 
         def fail() -> None:
@@ -216,7 +216,7 @@ class MailboxProcessor:
         self._send_control_mail(fail, "report %r", error)
 
     def send_control_mail_if_open(self, action: Callable[[], None], description: str) -> None:
-        """Run `action` before all other mail. Any thread; nothing if the mailbox is not open."""
+        """Run `action` before all other mail. Any thread; does nothing if the mailbox is not open."""
 
         def send() -> None:
             if self._mailbox.state is MailboxState.OPEN:
@@ -225,18 +225,18 @@ class MailboxProcessor:
         self._mailbox.run_exclusively(send)
 
     def prepare_close(self) -> None:
-        """Refuse new mail; what is there still runs with `drain`."""
+        """Refuse new mail; `drain` still runs the mail that waits."""
         self._mailbox.quiesce()
 
     def drain(self) -> None:
-        """Run all mail that is there, whatever the loop's state. What a mail raises ends it; the rest stays."""
+        """Run all waiting mail, whatever the loop's state. An error in a mail ends the drain; the rest still waits."""
         batch, queue = self._mailbox.take_all()
         try:
             for left in (batch, queue):
                 while left:
                     self._run_mail(left.popleft())
         finally:
-            # Behind a mail that raised: it would be lost, and its futures would never be done.
+            # Mail behind one that raised would be lost, and its futures would never be done.
             if not self._mailbox.give_back(batch, queue):
                 _cancel([*batch, *queue])
 
@@ -244,7 +244,7 @@ class MailboxProcessor:
         """Close the mailbox and cancel the futures among the mail that did not run.
 
         Raises:
-            Exception: the first error of a cancellation, after all were tried; the others are its notes.
+            Exception: the first error of a cancellation, after all were tried; its notes are the others.
         """
         _cancel(self._mailbox.close())
 
@@ -272,7 +272,7 @@ class MailboxProcessor:
             self._mark_idle_start(suspension)
 
     def _run_mail(self, mail: Mail) -> None:
-        self.mails_run += 1  # before the run: mail that fails counts, too
+        self.mails_run += 1  # before the run, to count mail that fails
         mail.run()
         if self._metrics.is_waiting_for_start and not self._suspended:
             self._metrics.start_latency_measurement()
@@ -284,7 +284,7 @@ class MailboxProcessor:
         return suspension
 
     def _mark_idle_start(self, suspension: Suspension | None) -> None:
-        """Mail has been run: idle again, unless that mail resumed the default action."""
+        """After mail: idle again, unless that mail resumed the default action."""
         if suspension is not None and suspension._timer is not None and self._suspension is suspension:
             suspension._timer.mark_start()
 
@@ -328,7 +328,7 @@ class MailboxProcessor:
 
 
 def _cancel(mails: list[Mail]) -> None:
-    """Cancel the futures among mails that will not run; raises the first error, after all were tried."""
+    """Cancel the futures among mails that will not run, then raise the first error."""
     first: BaseException | None = None
     for mail in mails:
         try:

@@ -1,8 +1,8 @@
 """Real time, after Flink's SystemProcessingTimeService.
 
-Threading: one daemon thread, started with the first task, runs all callbacks, one after the other. It takes the tasks
-from a queue under that queue's lock and runs them outside of it. Life cycle: ALIVE -> QUIESCED -> SHUTDOWN; the thread
-ends as soon as the service is not ALIVE and the callback that runs has returned.
+Threading: one daemon thread, started with the first task, runs all callbacks, one after another. It takes tasks from a
+queue under that queue's lock and runs them outside it. Life cycle: ALIVE -> QUIESCED -> SHUTDOWN; the thread ends once
+the service is not ALIVE and the running callback has returned.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from dispatcher.mailbox.timer_queue import ServiceStatus, TimerQueue, TimerTask,
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_MS = 60_000
-"""Then the timer thread looks at the clock again: it may have been set, and no wait may be as long as a timer."""
+"""After this wait the timer thread reads the clock again, which may have been set meanwhile."""
 
 
 class SystemProcessingTimeService:
     """A TimerService in Unix ms, with one daemon thread that runs the callbacks. Any thread may call.
 
-    A timer for T fires once T has passed entirely, so 1 ms after T has begun: as a watermark T, it still admits records
-    of T. One of the past fires at once. A periodic task's run for T is due at T. All of it goes by the system's clock:
-    if that is set back, tasks wait until it gets there again; if it is set forward, they are due within a minute.
+    A timer for T fires once the millisecond T has passed, at T + 1: like a watermark T, it still admits records of T. A
+    timer in the past fires at once. A periodic task's run for T is due at T. All times are the system clock's: if it is
+    set back, tasks wait until it reaches their time again; if it is set forward, they are due within a minute.
 
-    What a callback raises goes to `on_error`, on the timer thread, or to the log if there is none or it raises itself.
-    The next task then runs as if nothing had happened, and a periodic one carries on. To have errors end a mailbox's
-    loop, which raises them:
+    A callback's error goes to `on_error`, on the timer thread; without `on_error`, or if that raises, it is logged. The
+    next task still runs, and a periodic one continues. To raise errors in a mailbox's loop, which they end:
 
         SystemProcessingTimeService("timers", on_error=processor.report_throwable)
     """
@@ -43,14 +42,14 @@ class SystemProcessingTimeService:
         self._tasks = TimerQueue(name)  # has its own lock
         self._thread: threading.Thread | None = None  # guarded by _tasks.lock; set while ALIVE, then never again
         self._terminated: Future[None] = Future()  # thread-safe; completed by the timer thread, or, unstarted, by _end
-        self._terminated.set_running_or_notify_cancel()  # all callers share it: none may cancel it
+        self._terminated.set_running_or_notify_cancel()  # shared by all callers, so none may cancel it
 
     def current_processing_time(self) -> int:
         """Now, in Unix ms."""
         return time.time_ns() // 1_000_000
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
-        """As the protocol says. The callback is called after T - now + 1 ms, or at once if T < now."""
+        """As in the protocol. The callback runs after T - now + 1 ms, or at once if T < now."""
         self._ensure_thread()
         return self._tasks.add(TimerTask(callback, timestamp_ms), timestamp_ms + 1)
 
@@ -61,24 +60,24 @@ class SystemProcessingTimeService:
         return self._schedule(callback, initial_delay_ms, period_ms, fixed_delay=True)
 
     def quiesce(self) -> Future[None]:
-        """As the protocol says. The future completes as the last act of the thread; at once if none has been started.
+        """As in the protocol. The thread completes the future as its last act; if it was never started, this does.
 
-        A callback counts as running from when the thread has taken it: one that was due at that moment may begin just
-        after this has returned. The future waits for that one, too.
+        A callback counts as running once the thread has taken it: it may begin just after this returns. The future also
+        waits for that callback.
         """
         self._end(ServiceStatus.QUIESCED)
         return self._terminated
 
     def shutdown(self, timeout: float | None = 1.0) -> bool:
-        """Drop all tasks, refuse new ones, and wait up to `timeout` seconds for the thread; says whether it has ended.
+        """Drop all tasks, refuse new ones, and wait up to `timeout` seconds for the thread; returns whether it ended.
 
-        Flink interrupts the thread here. Python cannot: a callback runs to its end, and one that may wait for long has
-        to wait for an end of its own, too (an Event, a closed queue). One that hangs is left behind; its thread is a
-        daemon and does not keep the process from ending. A KeyboardInterrupt ends the wait, but the service is shut
-        down all the same. Called from a callback, this does not wait and says False.
+        Flink interrupts the thread here. Python cannot: a callback runs to its end, and one that may wait long needs a
+        way to be ended (an Event, a closed queue). A callback that hangs is left behind; its thread is a daemon, so it
+        does not keep the process alive. A KeyboardInterrupt ends the wait, but the service is still shut down. From a
+        callback, this returns False without waiting.
         """
         self._end(ServiceStatus.SHUTDOWN)
-        thread = self._thread  # without the lock: no longer ALIVE, so it does not change any more
+        thread = self._thread  # without the lock: it no longer changes once the service is not ALIVE
         if thread is None:
             return True
         if thread is not threading.current_thread():
@@ -86,13 +85,9 @@ class SystemProcessingTimeService:
         return not thread.is_alive()
 
     def shutdown_uninterruptible(self, timeout: float) -> bool:
-        """As `shutdown`, but a KeyboardInterrupt does not end the wait: it goes on until done or `timeout` seconds.
+        """As `shutdown`, but a KeyboardInterrupt does not end the wait; it is raised after it.
 
-        Flink restores the interrupt flag of the caller at the end, here the KeyboardInterrupt is raised then;
-        `is_terminated` says how it went.
-
-        Raises:
-            KeyboardInterrupt: there was one meanwhile.
+        Flink restores the caller's interrupt flag at that point. `is_terminated` says whether the thread has ended.
         """
         deadline_s = time.monotonic() + timeout
         interrupt: KeyboardInterrupt | None = None
@@ -102,7 +97,7 @@ class SystemProcessingTimeService:
                 break
             except KeyboardInterrupt as error:
                 interrupt = error
-                # Not before it is shut down: the interrupt may have come before anything was done.
+                # Not before it is shut down: the interrupt may have come before that.
                 if self._tasks.status is ServiceStatus.SHUTDOWN and time.monotonic() >= deadline_s:
                     break
         if interrupt is not None:
@@ -110,7 +105,7 @@ class SystemProcessingTimeService:
         return ended
 
     def is_terminated(self) -> bool:
-        """Quiesced or shut down, and the thread, if there was one, runs no callback any more."""
+        """Quiesced or shut down, and the thread, if it was started, has run its last callback."""
         return self._terminated.done()
 
     def _schedule(
@@ -132,7 +127,7 @@ class SystemProcessingTimeService:
             try:
                 thread.start()
             except Exception:
-                self._thread = None  # e.g. too many threads: the next task tries again, and shutdown waits for none
+                self._thread = None  # e.g. too many threads: the next task tries again, and shutdown does not wait
                 raise
 
     def _end(self, status: ServiceStatus) -> None:
@@ -149,7 +144,7 @@ class SystemProcessingTimeService:
             self._terminated.set_result(None)
 
     def _run_next(self) -> bool:
-        # A call of its own, so that no local variable keeps a callback alive while the thread waits for the next.
+        # A separate function, so that no local variable keeps a callback alive while the thread waits.
         task = self._wait_for_task()
         if task is None:
             return False

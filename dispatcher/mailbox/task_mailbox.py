@@ -1,7 +1,7 @@
 """The mailbox of one thread, after Flink's TaskMailboxImpl.
 
-Any thread puts mail into the queue, under the lock. The mailbox thread moves the queue's content to a batch of its
-own and takes from there without a lock. OPEN takes and gives mail, QUIESCED only gives, CLOSED does neither.
+Any thread puts mail into the queue, under the lock. The mailbox thread moves the queue's content to its own batch and
+takes from there without a lock. An OPEN mailbox allows puts and takes, a QUIESCED one only takes, a CLOSED one neither.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ T = TypeVar("T")
 
 
 class MailboxState(Enum):
-    """What a mailbox still does."""
-
     OPEN = "OPEN"
     QUIESCED = "QUIESCED"
     CLOSED = "CLOSED"
 
 
-_OPEN: Final = MailboxState.OPEN  # an Enum's member is slow to look up, and mail is put often
+_OPEN: Final = MailboxState.OPEN  # looking up an Enum member is slow, and mail is put often
 
 
 def _effective_priority(mail: Mail) -> int:
@@ -42,9 +40,9 @@ def _original_priority(mail: Mail) -> int:
 class TaskMailbox:
     """Mail for one thread: the one that makes the mailbox, or `mailbox_thread`.
 
-    Only the mailbox thread may call `has_mail`, the takes, `create_batch`, `quiesce` and `close`; elsewhere they raise
-    MailboxStateError. Everybody may call the rest, `drain` once that thread has ended. `parking` is where that thread
-    waits; its default action may wait there, too.
+    Only the mailbox thread may call `has_mail`, the takes, `create_batch`, `quiesce` and `close`; on other threads they
+    raise MailboxStateError. Any thread may call the rest, `drain` only once the mailbox thread has ended. That thread
+    waits in `parking`, where its default action may also wait.
     """
 
     MIN_PRIORITY = MIN_PRIORITY
@@ -52,23 +50,24 @@ class TaskMailbox:
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
         self._thread = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
-        self._ident = self._thread.ident  # None until a given thread starts; any thread, all write the same
-        self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; another one in a forked child
-        self.parking = Parking()  # where the mailbox thread waits; see there
+        self._ident = (
+            self._thread.ident
+        )  # None until a given thread starts; any thread writes it, always the same value
+        self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; replaced in a forked child
+        self.parking = Parking()  # where the mailbox thread waits; never changes
         self._queue: deque[Mail] = deque()  # guarded by _lock; urgent mail first, the newest first of all
         self.batch: deque[Mail] = deque()  # mailbox thread only; urgent mail first, the oldest first of all
         # Hints for loops that cannot afford the calls of `has_mail`: mail waits if `new_mail or batch`.
         self.new_mail = False  # == bool(_queue); written under _lock, read by any thread without it
         self.new_urgent_mail = False  # _queue has urgent mail; written under _lock, read by any thread without it
-        self.state = (
-            MailboxState.OPEN
-        )  # written under _lock, read by any thread; OPEN -> QUIESCED -> CLOSED, never back
+        # Written under _lock, read by any thread; OPEN -> QUIESCED -> CLOSED, never back.
+        self.state = MailboxState.OPEN
 
     def is_mailbox_thread(self) -> bool:
         ident = self._ident
         if ident is None:
             ident = self._ident = self._thread.ident
-        # The ident alone is not enough: a new thread may be given that of one that has ended.
+        # The ident alone is not enough: a new thread may get the ident of one that has ended.
         return threading.get_ident() == ident and threading.current_thread() is self._thread
 
     def put(self, mail: Mail) -> None:
@@ -92,7 +91,7 @@ class TaskMailbox:
                 self.parking.unpark()
 
     def put_first(self, mail: Mail) -> None:
-        """As `put`, but before all other mail that is not urgent: the last one put first is the first one taken."""
+        """As `put`, but before all mail that is not urgent: the mail put first last is taken first."""
         if mail.is_urgent:
             self._put_urgent(mail)
             return
@@ -111,14 +110,14 @@ class TaskMailbox:
         return bool(self.batch) or self.new_mail
 
     def size(self) -> int:
-        """How much mail waits, in the batch and in the queue. Any thread; a moment's truth."""
-        with self._lock:  # or mail that is being moved from one to the other would be seen twice, or not at all
+        """The number of mails in the batch and the queue. Any thread; a snapshot."""
+        with self._lock:  # mail that moves between the two would otherwise be counted twice or not at all
             return len(self.batch) + len(self._queue)
 
     def try_take(self, priority: int, *, ignore_deferrable: bool = False) -> Mail | None:
         """The first mail whose priority is at least `priority`, or None. Never blocks.
 
-        With `ignore_deferrable`, deferrable mail counts with the priority it was sent with.
+        With `ignore_deferrable`, deferrable mail counts with its original priority.
 
         Raises:
             MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed.
@@ -137,7 +136,7 @@ class TaskMailbox:
         """The first mail whose priority is at least `priority`; waits for one.
 
         Raises:
-            MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed, also while waiting.
+            MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed, even during the wait.
         """
         mail = self.try_take(priority)
         try:
@@ -154,7 +153,7 @@ class TaskMailbox:
         return mail
 
     def is_waiting(self) -> bool:
-        """The mailbox thread waits for something to do. Any thread; a moment's truth."""
+        """The mailbox thread waits for work. Any thread; a snapshot."""
         return self.parking.is_waiting()
 
     def unpark(self) -> None:
@@ -162,21 +161,21 @@ class TaskMailbox:
         self.parking.unpark()
 
     def create_batch(self) -> bool:
-        """Move the queue's content to the batch if that is empty, urgent mail in any case; True if there is a batch."""
+        """Move the queue to the batch if that is empty, urgent mail in any case; returns whether there is a batch."""
         self._check_thread("create a batch")
         self._check_take()
         self.pull(urgent_only=False)
         return bool(self.batch)
 
     def try_take_from_batch(self) -> Mail | None:
-        """The batch's next mail, whatever its priority; urgent mail that came meanwhile goes first. Never blocks."""
+        """The batch's next mail of any priority, or None; urgent mail from the queue goes first. Never blocks."""
         self._check_thread("take mail")
         self._check_take()
         self.pull(urgent_only=True)
         return self.batch.popleft() if self.batch else None
 
     def drain(self) -> list[Mail]:
-        """Remove and return all mail: the batch, then the queue as stored; leaves the state as it is.
+        """Remove and return all mail, the batch and then the queue as stored; does not change the state.
 
         The thread is not checked, but no other may call this while the mailbox thread runs: the batch has no lock.
         """
@@ -193,12 +192,12 @@ class TaskMailbox:
             return taken
 
     def give_back(self, batch: deque[Mail], queue: deque[Mail]) -> bool:
-        """Undo `take_all` for what is left of it; False, and nothing is done, if the mailbox is closed."""
+        """Put back what is left after `take_all`; False, without doing so, if the mailbox is closed."""
         with self._lock:
             if self.state is MailboxState.CLOSED:
                 return False
             self.batch.extendleft(reversed(batch))
-            since = [self._queue.popleft() for _ in range(_urgent_mails(self._queue))]  # newer than what comes back
+            since = [self._queue.popleft() for _ in range(_urgent_mails(self._queue))]  # newer than the mail put back
             self._queue.extendleft(reversed(queue))
             self._queue.extendleft(reversed(since))
             self.new_mail = bool(self._queue)
@@ -206,14 +205,14 @@ class TaskMailbox:
             return True
 
     def quiesce(self) -> None:
-        """Refuse mail from now on; what is there can still be taken."""
+        """Refuse new mail; waiting mail can still be taken."""
         self._check_thread("quiesce")
         with self._lock:
             if self.state is MailboxState.OPEN:
                 self.state = MailboxState.QUIESCED
 
     def close(self) -> list[Mail]:
-        """Refuse mail and takes from now on, and return the mail that nobody took. Closing again returns nothing."""
+        """Refuse puts and takes, and return the mail that was not taken. Closing again returns nothing."""
         self._check_thread("close")
         with self._lock:
             if self.state is MailboxState.CLOSED:
@@ -224,19 +223,19 @@ class TaskMailbox:
             return left
 
     def run_exclusively(self, action: Callable[[], T]) -> T:
-        """Run `action` while nobody else can put mail, quiesce or close: to look at the state and put as one step."""
+        """Run `action` under the lock, so that checking the state and putting mail are one step."""
         with self._lock:
             return action()
 
     def after_fork(self) -> None:
-        """In a forked child, where there is no mailbox thread: refuse mail, and let go of what others had locked."""
+        """In a forked child, which has no mailbox thread: refuse mail, and replace a lock that may be held."""
         self._lock = threading.RLock()
         self.state = MailboxState.CLOSED
 
     def _put_urgent(self, mail: Mail) -> None:
         batch = self.batch
         if self.is_mailbox_thread() and batch and not batch[0].is_urgent and not self.new_urgent_mail:
-            # No lock: the batch is this thread's own, and nothing in it or in the queue is urgent and older.
+            # No lock: the batch belongs to this thread, and neither it nor the queue has older urgent mail.
             self._check_put()
             batch.appendleft(mail)
             return
@@ -248,10 +247,10 @@ class TaskMailbox:
             self.parking.unpark()
 
     def pull(self, *, urgent_only: bool) -> None:
-        """Bring mail from the queue to the batch, so that urgent mail comes first and in the order of its arrival."""
+        """Move mail from the queue to the batch: urgent mail comes first, in the order of its arrival."""
         batch = self.batch
         if batch:
-            # Finish the urgent mail first, or the urgent mail that came later would overtake it.
+            # Finish the urgent mail in the batch first, or urgent mail that came later would overtake it.
             if batch[0].is_urgent or not self.new_urgent_mail:
                 return
         elif not self.new_mail or (urgent_only and not self.new_urgent_mail):
@@ -273,7 +272,7 @@ class TaskMailbox:
             self.new_mail = bool(queue)
 
     def _take_from_queue(self, priority: int, of: Callable[[Mail], int] = _effective_priority) -> Mail | None:
-        # Urgent mail is stored newest first, but keeps the order of its arrival: look for the oldest.
+        # Urgent mail is stored newest first, but taken in the order of its arrival: look for the oldest.
         mail = _take_oldest_urgent(self._queue, priority, of) or _take_first(self._queue, priority, of)
         if mail is not None:
             self.new_mail = bool(self._queue)
@@ -281,7 +280,7 @@ class TaskMailbox:
         return mail
 
     def _check_thread(self, action: str) -> None:
-        # Until a given thread starts, whoever prepares it may act for it.
+        # Until a given thread starts, the thread that prepares it may act for it.
         if not self.is_mailbox_thread() and self._ident is not None:
             raise MailboxStateError(
                 f"cannot {action} on thread {threading.current_thread().name}: "
@@ -298,7 +297,7 @@ class TaskMailbox:
 
 
 def _urgent_mails(mails: deque[Mail]) -> int:
-    """How many urgent mails there are, which come first."""
+    """The number of urgent mails, which come first."""
     return sum(1 for _ in itertools.takewhile(lambda mail: mail.is_urgent, mails))
 
 

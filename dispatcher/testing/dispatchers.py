@@ -1,4 +1,4 @@
-"""For tests of what is built on a dispatcher: no sleeping, no races, no real time."""
+"""Dispatchers for tests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["DrainDispatcher", "InlineDispatcher", "ManualClock"]
 
 
 class DrainDispatcher(AsyncDispatcher):
-    """An AsyncDispatcher whose `await_drained` fails the test when the events do not get done."""
+    """An AsyncDispatcher whose waits fail the test when they time out."""
 
     def await_drained(self, timeout: float | None = 10.0) -> bool:
         """Wait until drained, `timeout` seconds at most.
 
         Raises:
-            AssertionError: not drained in time; says what is still queued and in the handler's hands.
+            AssertionError: not drained in time; the message lists the events queued and in hand.
         """
         if not super().await_drained(timeout):
             raise AssertionError(
@@ -33,10 +33,10 @@ class DrainDispatcher(AsyncDispatcher):
         return True
 
     def wait_for_event_thread_to_wait(self, timeout: float = 10.0) -> None:
-        """Wait until the handler thread has nothing to do and waits for the next event or mail.
+        """Wait until the handler thread is idle and waits for the next event or mail.
 
         Raises:
-            AssertionError: it does not in time; says what it does instead.
+            AssertionError: it does not in time; the message says what it does instead.
         """
         deadline = monotonic() + timeout
         while not (self.is_drained() and self._mailbox.is_waiting()):
@@ -46,10 +46,10 @@ class DrainDispatcher(AsyncDispatcher):
 
 
 class InlineDispatcher(Service):
-    """Handles each event in the caller's thread, before `handle` returns. It need not be started.
+    """Handles each event on the caller's thread, before `handle` returns. It need not be started.
 
-    Events that handlers post are handled in order after the current one, as on a real dispatcher. What a handler raises
-    goes to the caller; events posted behind it are dropped.
+    Events that handlers post are handled in order after the current one, as on a real dispatcher. The caller gets a
+    handler's error; the events queued behind it are dropped.
     """
 
     def __init__(self, name: str = "InlineDispatcher") -> None:
@@ -66,7 +66,7 @@ class InlineDispatcher(Service):
         return self._event_handler
 
     def register(self, event_type: type[Enum], handler: Handler, **options: Any) -> None:
-        """As AsyncDispatcher.register. Its options have no meaning here: nothing waits, and errors go to the caller."""
+        """As AsyncDispatcher.register. The options have no effect: nothing waits, and the caller gets the errors."""
         self._handlers.setdefault(event_type, MultiListenerHandler()).add_handler(handler)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of what is built on a dispatcher. pytest finds them where this package is installed."""
+"""pytest fixtures for programs built on a dispatcher. pytest finds them where this package is installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # loaded with every pytest run in this environment, so nothing is imported before it is needed
+if TYPE_CHECKING:  # every pytest run in this environment loads this module, so imports wait until they are needed
     from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
 
 

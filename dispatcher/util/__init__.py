@@ -1,1 +1,1 @@
-"""Small things that several packages need and that know nothing of them."""
+"""Helpers for several packages, none of which they import."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there after a crash, and locks between processes."""
+"""Files that are complete or absent after a crash, and locks between processes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # not POSIX: nothing keeps two processes apart there
+except ImportError:  # not POSIX: no lock between processes there
     fcntl = None  # type: ignore[assignment]
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the folder's names to the disk; without this, a power failure may undo a rename."""
+    """Write the folder's entries to the disk; without this, a power failure may undo a rename."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -23,11 +23,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, *, draft: Path, sync: bool = True) -> None:
-    """Write the file under the name `draft`, in the same folder, then rename it. `sync`: once this returns, it is on
-    the disk.
+    """Write `data` to `draft`, in the same folder, then rename it. With `sync`, the file is on the disk on return.
 
     Raises:
-        OSError: it cannot be written. A file that was there stays as it was.
+        OSError: the file cannot be written. An existing file stays unchanged.
     """
     with draft.open("wb") as file:
         file.write(data)
@@ -40,14 +39,14 @@ def replace_file(path: Path, data: bytes, *, draft: Path, sync: bool = True) -> 
 
 
 class FileLock:
-    """An exclusive lock on a file, which is made for it. The system releases it when the process ends, however it does.
+    """An exclusive lock on a file, which it creates. The system releases the lock however the process ends.
 
     Raises:
-        BlockingIOError: another process, or another lock of this one, holds it. OSError: the file cannot be made.
+        BlockingIOError: another process, or another lock of this one, holds it. OSError: the file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
-        # The descriptor, which no child process inherits; -1: released. For one thread at a time.
+        # The descriptor, which child processes do not inherit; -1: released. One thread at a time.
         self._file = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             if fcntl is not None:
@@ -61,7 +60,7 @@ class FileLock:
         return self._file < 0
 
     def release(self) -> None:
-        """Let others take it. Repeating it does nothing."""
+        """Release the lock. Repeating it does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -1,8 +1,8 @@
 """Garbage collection for a process that handles events all day.
 
-Events, and most of what they carry, are freed by counting references. Python's collector of cycles looks for more with
-every 700 objects, over ever more objects that live long: entities, queues, routes. In a daemon that costs up to a fifth
-of the time and finds next to nothing.
+Reference counting frees events and most of their contents. Python's cycle collector still runs every 700 objects, over
+a growing set of long-lived objects: entities, queues, routes. In a daemon that costs up to a fifth of the time and
+finds next to nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _GEN2_THRESHOLD: Final = 10  # collections of generation 1
 
 
 def tune_garbage_collection() -> None:
-    """Have cycles looked for less often, and never among what exists now. For the main program, once it is set up.
+    """Collect cycles less often, after 50,000 new objects, and never among the objects that exist now.
 
-    It concerns the whole process: a library does not call it. Cycles are still found, after 50,000 new objects.
+    It affects the whole process, so only a main program should call it, once it is set up.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Heaps whose entries are not removed when they are superseded, but skipped when they come up."""
+"""Heaps that skip superseded entries when they reach the top, instead of removing them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 _SUPERSEDED_KEPT = 64
-"""So many superseded entries are not worth the work of removing them."""
+"""The number of superseded entries that is not worth a clean-up."""
 
 
 class LazyHeap(Generic[T]):
-    """Items by their `key`, the least first. Each operation costs the logarithm of the size, over a course of them.
+    """Items by their `key`, the least first. Each operation costs amortized O(log n).
 
-    A key that has grown is noticed by itself; after one that has become less, `lessened` must be called.
+    The heap notices a key that has grown; after one has become less, the caller must call `lessened`.
     """
 
     __slots__ = ("_entries", "_key", "_tie", "_valid")
@@ -24,7 +24,7 @@ class LazyHeap(Generic[T]):
         self._key = key
         self._tie = 0  # of the last entry: items are not compared
         self._entries: list[tuple[Any, int, T]] = []
-        self._valid: dict[T, tuple[Any, int, T]] = {}  # of the entries of each item, the one that counts
+        self._valid: dict[T, tuple[Any, int, T]] = {}  # the current entry of each item
 
     def __len__(self) -> int:
         return len(self._valid)
@@ -58,7 +58,7 @@ class LazyHeap(Generic[T]):
             self._drop_superseded()
 
     def first(self) -> T | None:
-        """The item with the least key; None: there is none."""
+        """The item with the least key; None if the heap is empty."""
         if len(self._valid) == 1:
             return next(iter(self._valid))  # whatever its key
         entry = self.least()
@@ -71,7 +71,7 @@ class LazyHeap(Generic[T]):
             entry = entries[0]
             item = entry[2]
             if valid.get(item) is not entry:
-                heapq.heappop(entries)  # it has gone, or has another entry
+                heapq.heappop(entries)  # the item is gone, or has a newer entry
                 continue
             key = self._key(item)
             if key == entry[0]:
@@ -82,7 +82,7 @@ class LazyHeap(Generic[T]):
         return None
 
     def _drop_superseded(self) -> None:
-        """Keep the heap in proportion to its items, however often they come, go and change."""
+        """Keep the heap's size in proportion to its items, however often they change."""
         self._entries[:] = self._valid.values()
         heapq.heapify(self._entries)
 
@@ -95,9 +95,9 @@ class Stoppable(Protocol):
 
 
 class TimedHeap(Generic[T]):
-    """Items by time, those of the same time in the order in which they came; each with an owner.
+    """Items by time and, at the same time, in the order of their arrival; each with an owner.
 
-    An item is not removed before its time: it is skipped if its owner has been stopped.
+    No item is removed before its time; the heap skips it if its owner has been stopped.
     """
 
     __slots__ = ("_entries", "_order")
@@ -113,7 +113,7 @@ class TimedHeap(Generic[T]):
         heapq.heappush(self._entries, (time, next(self._order), item, owner))
 
     def next_time(self) -> int | None:
-        """The time of the first item whose owner has not been stopped; None: there is none."""
+        """The time of the first item whose owner has not been stopped; None if there is no such item."""
         entries = self._entries
         while entries:
             if not entries[0][3].stopped:

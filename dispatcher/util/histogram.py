@@ -1,4 +1,4 @@
-"""Histograms and copies of what one thread writes and any thread reads at a scrape, without a lock."""
+"""Histograms and copies of containers that one thread writes and any thread reads, without a lock."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ T = TypeVar("T")
 class Histogram:
     """Durations in buckets of powers of two, from 1 ns up: one list index per observation, no search.
 
-    Written by one thread; any thread may read, and sees a moment's truth.
+    One thread writes; any thread may read a snapshot.
     """
 
     __slots__ = ("counts", "total_ns")
 
     def __init__(self) -> None:
-        self.counts = [0] * 65  # its one thread writes, any reads
-        self.total_ns = 0  # its one thread writes, any reads
+        self.counts = [0] * 65  # one thread writes, any reads
+        self.total_ns = 0  # one thread writes, any reads
 
     def observe(self, duration_ns: int, times: int = 1) -> None:
-        """Count a duration, or several of the same; a negative one (a clock that was set back) counts as 0."""
+        """Count a duration `times` times; a negative one (the clock was set back) counts as 0."""
         duration_ns = max(duration_ns, 0)
         self.counts[min(duration_ns.bit_length(), 64)] += times
         self.total_ns += duration_ns * times
 
     def copy(self) -> Histogram:
-        """A histogram of what was observed so far."""
+        """A copy, for readers."""
         copied = Histogram()
         copied.counts, copied.total_ns = self.counts.copy(), self.total_ns
         return copied
@@ -43,9 +43,9 @@ class Histogram:
 
 
 def snapshot(copy: Callable[[], T]) -> T:
-    """Call `copy`, which copies a container that its owner may change meanwhile, until it comes through."""
+    """Call `copy`, which copies a container that its owner may change meanwhile, until it succeeds."""
     while True:
         try:
             return copy()
-        except RuntimeError:  # "changed size during iteration": the owner was faster, look again
+        except RuntimeError:  # "changed size during iteration": try again
             continue

@@ -1,7 +1,7 @@
-"""Prometheus collectors over plain counters: what several of them need.
+"""Parts of Prometheus collectors over plain counters.
 
-A scrape reads objects that others own and write. A collector shows each by a name, for as long as somebody else refers
-to it; one that comes under a name in use takes its predecessor's place.
+A scrape reads objects that other code owns and writes. A collector shows each under a name, for as long as that code
+refers to it; a new object replaces an earlier one of the same name.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class NamedCollector(Collector, Generic[T]):
             self._named[name] = shown
 
     def present(self) -> dict[str, T]:
-        """The objects that are still referred to; none of them ends while it is read."""
+        """The objects that are still in use; the mapping keeps them alive while they are read."""
         with self._lock:
             return dict(self._named.items())
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing to check in advance: the names are the module's own."""
+        """Nothing to check in advance: each module has metric names of its own."""
         return iter(())
 
 
 class RegistryCollectors(Generic[C]):
-    """One collector in each registry, made and registered when it is first asked for. Any thread."""
+    """One collector for each registry, made and registered on first use. Any thread."""
 
     def __init__(self, make: Callable[[], C]) -> None:
         self._make = make  # never changes
-        self._lock = threading.Lock()  # held while a registry takes a collector, which asks it to describe itself
+        self._lock = threading.Lock()  # held while a registry registers a collector, which calls its `describe`
         # Guarded by _lock.
         self._collectors: weakref.WeakKeyDictionary[CollectorRegistry, C] = weakref.WeakKeyDictionary()
 

@@ -114,7 +114,7 @@ def test_an_unknown_key_is_named_with_those_that_are_allowed(
 
 @pytest.mark.parametrize(("text", "key"), [("queues: [{capacity: 1}]", "queues[0].name"), ("spare: {}", "spare.name")])
 def test_a_missing_key_is_called_missing(write: Callable[[str], Path], text: str, key: str) -> None:
-    """The message once said of the whole section that it was not allowed."""
+    """The message rejected the whole section."""
     assert refusal(write(text)) == f": {key} is missing; it has no default"
 
 
@@ -193,7 +193,7 @@ def test_plain_data_is_refused_in_the_name_of_its_source() -> None:
         parse_config({}, Queue, source="--queue")
 
 
-# -- files that are no configuration ---------------------------------------------------------------------------------
+# -- files that are not configuration --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

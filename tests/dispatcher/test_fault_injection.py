@@ -21,7 +21,7 @@ from .conftest import TIMEOUT_S, Other, Work, assert_accounts_balance
 EVENTS = 1_000_000
 PRODUCERS = 8
 DEADLINE_S = 100.0
-"""For the whole of it, on a machine that is busy with other things, too."""
+"""For the whole test, on a busy machine."""
 DEPTH = 3
 """Longest chain of events that handlers post because of one from outside."""
 
@@ -46,11 +46,11 @@ class Load:
 
 
 class Peer:
-    """A dispatcher, what its handler does now and then, and what it should have counted."""
+    """A dispatcher, the faults of its handler, and the counts that it should have."""
 
     def __init__(self, name: str, config: DispatcherConfig, seed: int, *, keys: int = 0) -> None:
         self.dispatcher = AsyncDispatcher(config, name=name)
-        self.keys = keys  # each producer's events take turns in so many keys; 0: they are not coalesced
+        self.keys = keys  # the number of keys that each producer's events alternate between; 0: no coalescing
         self.peers: list[Peer] = []
         self.is_victim = False  # its thread may be ended by another's handler
         self.may_kill = threading.Event()  # from then on handlers end the threads of victims
@@ -69,7 +69,7 @@ class Peer:
     def handle(self, event: Load) -> None:
         if not event.depth:
             self.orders[event.producer].append(event.number)
-        # Most events cost one draw: what is rare is decided below.
+        # Most events cost one draw; rare cases are decided below.
         if self._random.random() < 0.002:
             self._make_trouble(event)
         self.handled += 1

@@ -52,7 +52,7 @@ def on_another_thread(action: Callable[[], T]) -> T:
 
 
 class AnnouncingCondition(threading.Condition):
-    """Sets `waiting` while it holds the lock that its wait releases: who then gets the lock finds somebody waiting."""
+    """Sets `waiting` while it holds the lock that its wait releases: the next thread to get the lock finds a waiter."""
 
     def __init__(self, lock: Any) -> None:
         super().__init__(lock)
@@ -65,7 +65,7 @@ class AnnouncingCondition(threading.Condition):
 
 
 class AnnouncingLock:
-    """Sets `waiting` once somebody is about to wait for a lock that is held."""
+    """Sets `waiting` once a thread is about to wait for a lock that is held."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self.release = lock.release
@@ -95,7 +95,7 @@ class ArrivingParking:
 
     def acquire(self) -> bool:
         self.arrive()
-        assert self.lock.acquire(timeout=TIMEOUT_S), "nobody ended the wait"
+        assert self.lock.acquire(timeout=TIMEOUT_S), "no thread ended the wait"
         return True
 
 

@@ -32,7 +32,7 @@ class TryYield:
 
 @dataclass(frozen=True)
 class Send:
-    """Execute or submit something; the mail logs its name and then does what it is told."""
+    """Execute or submit something; the mail logs its name, then runs its action."""
 
     priority: int
     options: MailOptions

@@ -24,9 +24,9 @@ def suspended(processor: MailboxProcessor) -> MailboxProcessor:
 
 def is_idle(processor: MailboxProcessor) -> bool:
     """What the processor and its executors say: the same."""
-    said = {processor.is_idle(), processor.mailbox_executor(0).is_idle(), processor.mailbox_executor(7).is_idle()}
-    assert len(said) == 1
-    return said.pop()
+    answers = {processor.is_idle(), processor.mailbox_executor(0).is_idle(), processor.mailbox_executor(7).is_idle()}
+    assert len(answers) == 1
+    return answers.pop()
 
 
 def test_a_suspended_default_action_without_mail_is_idle(suspended: MailboxProcessor) -> None:

@@ -94,7 +94,7 @@ def test_a_callback_that_advances_time_is_not_undone(clock: ManualClock) -> None
 def test_timers_that_a_callback_adds_for_the_time_to_which_it_advanced_fire(
     clock: ManualClock, fired: list[tuple[str, int, int]]
 ) -> None:
-    """They were left behind, although their time had passed, until somebody advanced again."""
+    """Timers whose time had passed stayed pending until the next advance."""
 
     def jump(_: int) -> None:
         clock.advance(50)

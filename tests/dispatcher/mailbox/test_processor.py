@@ -76,7 +76,7 @@ def test_the_loop_runs_on_the_mailbox_thread_only(processor: MailboxProcessor, a
 def test_the_loop_runs_while_the_mailbox_is_open_only(
     processor: MailboxProcessor, action: Action, end: Callable[[MailboxProcessor], None]
 ) -> None:
-    """The error was another one than the documentation said."""
+    """The loop raised a different error from the documented one."""
     end(processor)
 
     for run in (processor.run_mailbox_loop, processor.run_mailbox_step, processor.run_single_mailbox_loop):

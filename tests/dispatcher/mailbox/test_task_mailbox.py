@@ -270,7 +270,7 @@ def test_a_take_waits_on_for_mail_of_its_priority() -> None:
 
 
 def test_close_wakes_a_take_that_waits() -> None:
-    # Of a thread that never starts: then nobody is kept from taking on one thread and closing on another.
+    # The mailbox of a thread that never starts: any thread may then take, and another one close.
     mailbox = TaskMailbox(threading.Thread(target=do_nothing))
     waiting = announce_waits(mailbox)
     with ThreadPoolExecutor(1) as pool:

@@ -47,7 +47,7 @@ def waiting() -> Iterator[Waiting]:
 
 
 class CountingParking:
-    """Counts how often somebody waited, and how often a wait was ended; to end what is no wait raises."""
+    """Counts waits, and ended waits; raises if a thread ends a wait that does not exist."""
 
     def __init__(self, mailbox: TaskMailbox) -> None:
         self.lock = mailbox.parking.lock
@@ -55,7 +55,7 @@ class CountingParking:
         self.released: list[int] = []  # append is atomic
 
     def acquire(self) -> bool:
-        assert self.lock.acquire(timeout=TIMEOUT_S), "nobody ended the wait"
+        assert self.lock.acquire(timeout=TIMEOUT_S), "no thread ended the wait"
         self.acquired += 1
         return True
 
@@ -96,7 +96,7 @@ def test_a_wait_goes_on_when_mail_comes_that_does_not_qualify(
 
 
 def test_closing_ends_a_wait() -> None:
-    # Of a thread that never starts: then nobody is kept from taking on one thread and closing on another.
+    # The mailbox of a thread that never starts: any thread may then take, and another one close.
     mailbox = TaskMailbox(threading.Thread(target=do_nothing))
     waits = announce_waits(mailbox)
     with ThreadPoolExecutor(1) as pool:
@@ -285,7 +285,7 @@ def test_an_interrupted_wait_that_a_put_ends_at_the_same_time_keeps_the_mail(mai
 
 
 def test_an_interrupted_wait_whose_duty_somebody_took_leaves_no_release_to_the_next_one(mailbox: TaskMailbox) -> None:
-    """Who took it is about to do it: that must not end the next wait."""
+    """A thread that took the duty has yet to release: that must not end the next wait."""
     duties: Future[Callable[[], None]] = Future()
     parking = interrupt(mailbox, lambda: duties.set_result(mailbox.parking.duties.pop()))
 

@@ -194,7 +194,7 @@ def test_without_on_error_what_a_callback_raises_is_logged(
 def test_an_on_error_that_fails_does_not_end_the_thread(
     failure: BaseException, fired: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No timer fired any more, e.g. after an error had been reported to a mailbox that was closed."""
+    """Timers stopped firing, e.g. after an error was reported to a closed mailbox."""
     service = SystemProcessingTimeService("timers", Reporter(failure))
 
     service.register_timer(1, fail)

@@ -1,4 +1,4 @@
-"""Cancelling timers and periodic tasks, of both services: who has the task, and who is told."""
+"""Cancelling timers and periodic tasks of both services: which thread owns the task, and what the caller learns."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_timer_that_runs_cannot_be_cancelled(system: SystemProcessingTimeServi
 def test_a_timer_that_is_about_to_run_cannot_be_cancelled(
     system: SystemProcessingTimeService, fired: list[int]
 ) -> None:
-    """Shown with the thread held between the two: whoever got True would see the callback called all the same."""
+    """Shown with the thread held between the two: a caller that got True would still see the callback run."""
     pausing = PausingRun(system)
     future = system.register_timer(1, fired.append)
     assert pausing.taken.wait(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What collectors are built from: objects by name while somebody else has them, one collector in each registry."""
+"""Parts of collectors: objects by name for as long as they are in use, and one collector in each registry."""
 
 from __future__ import annotations
 

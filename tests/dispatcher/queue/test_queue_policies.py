@@ -252,7 +252,7 @@ def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: M
 
 
 def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(full: Make, gate: Gate) -> None:
-    """It went round and round: there was nothing to drop, and nobody gave back the room of what the stop discarded."""
+    """The producer looped: there was nothing to drop, and no thread returned the permits of the discarded events."""
     dispatcher = full("drop_oldest", drain_events_on_stop=False)
     looking, stopped = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""A dispatcher in write-ahead mode: what it accepts is in the log, and what it did not handle comes again."""
+"""A dispatcher in write-ahead mode: it logs the events it accepts, and redelivers the unhandled ones."""
 
 from __future__ import annotations
 
@@ -398,7 +398,7 @@ def test_what_is_posted_to_a_dispatcher_that_drains_or_has_stopped_does_not_come
 def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_comes_again(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was refused, but the journal had ended and did not learn of it: the next start handled it all the same."""
+    """The post was refused, but the closed journal did not record that: the next start still handled the event."""
     dispatcher = start(lambda _: None)
     accept = dispatcher.queue.write_ahead.accept
 

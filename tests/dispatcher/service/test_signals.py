@@ -138,7 +138,7 @@ def test_a_handler_from_before_gets_signals_again() -> None:
 
 
 def test_notify_before_and_after_the_block_does_nothing() -> None:
-    """Before, it raised AttributeError: there was no pipe yet."""
+    """It raised AttributeError, because the pipe did not exist yet."""
     stop = StopSignals()
 
     stop.notify()

@@ -1,9 +1,9 @@
 """Walks the orders in which threads may take their steps, with real threads of which one at a time holds a baton.
 
-A step ends where the code under test touches what threads share: its queue, its flags and its locks are replaced by
-those of this module, which ask the scheduler who goes on. An order is a list of such answers. `walk` runs a scenario
-once for each order in which at most so many threads are preempted, that is, lose the baton although they could go on
-(as Microsoft's CHESS does: few preemptions show nearly all races).
+A step ends where the code under test touches shared state: this module replaces its queue, flags and locks by versions
+that ask the scheduler which thread continues. An order is a list of its answers. `walk` runs a scenario once for each
+order with at most `preemptions` preemptions: a thread loses the baton although it could continue. As in Microsoft's
+CHESS, few preemptions show nearly all races.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ class Scheduler:
 
     def __init__(self, choices: list[int], preemptions: int) -> None:
         self.choices = choices  # the task that goes on, for the first decisions; then: no preemption
-        self.preemptions = preemptions  # still allowed; without any, who can go on does, and that is no decision
-        # Who could go on, who did, and who had the baton, or None if that one could not go on.
+        self.preemptions = (
+            preemptions  # still allowed; without any, the thread with the baton keeps it, which is not a decision
+        )
+        # The threads that could continue, the one that did, and the holder of the baton (None: it could not continue).
         self.decisions: list[tuple[list[int], int, int | None]] = []
         self.tasks: list[_Task] = []
         self.over = False
@@ -71,7 +73,7 @@ class Scheduler:
         """Run all tasks to their ends.
 
         Raises:
-            Stuck: some wait for what nobody will do.
+            Stuck: some threads wait for what no thread will do.
         """
         try:
             self._run(settling=False)
@@ -116,7 +118,7 @@ class Scheduler:
 
     def _run_check(self) -> None:
         global _scheduler
-        _scheduler = None  # what the check looks at is no step
+        _scheduler = None  # reads by the check are not steps
         try:
             self.check()
         finally:
@@ -153,7 +155,7 @@ class Scheduler:
                 current.baton.acquire()
 
     def _able(self) -> list[int]:
-        """Who can go on. Of those that are alike and have not started, the first: which it is makes no difference."""
+        """The threads that can continue; of equal threads that have not started, only the first."""
         able: list[int] = []
         waiting_twin = False
         for index, task in enumerate(self.tasks):
@@ -198,7 +200,7 @@ def _step(until: Callable[[], bool] | None = None, spinning: bool = False) -> No
 
 
 def walk(scenario: Callable[[Scheduler], None], preemptions: int) -> int:
-    """Run `scenario` in each order of at most so many preemptions; returns how many there are.
+    """Run `scenario` in each order of at most that many preemptions; returns the number of orders.
 
     What the scenario raises gets the order as its note.
     """

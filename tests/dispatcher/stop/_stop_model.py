@@ -1,7 +1,7 @@
 """A model of how posts, a stop and the handler thread meet: each atomic step a function, and all orders explored.
 
-It follows the code step by step, so a step of which the code thinks that it may come at any time does so here. The
-handler thread runs one event in each batch; events are told by the number of their producer.
+It follows the code step by step, so a step that the code expects at any time comes at any time here. The handler
+thread runs one event in each batch; an event is the number of its producer.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ DONE = "done"
 
 
 class State(NamedTuple):
-    """All that the threads share, and where each of them is. Who waits for the lock is where it takes it."""
+    """All that the threads share, and the next step of each: for a waiting thread, the one that takes the lock."""
 
     producers: tuple[str, ...]  # the next step of each
     answers: tuple[bool | None, ...]  # of the posts
     handler: str = "look at the queue"
     stopper: str = "set phase"
     phase: Phase = Phase.RUNNING
-    gate: bool = False  # look closer before the append
-    alert: bool = False  # look closer after it
+    gate: bool = False  # take the slow path before the append
+    alert: bool = False  # take the slow path after it
     parked: int = 0  # 1: the duty to wake the handler thread is there to be taken
     released: int = 0  # 1: the handler thread was woken
-    lock: str = ""  # who holds the queue's lock
+    lock: str = ""  # the holder of the queue's lock
     queue: tuple[int, ...] = ()
     hand: int | None = None  # taken, not handled yet
     handled: tuple[int, ...] = ()
     discarded: tuple[int, ...] = ()
     permits: int | None = None  # None: the queue is not bounded
-    closer: bool = False  # who gives a permit back looks closer
+    closer: bool = False  # a thread that returns a permit takes the slow path
     waiting: tuple[int, ...] = ()  # producers that wait for a permit and were not notified
 
 
 class Rules(NamedTuple):
-    """What stops, and which of the precautions are left out, to see that each of them is needed."""
+    """The kind of stop, and the precaution that is left out, to show that it is needed."""
 
-    drain: bool | None = True  # None: nobody stops it
+    drain: bool | None = True  # None: no stop
     impatient: bool = False  # the stop gives up the drain at some moment
     full: str = "reject"  # what a post to a full queue does, or "block"
     left_out: str = ""
@@ -276,7 +276,7 @@ def _renamed(state: State) -> State:
 
 
 def explore(producers: int, capacity: int | None, rules: Rules, check: Callable[[State], None]) -> int:
-    """Check each state in which nobody can go on; returns how many states there are."""
+    """Check each state in which no thread can continue; returns the number of states."""
     start = State(("look at gate",) * producers, (None,) * producers, permits=capacity)
     if rules.drain is None:
         start = start._replace(stopper=DONE)

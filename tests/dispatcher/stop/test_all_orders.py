@@ -197,7 +197,7 @@ DROP_OLDEST = {"producers": 2, "queue_capacity": 1, "queue_full_policy": "drop_o
 @pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.usefixtures("stepped")
 def test_a_producer_that_drops_the_oldest_ends_when_the_dispatcher_stops_meanwhile(drain: bool) -> None:
-    """It waited, spinning, for a permit or an event of a queue that had ended, where nobody brings any."""
+    """The producer spun, waiting for a permit or an event of a queue that had ended."""
     walk(lambda scheduler: run_one_order(scheduler, **DROP_OLDEST, drain_events_on_stop=drain), preemptions=1)
 
 
@@ -227,7 +227,7 @@ def test_the_walk_finds_the_event_that_check_then_append_strands(stepped: pytest
 
 
 def test_the_walk_finds_the_wait_of_a_handler_thread_that_looks_too_early(stepped: pytest.MonkeyPatch) -> None:
-    """The wake is lost if the duty to wake is put out after the last look: here, nobody takes it."""
+    """A wake-up is lost if the wait is announced after the last look: here, no producer takes the duty."""
     stepped.setattr(EventQueue, "_make_after_append", lambda _: lambda entry: True)
 
     with pytest.raises(AssertionError):
