@@ -7,11 +7,4 @@ from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
-__all__ = [
-    "CapacityScheduler",
-    "FifoScheduler",
-    "QueueInfo",
-    "ResourceScheduler",
-    "SchedulerNode",
-    "make_scheduler",
-]
+__all__ = ["CapacityScheduler", "FifoScheduler", "QueueInfo", "ResourceScheduler", "SchedulerNode", "make_scheduler"]

@@ -9,10 +9,10 @@ from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceS
 
 
 def make_scheduler(context: RMContext, on_heartbeat: bool = False) -> ResourceScheduler:
-    """`on_heartbeat`: nodes get containers when they report, else as soon as there is room.
+    """`on_heartbeat`: assign containers on node heartbeats; otherwise as soon as a node has room.
 
     Raises:
-        ConfigError: the configured queues make no tree; names the key.
+        ConfigError: the configured queues do not form a valid tree; names the key.
     """
     kind = CapacityScheduler if context.config.scheduler.kind == "capacity" else FifoScheduler
     return kind(context, on_heartbeat=on_heartbeat)

@@ -1,21 +1,21 @@
-"""What the resource manager calls: a scheduler with its policy, after YARN's ResourceScheduler.
+"""The scheduler as the resource manager calls it, after YARN's ResourceScheduler.
 
-    ResourceScheduler      takes the lock; hands each event and each direct call to one of these:
-      NodeEvents           nodes come, report, change and go
-      ApplicationEvents    applications and attempts come and go
-      Reservations         nodes that are kept for asks too large for them now
+    ResourceScheduler      takes the lock; passes each event and each direct call to one of these:
+      NodeEvents           nodes added, updated, changed and removed
+      ApplicationEvents    applications and attempts added and removed
+      Reservations         nodes reserved for asks that are too large for them now
       SchedulerBooks       pending asks, and containers: allocated, resized, released
       ClusterNodeTracker   the nodes, and the search for one with room
-      SchedulingPolicy     order of service, limits and queues: FIFO's, or the capacity scheduler's
+      SchedulingPolicy     order of service, limits and queues: FIFO's or the capacity scheduler's
 
-Each uses those below it and none above. There are two ways to assign containers. Event-driven: an ask gets its
-container when it is made, or as soon as a node has room; so no ask is pending that fits on some node and that limits
-allow. On heartbeats: an ask waits for the heartbeat of a node with room, and for the locality delay until it takes a
-node that it does not prefer.
+Each uses only those below it. Containers are assigned in one of two ways. Event-driven: an ask gets its container when
+it arrives, or as soon as a node has room; no ask stays pending that fits on a node and that the limits allow. On
+heartbeats: an ask waits for the heartbeat of a node with room, and for the locality delay before it accepts a node
+that it does not prefer.
 
-Threading: events may come on a thread of the scheduler's own, direct calls on the dispatcher's handler thread; each
-takes the one lock, here and nowhere else. What is decided is posted to the central dispatcher under that lock, so posts
-come in the order of the decisions; posting does not wait.
+Threading: events may arrive on the scheduler's own thread, direct calls on the dispatcher's handler thread. Only this
+module takes the one lock. Decisions are posted to the central dispatcher under that lock, so posts keep the order of
+the decisions; posting does not block.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
 class ResourceScheduler:
-    """Takes SchedulerEvents and direct calls. What it posts, it posts to the central dispatcher."""
+    """Handles SchedulerEvents and direct calls; posts to the central dispatcher."""
 
     def __init__(
         self, context: RMContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy, *, on_heartbeat: bool
     ) -> None:
-        self._lock = threading.RLock()  # guards this scheduler, and all that it is made of
-        self._context = context  # its `post` may be called by any thread
+        self._lock = threading.RLock()  # guards this scheduler and its collaborators
+        self._context = context  # any thread may call its `post`
         self._on_heartbeat = on_heartbeat  # never changes
         self._nodes = nodes  # guarded by _lock
         self._policy = policy  # guarded by _lock
@@ -85,10 +85,10 @@ class ResourceScheduler:
         blacklist_additions: Iterable[str] = (),
         blacklist_removals: Iterable[str] = (),
     ) -> None:
-        """Release containers, then allocate new ones: `pull_newly_allocated` returns them, now or later.
+        """Release containers, then request new ones; `pull_newly_allocated` returns them once they are allocated.
 
-        Blacklists name hosts (not node ids) on which the attempt wants nothing. An attempt that the scheduler does not
-        know, or that has ended, gets nothing. Only a container that has been fetched can be released.
+        Blacklists name hosts, not node ids. The call does nothing for an attempt that is unknown or has ended. Only
+        a container that has been pulled can be released.
         """
         with self._lock:
             books = self._books
@@ -97,7 +97,7 @@ class ResourceScheduler:
                 return
             for container_id in releases:
                 container = attempt.live.get(container_id)
-                # One that was not fetched would refuse the release, and have no room and no end.
+                # A container that was not pulled rejects RELEASED: it would lose its room and never end.
                 if container is not None and container not in attempt.new:
                     books.end(attempt, container, RMContainerEventType.RELEASED, "released by its master")
             if self._nodes.freed:
@@ -113,7 +113,7 @@ class ResourceScheduler:
                 self._assign_containers()
 
     def pull_newly_allocated(self, attempt_id: str) -> list[RMContainer]:
-        """The containers allocated since the last call; they are ACQUIRED with this."""
+        """The containers allocated since the last call; this call makes them ACQUIRED."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None or not attempt.new:
@@ -124,10 +124,9 @@ class ResourceScheduler:
             return new
 
     def request_resize(self, container_id: str, resource: Resource) -> bool:
-        """Change a running container's size; False if its node, or a limit, does not allow it.
+        """Resize a running container; False if its node or a limit does not allow it.
 
-        A container grows only if its node has room, shrinks always, and does neither on a node that is being
-        decommissioned. GPUs stay as they are. Posts what follows.
+        Growing needs room on the node. A node that is being decommissioned allows no resize. GPUs cannot change.
         """
         with self._lock:
             live = self._books.live(container_id)
@@ -144,7 +143,7 @@ class ResourceScheduler:
             return is_done
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
-        """The attempt's containers that have not ended, those taken over included."""
+        """The attempt's containers that have not ended, including those inherited from the previous attempt."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             return list(attempt.live.values()) if attempt is not None else []
@@ -152,26 +151,26 @@ class ResourceScheduler:
     # -- for applications ---------------------------------------------------------------------------------------------
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        """Why the application cannot be taken (no such queue, a full one ...), for its diagnostics; None if it can."""
+        """Why the application must be rejected (unknown queue, full queue ...), for its diagnostics; or None."""
         with self._lock:
             return self._policy.check_submission(submission)
 
     def queue_of(self, application: str) -> str | None:
-        """Path of the queue that an application is in; None: the scheduler does not have it."""
+        """The path of the application's queue; None if the scheduler does not have the application."""
         with self._lock:
             app = self._books.apps.get(application)
             return app.queue if app is not None else None
 
     def check_move(self, application: str, queue: str) -> str | None:
-        """Why the application cannot be moved; None if it can."""
+        """Why the application cannot be moved to `queue`, or None."""
         with self._lock:
             return self._policy.check_move(application, self._books.apps.get(application), queue)
 
     def move_application(self, application: str, queue: str) -> None:
-        """Move it with its containers and asks.
+        """Move the application with its containers and asks.
 
         Raises:
-            ValueError: `check_move` says why.
+            ValueError: the application cannot be moved; the message is `check_move`'s.
         """
         with self._lock:
             refusal = self.check_move(application, queue)
@@ -181,7 +180,7 @@ class ResourceScheduler:
             if app is None or self._policy.is_in_queue(app, queue):
                 return
             attempt = app.attempt
-            # Between two attempts the application still has the old one, which is no longer in the books.
+            # Between two attempts the application still refers to the old one, which the books no longer have.
             if attempt is None or attempt.id not in books.attempts or attempt.is_stopped:
                 self._policy.move(app, queue, has_attempt=False)
             else:
@@ -192,7 +191,6 @@ class ResourceScheduler:
             self._assign_containers()
 
     def update_priority(self, application: str, priority: int) -> None:
-        """Change the application's priority among the applications of its queue."""
         with self._lock:
             app = self._books.apps.get(application)
             if app is None:
@@ -204,14 +202,13 @@ class ResourceScheduler:
             self._assign_containers()
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
-        """The lifetime that an application gets: its own, no longer than the queue's; or the queue's; None: no end."""
+        """The application's own lifetime, capped at the queue's maximum, or the queue's default; None: unlimited."""
         with self._lock:
             return self._policy.lifetime_s(submission)
 
     # -- for nodes, reports and checks --------------------------------------------------------------------------------
 
     def has_master_container(self, node_id: str) -> bool:
-        """Whether a master's container is on this node."""
         with self._lock:
             node = self._nodes.get(node_id)
             live = [self._books.live(container_id) for container_id in node.containers] if node is not None else []
@@ -223,13 +220,13 @@ class ResourceScheduler:
             return iter(list(self._nodes))
 
     def waiting(self) -> list[tuple[str, ContainerRequest]]:
-        """The pending asks in the order of service: (attempt id, request)."""
+        """The pending asks in order of service: (attempt id, request)."""
         with self._lock:
             allocators = self._policy.in_order(self._books.attempts.values())
             return [(allocator.attempt.id, ask.request) for allocator in allocators for ask in allocator]
 
     def why_waiting(self, attempt_id: str, request: ContainerRequest) -> str:
-        """Why a pending ask is not served now, in words fit for a report."""
+        """Why a pending ask has no container yet, for reports."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None:
@@ -245,7 +242,7 @@ class ResourceScheduler:
     # -- assignment ---------------------------------------------------------------------------------------------------
 
     def _assign_containers(self) -> None:
-        """The end of whatever is handled: serve what can be served now that nodes or limits have been relieved."""
+        """At the end of each event and call: serve the pending asks that freed nodes or raised limits now allow."""
         nodes, policy = self._nodes, self._policy
         if not (nodes.freed or policy.has_work):
             return
@@ -260,18 +257,18 @@ class ResourceScheduler:
 
 
 def _why_unplaced(nodes: Iterable[SchedulerNode], requirements: NodeRequirements) -> str:
-    """Why no node takes an ask that limits allow."""
+    """Why no node takes an ask that the limits allow."""
     partition = requirements.partition
     here = [node for node in nodes if node.partition == partition]
     if not here:
-        return f"there is no node in partition {partition!r}" if partition else "there is no node"
+        return f"partition {partition!r} has no nodes" if partition else "the cluster has no nodes"
     if not any(requirements.allows(node) for node in here):
-        return "the nodes that it insists on are not there, or it has blacklisted them"
+        return "the nodes that it requires do not exist, or it has blacklisted them"
     able = [node for node in here if requirements.could_fit(node)]
     if not able:
         return "no node could ever take it"
     if all(node.is_draining for node in able):
-        return "all that could take it are being emptied"
+        return "all that could take it are being decommissioned"
     if any(requirements.fits(node) for node in able if not node.is_draining):
-        return "it waits for a node to report, or for one that it prefers"
+        return "it waits for a node's heartbeat, or for a node that it prefers"
     return "all that could take it are busy"

@@ -1,7 +1,7 @@
 """A tree of queues, each with its guarantee and its limits, after YARN's CapacityScheduler.
 
-An application runs in a leaf. Its attempt is pending until masters may have as much as its own needs; then its asks
-are served as far as the limits of its queue, of the queues above and of its user allow, and as nodes have room.
+An application runs in a leaf. It is pending until the leaf's share of masters has room for its master; then its asks
+are served as far as nodes have room and the limits of its queue, of the queues above and of its user allow.
 
 Threading: under the scheduler's lock.
 """
@@ -45,36 +45,31 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
 class CapacityScheduler(ResourceScheduler):
-    """Takes submissions for the leaves of its tree of queues."""
+    """Accepts submissions to the leaves of its tree of queues."""
 
     def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
-        """`on_heartbeat`: nodes get containers when they report, else as soon as there is room.
-
+        """
         Raises:
-            ConfigError: the configured queues make no tree; names the key.
+            ConfigError: the configured queues do not form a valid tree; names the key.
         """
         nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
         super().__init__(context, nodes, CapacityPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
 
 
 class CapacityPolicy(SchedulingPolicy):
-    """Queues, users and shares of masters, with their limits."""
+    """The limits of queues, of users and of masters; queues by priority and utilisation."""
 
     application_type = QueueApplication
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
-        """
-        Raises:
-            ConfigError: the configured queues make no tree; names the key.
-        """
         self.tree = QueueTree(config)
         self.activations = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
         self.pending: QueueAsks = QueueAsks(nodes)
         self._nodes = nodes
         self._allocator = ContainerAllocator(self.pending, nodes)
-        self._fair_apps: dict[QueueApplication, None] = {}  # those in queues with the fair ordering policy
-        self._to_activate: dict[LeafQueue, None] = {}  # leaves whose share of masters may have room again
+        self._fair_apps: dict[QueueApplication, None] = {}  # in queues with the fair ordering policy
+        self._to_activate: dict[LeafQueue, None] = {}  # leaves whose share of masters may have new room
 
     # -- order of service ---------------------------------------------------------------------------------------------
 
@@ -96,7 +91,7 @@ class CapacityPolicy(SchedulingPolicy):
         return bool(self._to_activate) or self._allocator.has_work
 
     def in_order(self, attempts: Iterable[SchedulerApplicationAttempt]) -> list[AppPlacementAllocator]:
-        """Those of pending applications come last."""
+        """Asks of pending applications come last."""
         active: list[AppPlacementAllocator] = []
         pending: list[AppPlacementAllocator] = []
         for attempt in attempts:
@@ -106,7 +101,7 @@ class CapacityPolicy(SchedulingPolicy):
     def arrange(
         self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]
     ) -> tuple[Iterable[ContainerRequest], bool]:
-        """In the order of priorities; those that are served one after the other in any case may be so on arrival."""
+        """Sorted by priority; allocated on arrival if later requests cannot change what earlier ones get."""
         if not self._nodes.is_searched or self._nodes.freed or not app_of(attempt).is_active:
             return requests, False
         requests = list(requests)
@@ -135,19 +130,19 @@ class CapacityPolicy(SchedulingPolicy):
         app = app_of(attempt)
         return why_held_up(app, requirements, self.activations[app.leaf])
 
-    # -- what is used -------------------------------------------------------------------------------------------------
+    # -- usage --------------------------------------------------------------------------------------------------------
 
     def pending_changed(self, attempt: SchedulerApplicationAttempt, delta: int) -> None:
         app = app_of(attempt)
         if app.is_active and app.leaf.add_asks(app.user, delta):
-            # One active user fewer: the others may have more, of each partition.
+            # One active user fewer raises the limit of the others, in every partition.
             for partition in app.leaf.shares:
                 self._allocator.user_limits_grew(app.leaf, partition)
 
     def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
         app = app_of(attempt)
         app.charge(partition, amounts_of(resource))
-        # Beyond the queue's guarantee, what there is for its users grows with what is used.
+        # Beyond the queue's guarantee, the user limit grows with the queue's usage.
         self._allocator.user_limits_grew(app.leaf, partition, beyond_guarantee=True)
 
     def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
@@ -166,7 +161,7 @@ class CapacityPolicy(SchedulingPolicy):
         self._to_activate.update({leaf: None for leaf in self.activations if leaf.pending})
 
     def _move_up(self, app: QueueApplication) -> None:
-        """The application may come earlier than before, among those with pending asks or among the pending ones."""
+        """Sort again an active application's asks, or a pending application: its position may have improved."""
         if app.is_active and app.attempt is not None:
             self.pending.move_up(app.attempt)
         else:
@@ -177,12 +172,12 @@ class CapacityPolicy(SchedulingPolicy):
     def add_app(self, app: SchedulerApplication, is_recovering: bool) -> str | None:
         submission = app.submission
         leaf = self.tree.leaf(submission.queue)
-        # One that is recovered has been taken before: only a queue that is gone keeps it out.
+        # A recovered application was accepted before: it is refused only if its queue no longer exists.
         if leaf is None or not is_recovering:
             refusal = why_refused(self.tree, submission)
             if refusal is not None:
                 return refusal
-        assert leaf is not None  # or it would have been refused
+        assert leaf is not None  # otherwise refused
         self._enter(_queued(app), leaf)
         return None
 
@@ -201,7 +196,7 @@ class CapacityPolicy(SchedulingPolicy):
     def add_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
         app = app_of(attempt)
         self.activations[app.leaf].add(app)
-        if attempt.master is not None:  # its master runs: it is recovered, or has been moved
+        if attempt.master is not None:  # recovered or moved: its master runs already
             self._activate(app)
         self._to_activate[app.leaf] = None
 
@@ -219,7 +214,7 @@ class CapacityPolicy(SchedulingPolicy):
     def _activate(self, app: QueueApplication) -> None:
         self.activations[app.leaf].activate(app)
         attempt = app.attempt
-        assert attempt is not None  # without one it is not pending
+        assert attempt is not None  # a pending application has one
         app.leaf.add_asks(app.user, attempt.pending_count)
         self.pending.enter(attempt)
 
@@ -251,7 +246,7 @@ class CapacityPolicy(SchedulingPolicy):
 
     def move(self, app: SchedulerApplication, queue: str, *, has_attempt: bool) -> None:
         app, leaf = _queued(app), self.tree.leaf(queue)
-        assert leaf is not None  # checked
+        assert leaf is not None  # see check_move
         old, held, attempt = app.leaf, self._held(app), app.attempt
         self.activations[old].remove(app)
         for partition, amounts in held:
@@ -270,17 +265,17 @@ class CapacityPolicy(SchedulingPolicy):
             self.add_attempt(attempt)
 
     def _held(self, app: SchedulerApplication) -> list[tuple[str, Amounts]]:
-        """What its containers have: partition and amounts."""
+        """Each container's partition and amounts."""
         held: list[tuple[str, Amounts]] = []
         for container in app.attempt.live.values() if app.attempt is not None else ():
             node = self._nodes.get(container.node)
-            assert node is not None  # a node's containers leave the books before it does
+            assert node is not None  # a node's containers leave the books before the node
             held.append((node.partition, amounts_of(container.request.resource)))
         return held
 
 
 def _queued(app: SchedulerApplication) -> QueueApplication:
-    """All applications of this scheduler are of its own type."""
+    """This scheduler's applications are all QueueApplications."""
     return cast(QueueApplication, app)
 
 
@@ -289,10 +284,10 @@ def _priority(request: ContainerRequest) -> int:
 
 
 def _are_alike(requests: list[ContainerRequest]) -> bool:
-    """Whether the requests are served one after the other in any case.
+    """Whether the requests may be served one by one, without a look at the later ones.
 
-    Of those that prefer some nodes, another one may take the node that is found for the first, and partitions are
-    served one after the other.
+    Not with preferred nodes: a later request may prefer the node that is found for the first. Nor in several
+    partitions, which are served one after the other.
     """
     return all(
         request.host is None and request.rack is None and request.node_label == requests[0].node_label

@@ -1,21 +1,21 @@
-"""How pending asks get containers, event-driven and on heartbeats. The modules around this one are explained here.
+"""How pending asks get containers, event-driven and on heartbeats; also introduces the neighbouring modules.
 
-An ask is not served for one of three reasons: no node has room for it, a queue has its maximum, or its user has the
-user limit. All asks of one user of one leaf with the same requirements share their reason: they fit on a node together,
-and limits let all of them pass or none. They are one UserAsks (queue_asks.py), which lies in the WaitSet for its reason
-(wait_sets.py): for room, with all others of the same requirements; for a queue, with all others of the same
-requirements; for the user limit, with all others of the leaf, by what their users have.
+An ask waits for one of three things: room on a node, a queue below its maximum, or its user below the user limit. All
+asks of one user of a leaf with the same requirements wait for the same: a node fits all or none, and limits allow all
+or none. They form one UserAsks, which is in one WaitSet (wait_sets.py, indexed by queue_asks.py): for room or for a
+queue, together with all others of the same requirements; for the user limit, with all others of the leaf, sorted by
+their users' usage.
 
-So an event costs no look at asks that it does not help. A node that gets more room helps the first in the wait sets for
-room whose requirements it meets; a queue that uses less, the wait sets for that queue; a user that uses less, or a user
-limit that grows, those users of the leaf that are below the limit now. UserAsks that may be served, but whose reason is
-not known yet, are unblocked. Once all that can be served is served, nothing is unblocked: a new ask that limits allow
-may have the first node that is found, without a look at the others.
+So no event examines asks that it does not help. A node with new room helps the first asks of the wait sets for room
+whose requirements it meets; a queue that uses less helps the wait sets for that queue; a user that uses less, or a
+higher user limit, helps the leaf's users that are below the limit now. UserAsks that may be servable, but were not
+checked yet, are unblocked. Once everything possible is served, nothing is unblocked: a new ask within its limits may
+take the first node found, before all pending asks.
 
-Wait sets in which asks may be served now are ready sets. They are merged in the order of service
-(service_order.py): leaves level by level, by priority and by what they use of their guarantee; within a leaf by its
-ordering policy, within an application by the priority of its asks. What is taken from a ready set is assigned a node,
-or moves to the wait set for the next thing that it lacks.
+Wait sets whose asks may be served now are ready sets. They are merged in order of service (service_order.py): leaves
+level by level, by priority and utilisation; within a leaf by its ordering policy; within an application by the
+priority of its asks. An ask taken from a ready set is assigned a node, or its UserAsks moves to the wait set for what
+it lacks next.
 
 Threading: under the scheduler's lock.
 """
@@ -42,19 +42,18 @@ from statemachines.resourcemanager.scheduler.core.requirements import NodeRequir
 
 
 class ContainerAllocator:
-    """Assigns pending asks to nodes, and notes which limits have grown."""
+    """Assigns pending asks to nodes, and tracks which limits have grown."""
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, asks: QueueAsks, nodes: ClusterNodeTracker) -> None:
         self._asks = asks
         self._nodes = nodes
-        # Queues that use less than before and that asks wait for, by partition.
-        self._shrunk: dict[str, dict[Queue, None]] = {}
+        self._shrunk: dict[str, dict[Queue, None]] = {}  # queues whose usage fell and that asks wait for; by partition
 
     # -- limits that have grown ---------------------------------------------------------------------------------------
 
     def usage_shrank(self, leaf: LeafQueue, partition: str, user: str) -> None:
-        """The user has one container fewer in this leaf."""
+        """The user's usage of this leaf has fallen."""
         self._queues_shrank(leaf.lineage, partition)
         waiting = self._asks.for_user_limit(leaf, partition)
         if waiting is not None:
@@ -62,7 +61,7 @@ class ContainerAllocator:
                 self._asks.unblock(user_asks)
 
     def user_limits_grew(self, leaf: LeafQueue, partition: str, *, beyond_guarantee: bool = False) -> None:
-        """The limit of all users may have grown; `beyond_guarantee`: only if the queue uses its guarantee, or more."""
+        """The limit of all users may have grown; `beyond_guarantee`: only if the queue uses at least its guarantee."""
         waiting = self._asks.for_user_limit(leaf, partition)
         if waiting is None:
             return
@@ -72,7 +71,7 @@ class ContainerAllocator:
                 self._asks.unblock(user_asks)
 
     def partition_resized(self, partition: str, queues: Iterable[Queue]) -> None:
-        """The partition has another size, and all limits there have other values."""
+        """The partition's size has changed, and with it all limits there."""
         queues = list(queues)
         self._queues_shrank(queues, partition)
         for queue in queues:
@@ -93,13 +92,13 @@ class ContainerAllocator:
 
     @property
     def has_work(self) -> bool:
-        """Whether asks might be served although no node got room."""
+        """Whether asks might be served without new room on a node."""
         return bool(self._shrunk) or self._asks.has_unblocked
 
     def may_allocate(self, leaf: LeafQueue, user: str, requirements: NodeRequirements) -> bool:
-        """Whether a new ask of the user may be served before all pending ones.
+        """True only if a new ask of the user may be served before all pending ones.
 
-        All that could be served has been, and the new ask changes nothing for the others. False: perhaps not.
+        That is, all servable asks have been served, and the new ask does not change what the others may have.
         """
         asks, partition = self._asks, requirements.partition
         if self.has_work or asks.has_for_room(requirements) or asks.for_user_limit(leaf, partition) is not None:
@@ -110,16 +109,16 @@ class ContainerAllocator:
         return not is_user_full(leaf, user, partition, amounts, newly_active=0 if leaf.users[user].asks else 1)
 
     def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
-        """All that can be served, given that these nodes got room and some limits have grown."""
+        """All assignments now possible, given the nodes with new room and the limits that have grown."""
         if len(freed) == 1 and not self.has_work:
-            # As most often one container has ended, and there is room for one.
+            # The usual case: one container has ended, and there is room for one.
             ready_sets = self._ready_on(freed)
             if not ready_sets:
                 return
             if len(ready_sets) == 1:
                 ready = ready_sets[0]
                 user_asks = ready.wait_set.first(first_leaf(ready.wait_set.leaves, freed[0].partition))
-                assert user_asks is not None  # a wait set has no leaf without asks
+                assert user_asks is not None  # every leaf of a wait set has asks
                 assignment = self._assign(ready, user_asks, freed[0])
                 if assignment is not None:
                     yield assignment
@@ -149,11 +148,11 @@ class ContainerAllocator:
             if assignment is not None:
                 yield assignment
                 if ready is not unblocked:
-                    order.put_back(unblocked, leaf)  # users of this leaf may have got a greater limit
+                    order.put_back(unblocked, leaf)  # the user limit of this leaf may have grown
             order.put_back(ready, leaf)
 
     def _ready_on(self, freed: Iterable[SchedulerNode]) -> list[ReadySet]:
-        """The wait sets for room whose requirements one of these nodes meets."""
+        """The wait sets for room whose requirements at least one of these nodes meets."""
         ready_sets: dict[NodeRequirements, ReadySet] = {}
         for node in freed:
             memory_mb, vcores_milli = node.free_memory_mb, node.free_vcores_milli
@@ -172,7 +171,7 @@ class ContainerAllocator:
         return list(ready_sets.values())
 
     def _assign(self, ready: ReadySet, user_asks: UserAsks, node: SchedulerNode | None) -> Assignment | None:
-        """The first of the asks with a node for it. None: all of them have been moved to another wait set."""
+        """The first of the asks and its node. None: they moved to another wait set, or the ready set is done."""
         allocator = user_asks.first()
         if node is None:
             ask = allocator.first
@@ -187,12 +186,12 @@ class ContainerAllocator:
         return allocator, chosen, node
 
     def _is_allowed(self, ready: ReadySet, user_asks: UserAsks) -> bool:
-        """Whether limits let the asks pass; if not, they wait for the limit that holds them up."""
+        """Whether the limits allow the asks; if not, they wait for the limit that holds them up."""
         partition = user_asks.requirements.partition
         queue = full_queue(user_asks.leaf, partition, user_asks.amounts)
         if queue is not None:
             if ready.wait_set.queue is queue:
-                ready.is_done = True  # it holds up all others in the set, too
+                ready.is_done = True  # the queue holds up the whole set
             else:
                 self._asks.wait_for_queue(user_asks, queue)
             return False
@@ -206,7 +205,6 @@ class ContainerAllocator:
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        """The ask that gets the next container on this node."""
         self._wait_for_heartbeats()
         order = ServiceOrder(node.partition, self._ready_on((node,)))
         return self._first(order, lambda allocator: allocator.choose(node, opportunity))
@@ -214,14 +212,12 @@ class ContainerAllocator:
     def choose_to_reserve(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> AppPlacementAllocator | None:
-        """The asks for which the node is to be reserved: it could take one, but has not enough room now."""
-
         def choose(allocator: AppPlacementAllocator) -> PendingAsk | None:
             has_enough = allocator.reservations >= len(allocator)
             return None if has_enough else allocator.choose(node, opportunity)
 
         if node.free_memory_mb <= 0 or node.free_vcores_milli <= 0:
-            return None  # it would be long until there is room, and what is reserved counts in the limits
+            return None  # room may be far off, and a reservation counts against the limits
         self._wait_for_heartbeats()
         ready_sets = [
             ReadySet(wait_set)
@@ -233,7 +229,7 @@ class ContainerAllocator:
         return first[0] if first is not None else None
 
     def _wait_for_heartbeats(self) -> None:
-        """All that is unblocked, or waits for a queue that uses less now, waits for the room of a node."""
+        """Move unblocked asks, and those whose queue uses less now, to the wait sets for room."""
         asks = self._asks
         for partition, queues in self._shrunk.items():
             for queue in queues:
@@ -248,7 +244,7 @@ class ContainerAllocator:
     def _first(
         self, order: ServiceOrder, choose: Callable[[AppPlacementAllocator], PendingAsk | None]
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        """The first asks that limits let pass and of which one is chosen."""
+        """The first ask that the limits and `choose` accept."""
         skipped: list[AppPlacementAllocator] = []
         first: tuple[AppPlacementAllocator, PendingAsk] | None = None
         while first is None and (taken := order.take()) is not None:
@@ -258,7 +254,7 @@ class ContainerAllocator:
                 allocator = user_asks.first()
                 ask = choose(allocator)
                 if ask is None:
-                    self._asks.remove(allocator)  # until the search is over
+                    self._asks.remove(allocator)  # until the search ends
                     skipped.append(allocator)
                 else:
                     first = allocator, ask

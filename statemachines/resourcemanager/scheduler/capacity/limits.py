@@ -1,4 +1,4 @@
-"""The limits of the capacity scheduler: of queues, of their users, and of what masters may have.
+"""The limits of the capacity scheduler: of queues, of users, and of masters.
 
 Threading: under the scheduler's lock.
 """
@@ -10,7 +10,7 @@ from statemachines.resourcemanager.scheduler.core.amounts import Amounts, domina
 
 
 def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | None:
-    """The first queue, from the root down, that `amounts` more would bring beyond its maximum; None: they may come."""
+    """The first queue, from the root down, that `amounts` more would bring beyond its maximum, or None."""
     for level, share in enumerate(leaf.lineage_shares(partition)):
         if not share.has_room(amounts):
             return leaf.lineage[level]
@@ -18,35 +18,34 @@ def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | Non
 
 
 def user_limit(leaf: LeafQueue, partition: str, required: Amounts) -> float:
-    """How much of the partition a user may have that asks for `required`: a dominant share.
+    """The dominant share of the partition that a user who asks for `required` may have, as YARN computes it.
 
-    As YARN computes it. What there is to share is the queue's guarantee, or what it uses and `required`, once it has
-    grown beyond. Each active user gets an equal part of that, the configured minimum at least, and never more than so
-    many times the guarantee as configured. A queue whose guarantee is less than `required` counts as if it were that
-    much: otherwise no user would ever get anything there.
+    The users share the queue's guarantee, or once the queue uses that, its usage and `required`. Each active user gets
+    an equal part, at least the minimum user limit, at most `user_limit_factor` times the guarantee. A guarantee below
+    `required` counts as `required`: otherwise no user would ever get anything in the queue.
     """
     return _limit(leaf, leaf.share(partition), required, _part(leaf, leaf.active_users))
 
 
 def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, newly_active: int = 0) -> bool:
-    """Whether the user has its limit; `newly_active`: users that count as active, too.
+    """Whether the user has reached its limit; `newly_active`: additional users to count as active.
 
-    A user below it gets one more container whatever its size, as in YARN: the user limit is a soft bound, or a
-    container greater than a user's part would be pending for ever.
+    A user below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger than
+    a user's part would be pending for ever.
     """
     share, part, has = (
         leaf.share(partition),
         _part(leaf, leaf.active_users + newly_active),
         leaf.user_share(user, partition),
     )
-    # The limit is this at least, whatever is required and used: most have less.
+    # The limit is never lower than this, whatever is required and used: a quick answer for most users.
     if has < share.guarantee * min(part, leaf.config.user_limit_factor):
         return False
     return has >= _limit(leaf, share, required, part)
 
 
 def _part(leaf: LeafQueue, active_users: int) -> float:
-    """Of what there is to share, for each active user."""
+    """Each active user's part of what the queue's users share."""
     least: float = leaf.config.minimum_user_limit_percent / 100
     return max(1 / active_users if active_users else 1, least)
 
@@ -58,7 +57,7 @@ def _limit(leaf: LeafQueue, share: Share, required: Amounts, part: float) -> flo
 
 
 def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bool:
-    """Whether the masters may have `amounts` more. One application may always run, however big its master."""
+    """Whether the share of masters has room for `amounts` more. One application may always run."""
     if not leaf.active:
         return True
     share = leaf.am_share
@@ -70,7 +69,7 @@ def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bo
 
 
 def _with(share: Share, required: Amounts) -> float:
-    """The dominant share of what is used and `required`."""
+    """The dominant share of the usage and `required`."""
     used = share.used
     more = [(type_, used.get(type_, 0) + amount) for type_, amount in required]
     return max(share.used_share, dominant_share(more, share.total))

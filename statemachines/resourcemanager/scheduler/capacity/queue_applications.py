@@ -1,4 +1,4 @@
-"""The applications of a leaf queue: which of them may have their masters, and which comes first.
+"""The applications of a leaf queue: their order, and which of them may start their masters.
 
 Threading: under the scheduler's lock.
 """
@@ -18,7 +18,7 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 class QueueApplication(SchedulerApplication):
     """An application in its leaf.
 
-    While it has an attempt it is pending (its attempt waits until masters may have as much as its own needs) or active.
+    With an attempt it is pending (its master waits for room in the leaf's share of masters) or active.
     """
 
     __slots__ = ("_shares", "_used", "is_active", "leaf", "master_amounts", "master_partition")
@@ -29,12 +29,11 @@ class QueueApplication(SchedulerApplication):
     def __init__(self, id: str, submission: ApplicationSubmission, number: int) -> None:
         super().__init__(id, submission, number)
         self._used: dict[str, dict[str, int]] = {}  # by partition; only in a fair queue
-        self._shares: dict[str, float] = {}  # the dominant ones of these
+        self._shares: dict[str, float] = {}  # the dominant share of each
         self.master_amounts: Amounts = () if submission.unmanaged_am else amounts_of(submission.am_resource)
         self.is_active = False
 
     def enter(self, leaf: LeafQueue) -> None:
-        """Be one of the leaf's."""
         self.leaf = leaf
         self.queue = leaf.path
         self._used.clear()
@@ -44,15 +43,15 @@ class QueueApplication(SchedulerApplication):
         leaf.enter(self.user)
 
     def leave(self) -> None:
-        """No longer be one of its leaf's; it has nothing there, and is neither pending nor active."""
+        """Leave the leaf: the application holds nothing there, and is neither pending nor active."""
         self.leaf.leave(self.user)
 
     def key(self, partition: str) -> tuple[float, int, int]:
-        """The least comes first, by the ordering policy of its queue."""
+        """The sort key by its queue's ordering policy; the lowest comes first."""
         return self._shares.get(partition, 0.0), -self.priority, self.number
 
     def share_of(self, partition: str) -> float:
-        """The dominant share of what it has, if its queue is fair; else 0."""
+        """The dominant share of its usage in a fair queue; 0 in others."""
         return self._shares.get(partition, 0.0)
 
     def charge(self, partition: str, amounts: Amounts, sign: int = 1) -> None:
@@ -67,7 +66,7 @@ class QueueApplication(SchedulerApplication):
             self.note_share(partition)
 
     def note_share(self, partition: str) -> None:
-        """What it has is another share of the partition than before: it, or the partition, has changed."""
+        """Recompute the share: the usage or the partition's size has changed."""
         used = self._used.get(partition)
         if used:
             self._shares[partition] = dominant_share(used.items(), self.leaf.share(partition).total)
@@ -76,25 +75,25 @@ class QueueApplication(SchedulerApplication):
 
 
 def app_of(attempt: SchedulerApplicationAttempt) -> QueueApplication:
-    """All applications of the capacity scheduler are of its own type."""
-    return attempt.app  # type: ignore[return-value]  # this is asked very often, and `cast` costs more
+    """The capacity scheduler's applications are all QueueApplications."""
+    return attempt.app  # type: ignore[return-value]  # a hot path: `cast` costs a call
 
 
 class Activation:
-    """The attempts of one leaf that wait for the share of masters, and those that count towards it.
+    """The pending applications of one leaf, by what their masters need.
 
-    Those whose masters need the same are sorted by the ordering policy: a large one does not hold up the small.
+    Each group of equal needs is sorted by the ordering policy: a large master does not hold up small ones.
     """
 
     def __init__(self, leaf: LeafQueue) -> None:
         self.leaf = leaf
-        self._pending: dict[tuple[str, Amounts], LazyHeap[QueueApplication]] = {}  # none of them empty
+        self._pending: dict[tuple[str, Amounts], LazyHeap[QueueApplication]] = {}  # never empty ones
 
     def __contains__(self, app: QueueApplication) -> bool:
         return app in self._pending.get((app.master_partition, app.master_amounts), ())
 
     def add(self, app: QueueApplication) -> None:
-        """The application has an attempt that has not been let run."""
+        """Make the application pending."""
         same_need = self._pending.get((app.master_partition, app.master_amounts))
         if same_need is None:
             same_need = self._pending[app.master_partition, app.master_amounts] = LazyHeap(_order)
@@ -102,7 +101,7 @@ class Activation:
         self.leaf.add_pending(1)
 
     def remove(self, app: QueueApplication) -> None:
-        """It has none any longer, or is let run: if it was pending, it is so no more; if it was active, neither."""
+        """Make the application neither pending nor active."""
         if app.is_active:
             app.is_active = False
             self.leaf.active -= 1
@@ -118,7 +117,7 @@ class Activation:
         self.leaf.add_pending(-1)
 
     def activate(self, app: QueueApplication) -> None:
-        """Let it run, whether there is room for its master in the share of masters or not."""
+        """Make the application active, even without room in the share of masters."""
         self.remove(app)
         app.is_active = True
         self.leaf.active += 1
@@ -129,17 +128,17 @@ class Activation:
         best: QueueApplication | None = None
         for (partition, amounts), same_need in self._pending.items():
             first = same_need.first()
-            assert first is not None  # none is empty
+            assert first is not None  # heaps here are never empty
             if (best is None or _order(first) < _order(best)) and has_room_for_master(self.leaf, partition, amounts):
                 best = first
         return best
 
     def is_first(self, app: QueueApplication) -> bool:
-        """Whether no other one of those whose masters need as much comes before it."""
+        """Whether a pending application is the first of those whose masters need the same."""
         return self._pending[app.master_partition, app.master_amounts].first() is app
 
     def reorder(self, app: QueueApplication) -> None:
-        """Its priority has changed."""
+        """The application's position may have improved."""
         same_need = self._pending.get((app.master_partition, app.master_amounts))
         if same_need is not None and app in same_need:
             same_need.lessened(app)

@@ -1,4 +1,4 @@
-"""The pending asks of active applications in all queues, by what they wait for; see container_allocator.py.
+"""The pending asks of active applications in all queues, by what they wait for: see container_allocator.py.
 
 Threading: under the scheduler's lock.
 """
@@ -13,33 +13,32 @@ from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements, NodeSet, of_node
 
-_WaitSets = dict[NodeRequirements, WaitSet]
-"""None of them empty."""
+_WaitSets = dict[NodeRequirements, WaitSet]  # never empty ones
 
 
 class QueueAsks:
-    """UserAsks, each in one wait set. The asks of a pending application are left out until it is active."""
+    """UserAsks, each in one wait set. A pending application's asks are added when it becomes active."""
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, nodes: ClusterNodeTracker) -> None:
         self._nodes = nodes
-        self._user_asks: dict[tuple[LeafQueue, str, NodeRequirements], UserAsks] = {}  # none of them empty
+        self._user_asks: dict[tuple[LeafQueue, str, NodeRequirements], UserAsks] = {}  # never empty ones
         self._of: dict[AppPlacementAllocator, UserAsks] = {}
         self._for_room: dict[NodeSet, _WaitSets] = {}
         self._for_queue: dict[str, dict[Queue, _WaitSets]] = {}  # by partition
-        self._for_user_limit: dict[tuple[LeafQueue, str], UserLimitWaitSet] = {}  # and partition; none of them empty
-        self._unblocked: dict[str, WaitSet] = {}  # by partition; none of them empty
-        self._unblocked_sets: dict[str, WaitSet] = {}  # by partition: the empty ones, too
+        self._for_user_limit: dict[tuple[LeafQueue, str], UserLimitWaitSet] = {}  # by leaf, partition; never empty ones
+        self._unblocked: dict[str, WaitSet] = {}  # by partition; never empty ones
+        self._unblocked_sets: dict[str, WaitSet] = {}  # by partition, including empty ones
 
     # -- allocators ---------------------------------------------------------------------------------------------------
 
     def enter(self, attempt: SchedulerApplicationAttempt) -> None:
-        """The attempt's application has become active."""
+        """Add the asks of an attempt whose application has become active."""
         for allocator in attempt.pending.values():
             self.add(allocator)
 
     def move_up(self, attempt: SchedulerApplicationAttempt) -> None:
-        """The attempt's asks may come earlier than before."""
+        """The position of the attempt's asks may have improved."""
         for allocator in attempt.pending.values():
             user_asks = self._of.get(allocator)
             if user_asks is not None:
@@ -52,13 +51,13 @@ class QueueAsks:
         requirements = allocator.requirements
         key = app.leaf, app.user, requirements
         user_asks = self._user_asks.get(key)
-        if user_asks is not None:  # it waits for what the others wait for
+        if user_asks is not None:  # these asks wait for what the others wait for
             self._of[allocator] = user_asks
             user_asks.add(allocator)
             return
         user_asks = self._user_asks[key] = self._of[allocator] = UserAsks(*key)
         user_asks.add(allocator)
-        # Unless nodes were freed just now, there is no room where others with these requirements wait for it.
+        # Others with these requirements wait for room: no node has any, unless one was freed just now.
         wait_set = self._room_wait_set(requirements) if not self._nodes.freed else None
         if wait_set is not None:
             wait_set.add(user_asks)
@@ -74,10 +73,10 @@ class QueueAsks:
             del self._user_asks[user_asks.leaf, user_asks.user, user_asks.requirements]
             self._take_out(user_asks)
 
-    # -- moving from one wait set to another --------------------------------------------------------------------------
+    # -- from one wait set to another ---------------------------------------------------------------------------------
 
     def unblock(self, user_asks: UserAsks) -> None:
-        """What they waited for may be there."""
+        """The asks may be servable now."""
         self._take_out(user_asks)
         self.unblocked_in(user_asks.requirements.partition).add(user_asks)
 
@@ -113,7 +112,7 @@ class QueueAsks:
     # -- the wait sets ------------------------------------------------------------------------------------------------
 
     def for_room_on(self, node: SchedulerNode) -> list[_WaitSets]:
-        """Those for room on nodes of which this is one; some may exclude it by a blacklist or a GPU model."""
+        """The wait sets for room whose node set contains the node; a blacklist or GPU model may still exclude it."""
         return of_node(self._for_room, node)
 
     def has_for_room(self, requirements: NodeRequirements) -> bool:

@@ -1,4 +1,4 @@
-"""What is wrong with a tree of queues, said when it is built, with the path of the key that is wrong."""
+"""Validates a configured tree of queues. Errors name the key."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dispatcher.errors import ConfigError
 from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig
 
 ROOT = "root"
-_TOLERANCE_PERCENT = 0.05
-"""Three times 33.33 make 100, as in YARN."""
+_TOLERANCE_PERCENT = 0.05  # three times 33.33 count as 100, as in YARN
 
 
 def check_queues(queues: Sequence[QueueConfig], path: str = "scheduler.queues") -> None:
     """
     Raises:
-        ConfigError: the tree is no tree of queues; names the key.
+        ConfigError: the queues do not form a valid tree; names the key.
     """
     if not queues:
         raise ConfigError(f"{path}: there must be a queue; leave the key out for one named default")
@@ -27,8 +26,8 @@ def check_queues(queues: Sequence[QueueConfig], path: str = "scheduler.queues") 
             first = seen.setdefault(queue.name, where)
             if first != where:
                 raise ConfigError(
-                    f"{where}.name: {queue.name} is the name of {first} too; queues without children are found by "
-                    "their name, so each needs its own"
+                    f"{where}.name: {first} is also named {queue.name}; queues without children are found by name, so "
+                    "each name must be unique"
                 )
         _check_one(queue, where)
     _check_children(queues, path, None)
@@ -50,7 +49,7 @@ def _check_one(queue: QueueConfig, where: str) -> None:
         at = f"{where}.accessible_node_labels.{label}"
         if not label:
             raise ConfigError(
-                f"{where}.accessible_node_labels: the default partition has no label; give its share by capacity and "
+                f"{where}.accessible_node_labels: the default partition has no label; set its share with capacity and "
                 "maximum_capacity"
             )
         if share.capacity > share.maximum_capacity:
@@ -68,11 +67,11 @@ def _check_one(queue: QueueConfig, where: str) -> None:
 def _check_children(
     queues: Sequence[QueueConfig], path: str, parent_labels: Mapping[str, PartitionCapacityConfig] | None
 ) -> None:
-    """`parent_labels` None: the root's, that is all of them."""
+    """`parent_labels`: None for the root, which may use all labels."""
     names = [queue.name for queue in queues]
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise ConfigError(f"{path}[{index}].name: {name} is the name of {path}[{names.index(name)}] too")
+            raise ConfigError(f"{path}[{index}].name: {path}[{names.index(name)}] is also named {name}")
     _check_sum([queue.capacity for queue in queues], path, "the capacities")
     for index, queue in enumerate(queues):
         for label in queue.accessible_node_labels:
@@ -92,4 +91,4 @@ def _check_children(
 def _check_sum(percents: Sequence[float], path: str, what: str) -> None:
     total = sum(percents)
     if abs(total - 100) > _TOLERANCE_PERCENT:
-        raise ConfigError(f"{path}: {what} make {total:g}, and must make 100")
+        raise ConfigError(f"{path}: {what} add up to {total:g}; they must add up to 100")

@@ -1,4 +1,7 @@
-"""What the capacity scheduler says of its queues, and why it does not do something. Under the scheduler's lock."""
+"""The capacity scheduler's reports on its queues, and its reasons for refusals and waits.
+
+Threading: under the scheduler's lock.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
 def why_refused(tree: QueueTree, submission: ApplicationSubmission) -> str | None:
-    """Why an application cannot be taken; None if it can."""
+    """Why an application must be rejected, or None."""
     return _why_closed(tree, submission.queue, submission.node_label, set())
 
 
 def why_not_movable(tree: QueueTree, app: QueueApplication, queue: str, held: list[tuple[str, Amounts]]) -> str | None:
-    """Why an application that holds this cannot be moved to `queue`; None if it can.
+    """Why an application whose containers have `held` cannot be moved to `queue`, or None.
 
-    No queue gets beyond its maximum by a move.
+    A move must not bring a queue beyond its maximum.
     """
     if tree.leaf(queue) is app.leaf:
         return None
@@ -33,7 +36,7 @@ def why_not_movable(tree: QueueTree, app: QueueApplication, queue: str, held: li
     if refusal is not None:
         return refusal
     leaf = tree.leaf(queue)
-    assert leaf is not None  # it is open
+    assert leaf is not None  # otherwise refused
     by_partition: dict[str, dict[str, int]] = {}
     for partition, amounts in held:
         add(by_partition.setdefault(partition, {}), amounts)
@@ -41,36 +44,36 @@ def why_not_movable(tree: QueueTree, app: QueueApplication, queue: str, held: li
         for above in leaf.lineage:
             if above not in app.leaf.lineage and not above.share(partition).has_room(tuple(amounts_held.items())):
                 return (
-                    f"the containers of {app.id} have {resource_of(amounts_held)}{_in(partition)}, and that would "
-                    f"bring queue {above.path} beyond its maximum capacity, {resource_of(above.share(partition).limit)}"
+                    f"the containers of {app.id} use {resource_of(amounts_held)}{_in(partition)}, which would bring "
+                    f"queue {above.path} beyond its maximum capacity, {resource_of(above.share(partition).limit)}"
                 )
     return None
 
 
 def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: set[Queue]) -> str | None:
-    """Why the queue takes no new application; one that is in the queues `is_in` is not new to these."""
+    """Why the queue accepts no new application; the queues `is_in` have and count the application already."""
     queue = tree.find(name)
     if queue is None:
-        return f"there is no queue {name}; queues that take applications: {', '.join(sorted(tree.leaves))}"
+        return f"queue {name} does not exist; queues that accept applications: {', '.join(sorted(tree.leaves))}"
     if not isinstance(queue, LeafQueue):
-        return f"queue {queue.path} has queues, and takes no applications itself"
+        return f"queue {queue.path} is a parent queue and does not accept applications"
     for above in queue.lineage:
         if above.config.state != "RUNNING":
-            return f"queue {above.path} is stopped, and takes no new applications"
+            return f"queue {above.path} is stopped and does not accept new applications"
         if above not in is_in and above.parent is not None and above.applications >= above.config.maximum_applications:
-            return f"queue {above.path} already has {above.applications} applications, the most that it takes"
+            return f"queue {above.path} already has {above.applications} applications, its maximum"
     if label and not queue.may_use(label):
         return f"queue {queue.path} may not use partition {label}"
     return None
 
 
 def why_held_up(app: QueueApplication, requirements: NodeRequirements, activation: Activation) -> str | None:
-    """Why the limits do not let an ask of the application pass; None: they do."""
+    """Which limit holds up an ask of the application, or None."""
     leaf, partition = app.leaf, requirements.partition
     if not app.is_active:
         percent = f"{float(leaf.am_share):.4g}"
         if app in activation and activation.is_first(app):
-            return f"masters already have their share of queue {leaf.path}, {percent} of its maximum"
+            return f"masters already use their share of queue {leaf.path}, {percent} of its maximum"
         return f"its application is pending: others come first for the share of masters in queue {leaf.path}, {percent}"
     if not leaf.may_use(partition):
         return f"queue {leaf.path} may not use partition {partition}"
@@ -78,10 +81,10 @@ def why_held_up(app: QueueApplication, requirements: NodeRequirements, activatio
     for queue in leaf.lineage:
         share = queue.share(partition)
         if share.maximum == 1 and share.has_room(()):
-            continue  # it may have all that there is: what is missing is room
+            continue  # the queue may use the whole partition: the ask waits for room, not for the limit
         if not share.has_room(amounts):
             return (
-                f"queue {queue.path} has {resource_of(share.used)}{_in(partition)}, and may not have more than "
+                f"queue {queue.path} has {resource_of(share.used)}{_in(partition)}; its maximum is "
                 f"{resource_of(share.limit)}"
             )
     if is_user_full(leaf, app.user, partition, amounts):
@@ -95,7 +98,7 @@ def _in(partition: str) -> str:
 
 
 def queue_infos(tree: QueueTree) -> list[QueueInfo]:
-    """All queues, parents before children. Shares are of the default partition, resources of all partitions."""
+    """All queues, parents before children. Shares cover the default partition, resources all partitions."""
     return [_info(queue) for queue in tree.queues()]
 
 

@@ -1,8 +1,8 @@
-"""The tree of queues of the capacity scheduler: what each may use of each partition, and what it uses.
+"""The capacity scheduler's tree of queues: what each queue may use of each partition, and what it uses.
 
-Pure books: no dispatcher, no nodes, no containers. Shares are absolute, of the whole partition: those of the
-configuration, which are of the parent's, multiplied down the path. A queue may use what its siblings leave, up to its
-maximum; no allocation that the limits let pass brings any resource type beyond that.
+Pure books: no dispatcher, no nodes, no containers. Shares are absolute, of the whole partition: the configured ones,
+which are relative to the parent, multiplied down the path. A queue may use what its siblings leave, up to its maximum;
+no allocation brings any resource type beyond that.
 
 Threading: under the scheduler's lock.
 """
@@ -22,12 +22,11 @@ DEFAULT_PARTITION = ""
 _NOTHING = PartitionCapacityConfig(capacity=0, maximum_capacity=0)
 _ALL = Fraction(1)
 
-
 _Order = tuple[bool, int, float, float, int]
 
 
 class Share:
-    """What one queue has, and uses, of one partition."""
+    """What one queue may use, and uses, of one partition."""
 
     __slots__ = (
         "_used_share",
@@ -45,18 +44,18 @@ class Share:
     def __init__(self, capacity: Fraction, maximum: Fraction, priority: int = 0, index: int = 0) -> None:
         self.priority = priority  # of the queue
         self.index = index  # of the queue, among its siblings
-        self.capacity = capacity  # guaranteed; of the partition
+        self.capacity = capacity  # guaranteed share of the partition
         self.guarantee = float(capacity)
         self.maximum = maximum
         self.total: Mapping[str, int] = {}  # of the partition
         self.limit: dict[str, int] = {}  # the maximum, by type; rounded down
         self.used: dict[str, int] = {}
-        self._used_share: float | None = 0.0  # None: not known now
-        self.order: _Order | None = None  # as of `find_order`; None: not known now
+        self._used_share: float | None = 0.0  # cache; None: to be computed
+        self.order: _Order | None = None  # cache of `find_order`; None: to be computed
 
     @property
     def used_share(self) -> float:
-        """Dominant, of the partition."""
+        """The dominant share of the partition."""
         share = self._used_share
         if share is None:
             share = self._used_share = dominant_share(self.used.items(), self.total)
@@ -64,13 +63,13 @@ class Share:
 
     @property
     def utilisation(self) -> float:
-        """What is used of what is guaranteed; a queue without a guarantee is always beyond it."""
+        """Usage as a share of the guarantee; infinite without a guarantee."""
         return self.used_share / self.guarantee if self.guarantee else math.inf
 
     def find_order(self) -> _Order:
-        """Among its siblings the least comes first: those within their guarantee, by priority, by what they use of it.
+        """The sort key among siblings: those below their guarantee first, then by priority, then by utilisation.
 
-        YARN's policy of priority and utilisation.
+        This is YARN's priority-utilization policy.
         """
         utilisation = self.utilisation
         order = self.order = (utilisation >= 1, -self.priority, utilisation, -self.guarantee, self.index)
@@ -89,32 +88,32 @@ class Share:
         self._used_share = self.order = None
 
     def has_room(self, amounts: Amounts) -> bool:
-        """Whether no type is beyond its limit once `amounts` are added."""
+        """Whether all types are within their limits once `amounts` are added."""
         used, limit = self.used, self.limit
         for type_, amount in amounts:
             if used.get(type_, 0) + amount > limit.get(type_, 0):
                 return False
-        # A partition that shrank may have left it beyond its limit in a type that is not asked for.
-        for type_, amount in used.items():  # noqa: SIM110 - this is asked very often, and `all` costs more
+        # After the partition shrank, a type that is not requested may be beyond its limit.
+        for type_, amount in used.items():  # noqa: SIM110 - a hot path, and `all` costs more
             if amount > limit.get(type_, 0):
                 return False
         return True
 
 
 class User:
-    """One user of a leaf queue, as long as it has applications there."""
+    """One user of a leaf queue, while it has applications there."""
 
     __slots__ = ("applications", "asks", "name", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.applications = 0
-        self.asks = 0  # waiting, of active applications; a user that has some is active
+        self.asks = 0  # pending ones of active applications; with any, the user is active
         self.used: dict[str, dict[str, int]] = {}  # by partition
 
 
 class Queue:
-    """What parents and leaves have in common."""
+    """The common part of parents and leaves."""
 
     def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int = 0) -> None:
         self.config = config
@@ -122,10 +121,8 @@ class Queue:
         self.parent = parent
         self.index = index  # among its siblings
         self.path: str = f"{parent.path}.{config.name}" if parent is not None else config.name
-        self.lineage: tuple[Queue, ...] = (
-            (*parent.lineage, self) if parent is not None else (self,)
-        )  # from the root to it
-        self.applications = 0  # those that have not ended
+        self.lineage: tuple[Queue, ...] = (*(parent.lineage if parent is not None else ()), self)  # from the root
+        self.applications = 0  # not ended
         self.pending = 0  # those of them whose attempt may not start its master yet
         self.containers = 0
         self.shares: dict[str, Share] = {}  # by partition
@@ -134,14 +131,14 @@ class Queue:
 
     @property
     def is_running(self) -> bool:
-        """Whether it takes new applications, as far as its state and those above it go."""
+        """Whether this queue and all queues above it are in state RUNNING."""
         return all(queue.config.state == "RUNNING" for queue in self.lineage)
 
     def may_use(self, partition: str) -> bool:
         return not partition or partition in self.config.accessible_node_labels
 
     def share(self, partition: str) -> Share:
-        """Of a partition that it may not use: nothing."""
+        """The share of a partition; an empty share of one that the queue may not use."""
         share = self.shares.get(partition)
         if share is None:
             share = self.shares[partition] = self._make_share(partition)
@@ -165,7 +162,7 @@ class Queue:
 
 
 class ParentQueue(Queue):
-    """A queue that has queues."""
+    """A queue with child queues."""
 
     def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, am_percent: float) -> None:
         super().__init__(config, parent, index)
@@ -176,15 +173,15 @@ class ParentQueue(Queue):
 
 
 class LeafQueue(Queue):
-    """A queue that has applications."""
+    """A queue with applications."""
 
     def __init__(self, config: QueueConfig, parent: ParentQueue, index: int, am_percent: float) -> None:
         super().__init__(config, parent, index)
         own = config.maximum_am_resource_percent
-        self.am_share = _fraction(am_percent if own is None else own)  # of its maximum
+        self.am_share = _fraction(am_percent if own is None else own)  # what masters may use of its maximum
         self.is_fair = config.ordering_policy == "fair"
         self._lines: dict[str, tuple[Share, ...]] = {}  # by partition
-        self.masters_used: dict[str, dict[str, int]] = {}  # what masters of active applications have, by partition
+        self.masters_used: dict[str, dict[str, int]] = {}  # by masters of active applications; by partition
         self.active = 0  # applications whose attempt may have its master
         self.users: dict[str, User] = {}
         self.active_users = 0
@@ -193,7 +190,7 @@ class LeafQueue(Queue):
         self.default_lifetime_s = _nearest("default_lifetime_s", self)
 
     def place(self, partition: str) -> tuple[Any, ...]:
-        """Among all leaves the least is served first: queues are compared level by level."""
+        """The sort key among all leaves, level by level; the lowest is served first."""
         shares = self._lines.get(partition) or self.lineage_shares(partition)
         if len(shares) == 2:
             return (shares[1].order or shares[1].find_order(),)
@@ -219,28 +216,28 @@ class LeafQueue(Queue):
         add(used, amounts, sign)
 
     def user_share(self, user: str, partition: str) -> float:
-        """What a user has here, dominant, of the partition."""
+        """The dominant share of the partition that the user's containers here have."""
         used = self.users[user].used.get(partition)
         return dominant_share(used.items(), self.share(partition).total) if used else 0.0
 
     def enter(self, user: str) -> None:
-        """Another application of `user`."""
+        """Add an application of `user`."""
         self.users.setdefault(user, User(user)).applications += 1
         for queue in self.lineage:
             queue.applications += 1
 
     def leave(self, user: str) -> None:
-        """One application of `user` fewer; its containers and asks have gone before."""
+        """Remove an application of `user`, which no longer has containers or asks."""
         entry = self.users[user]
         entry.applications -= 1
         if not entry.applications:
-            assert not entry.asks  # it would stay active for ever
+            assert not entry.asks  # otherwise `active_users` would count the user for ever
             del self.users[user]
         for queue in self.lineage:
             queue.applications -= 1
 
     def add_asks(self, user: str, count: int) -> bool:
-        """`count` more pending asks of active applications; True: one active user fewer than before."""
+        """`count` more pending asks of active applications; returns whether the user ceased to be active."""
         entry = self.users[user]
         was_active = entry.asks > 0
         entry.asks += count
@@ -253,7 +250,7 @@ class LeafQueue(Queue):
             queue.pending += count
 
     def lifetime_s(self, asked_s: int | None) -> int | None:
-        """What an application gets that asks for `asked_s` (None: for nothing)."""
+        """The lifetime of an application that requests `asked_s`."""
         maximum_s = self.maximum_lifetime_s
         wanted_s = self.default_lifetime_s if asked_s is None else asked_s
         if wanted_s is None or maximum_s is None:
@@ -265,10 +262,6 @@ class QueueTree:
     """All queues, and the size of each partition."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        """
-        Raises:
-            ConfigError: the queues make no tree; names the key.
-        """
         check_queues(config.queues)
         root = QueueConfig(name=ROOT, queues=config.queues)
         self.root = ParentQueue(root, None, 0, config.maximum_am_resource_percent)
@@ -290,7 +283,7 @@ class QueueTree:
         return queue if isinstance(queue, LeafQueue) else None
 
     def grow(self, partition: str, amounts: Amounts, sign: int = 1) -> None:
-        """Add to the size of the partition, or with `sign` -1 take from it."""
+        """Add to the partition's size, or with `sign` -1 subtract from it."""
         total = self.totals.setdefault(partition, {})
         add(total, amounts, sign)
         for queue in self._by_path.values():
@@ -305,12 +298,12 @@ def _walk(queue: Queue) -> Iterator[Queue]:
 
 
 def _fraction(percent: float) -> Fraction:
-    """Exactly what the configuration says: 33.3 is not the float that is nearest to it."""
+    """The exact decimal value: 33.3 as a float is slightly off."""
     return Fraction(str(percent)) / 100
 
 
 def _nearest(key: str, leaf: LeafQueue) -> int | None:
-    """The value of the leaf, or of the nearest queue above it that has one."""
+    """The setting of the leaf, or of the nearest queue above it that has one."""
     for queue in reversed(leaf.lineage):
         value: int | None = getattr(queue.config, key)
         if value is not None:

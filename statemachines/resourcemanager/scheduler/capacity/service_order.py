@@ -1,4 +1,4 @@
-"""The UserAsks of several wait sets in the order of service; see container_allocator.py.
+"""The UserAsks of several wait sets in order of service: see container_allocator.py.
 
 Threading: under the scheduler's lock.
 """
@@ -16,23 +16,20 @@ from statemachines.resourcemanager.scheduler.core.requirements import NodeRequir
 
 
 class ReadySet:
-    """A wait set in which asks may be served now."""
+    """A wait set whose asks may be served now."""
 
     __slots__ = ("is_done", "nodes", "requirements", "wait_set")
 
     def __init__(
-        self,
-        wait_set: WaitSet,
-        requirements: NodeRequirements | None = None,
-        nodes: list[SchedulerNode] | None = None,
+        self, wait_set: WaitSet, requirements: NodeRequirements | None = None, nodes: list[SchedulerNode] | None = None
     ) -> None:
         self.wait_set = wait_set
-        self.requirements = requirements  # of asks that wait for room
-        self.nodes = nodes  # the only ones that may have room for them; None: any may
-        self.is_done = False  # no ask in the set can be served any longer
+        self.requirements = requirements  # if the asks wait for room
+        self.nodes = nodes  # the only nodes that may have room for them; None: all may
+        self.is_done = False  # none of its asks can be served in this round
 
     def find_node(self) -> SchedulerNode | None:
-        """A node with room for asks that wait for it; if there is none, the set is done."""
+        """A node with room for asks that wait for room; without one, the set is done."""
         assert self.nodes is not None
         assert self.requirements is not None
         for node in self.nodes:
@@ -43,42 +40,40 @@ class ReadySet:
 
 
 def first_leaf(leaves: Collection[LeafQueue], partition: str) -> LeafQueue:
-    """The leaf that is served first."""
     if len(leaves) == 1:
         return next(iter(leaves))
     return min([(leaf.place(partition), leaf) for leaf in leaves])[1]
 
 
 _Heads = list[tuple[tuple[Any, int], int, ReadySet]]
-"""A heap of the ready sets of one leaf: the key of the first UserAsks, the number of the entry, and the set."""
+"""A heap of one leaf's ready sets: the key of the first UserAsks, the entry's number as a tie-breaker, and the set."""
 _Taken = tuple[ReadySet, UserAsks, SchedulerNode | None]
 
 
 class ServiceOrder:
-    """A heap of leaves by their places; for the first leaf, a heap of its ready sets if there are several.
+    """A heap of leaves by place, and for a leaf in several ready sets, a heap of these sets.
 
-    While asks are served, no place becomes better: what queues and applications use only grows. So a place is compared
-    again only when it has come to the front.
+    While asks are served usage only grows, so no place improves: each is compared again only at the front.
     """
 
     def __init__(self, partition: str, ready_sets: list[ReadySet]) -> None:
         self._partition = partition
         self._ready_sets = ready_sets
-        self._entries = 0  # so far: ready sets are not compared
-        self._heads: dict[LeafQueue, _Heads] = {}  # of leaves that were found to be in several sets
-        self._has_moved = False  # places may not be what they were
+        self._entries = 0  # so far; numbers entries, so that ready sets are never compared
+        self._heads: dict[LeafQueue, _Heads] = {}  # only for leaves found in several sets
+        self._has_moved = False  # noted places may be out of date
         leaves: dict[LeafQueue, None] = {}
         for ready in ready_sets:
             for leaf in ready.wait_set.leaves:
                 leaves[leaf] = None
-        self._leaves = [(leaf.place(partition), leaf) for leaf in leaves]  # no two leaves have the same place
+        self._leaves = [(leaf.place(partition), leaf) for leaf in leaves]  # places are unique
         if len(self._leaves) > 1:
             heapq.heapify(self._leaves)
 
     def take(self) -> _Taken | None:
-        """The first of all, and the node for it if it waited for room; None: there is none left.
+        """The first UserAsks, with its node if it waited for room, or None.
 
-        The ready set has to be put back for the leaf's next asks.
+        The caller puts the ready set back for the leaf's next asks.
         """
         leaves = self._leaves
         while leaves:
@@ -107,7 +102,7 @@ class ServiceOrder:
             self._leaves.clear()
 
     def _first_of(self, leaf: LeafQueue) -> _Taken | None:
-        """Of a leaf that is not known to be in several sets; if it is, it gets a heap."""
+        """The leaf's first UserAsks; builds the leaf's heap if it turns out to be in several sets."""
         found: _Taken | None = None
         for ready in self._ready_sets:
             user_asks = None if ready.is_done else ready.wait_set.first(leaf)
@@ -145,8 +140,8 @@ class ServiceOrder:
             heapq.heappush(heads, (user_asks.key, self._entries, ready))
 
     def _is_open(self) -> bool:
-        """Whether there is a set in which asks may still be served."""
-        for ready in self._ready_sets:  # noqa: SIM110 - this is asked very often, and `any` costs more
+        """Whether any set still has servable asks."""
+        for ready in self._ready_sets:  # noqa: SIM110 - a hot path, and `any` costs more
             if not ready.is_done and ready.wait_set:
                 return True
         return False

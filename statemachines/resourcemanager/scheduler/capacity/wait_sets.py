@@ -1,4 +1,4 @@
-"""The asks of one user, and the sets in which they wait for the same thing; see container_allocator.py.
+"""The asks of one user, and the sets in which they wait: see container_allocator.py.
 
 Threading: under the scheduler's lock.
 """
@@ -25,7 +25,7 @@ def _fair_key(allocator: AppPlacementAllocator) -> tuple[float, Any]:
 
 
 def service_key(allocator: AppPlacementAllocator) -> tuple[Any, ...]:
-    """The place among all allocators of its partition: queues decide first, level by level."""
+    """The sort key among all allocators of a partition: by queue level by level, then within the leaf."""
     leaf = app_of(allocator.attempt).leaf
     key = _fair_key(allocator) if leaf.is_fair else allocator.key
     return *leaf.place(allocator.requirements.partition), key, allocator.first_arrival
@@ -34,8 +34,8 @@ def service_key(allocator: AppPlacementAllocator) -> tuple[Any, ...]:
 class UserAsks:
     """The asks of one user of a leaf with the same requirements, by the leaf's ordering policy, then by priority.
 
-    Allocators of one application and priority, with several requirements, have the same key: of these the one whose ask
-    came first is served first.
+    Allocators of one application and priority with different requirements have the same key; among these, the earliest
+    ask is served first.
     """
 
     __slots__ = ("allocators", "amounts", "leaf", "requirements", "user", "wait_set")
@@ -46,23 +46,23 @@ class UserAsks:
         self.requirements = requirements
         self.amounts = amounts_of(requirements.resource)
         self.allocators: LazyHeap[AppPlacementAllocator] = LazyHeap(_fair_key if leaf.is_fair else _fifo_key)
-        self.wait_set: WaitSet | UserLimitWaitSet | None = None  # in which it lies; it is not empty then
+        self.wait_set: WaitSet | UserLimitWaitSet | None = None  # contains it, while it has asks
 
     def add(self, allocator: AppPlacementAllocator) -> None:
-        """Add the allocator, or note that it comes earlier than before."""
+        """Add the allocator, or note that its position improved."""
         self.allocators.add(allocator)
         if self.wait_set is not None and self.first() is allocator:
             self.wait_set.add(self)
 
     def first(self) -> AppPlacementAllocator:
-        """The one to serve first."""
+        """The allocator to serve first."""
         allocator = self.allocators.first()
         assert allocator is not None
         return allocator
 
     @property
     def key(self) -> tuple[Any, int]:
-        """The place among the UserAsks of the leaf and partition."""
+        """The sort key among the UserAsks of the leaf and partition."""
         entry = self.allocators.least()
         assert entry is not None
         return entry[0], entry[2].first_arrival
@@ -72,14 +72,14 @@ _key: Callable[[UserAsks], Any] = attrgetter("key")
 
 
 def _key_among_same(user_asks: UserAsks) -> Any:
-    """The place among the UserAsks of the leaf with the same requirements: no two have asks of one application."""
+    """The sort key among the UserAsks of the leaf with the same requirements: each application is in only one."""
     entry = user_asks.allocators.least()
     assert entry is not None
     return entry[0]
 
 
 class WaitSet:
-    """UserAsks that wait for the same thing; those for room, or for a queue, have the same requirements."""
+    """UserAsks that wait for the same thing. All have the same requirements, unless `is_mixed`."""
 
     __slots__ = ("_home", "_key", "_leaves", "_name", "amounts", "queue")
 
@@ -92,13 +92,13 @@ class WaitSet:
         amounts: Amounts = (),
         is_mixed: bool = False,
     ) -> None:
-        """`home`: it is there under `name` while it is not empty; `is_mixed`: requirements may differ."""
+        """`home`: contains the set under `name` while the set is not empty."""
         self._home = home
         self._name = name
         self._key = _key if is_mixed else _key_among_same
-        self.queue = queue  # that has its maximum, if they wait for a queue
-        self.amounts = amounts  # that each of them needs there
-        self._leaves: dict[LeafQueue, LazyHeap[UserAsks]] = {}  # none of them empty
+        self.queue = queue  # the queue they wait for, if any
+        self.amounts = amounts  # what each of them needs in the queue
+        self._leaves: dict[LeafQueue, LazyHeap[UserAsks]] = {}  # never empty ones
 
     def __bool__(self) -> bool:
         return bool(self._leaves)
@@ -112,7 +112,7 @@ class WaitSet:
         return self._leaves
 
     def add(self, user_asks: UserAsks) -> None:
-        """Add the asks, or note that they come earlier than before."""
+        """Add the asks, or note that their position improved."""
         members = self._leaves.get(user_asks.leaf)
         if members is None:
             if not self._leaves:
@@ -131,26 +131,27 @@ class WaitSet:
                 del self._home[self._name]
 
     def first(self, leaf: LeafQueue) -> UserAsks | None:
-        """Those of the leaf to serve first."""
+        """The leaf's UserAsks to serve first."""
         members = self._leaves.get(leaf)
         return members.first() if members is not None else None
 
 
 class UserLimitWaitSet:
-    """The UserAsks of one leaf and partition whose users have their limit.
+    """The UserAsks of one leaf and partition whose users have reached the user limit.
 
-    The limit is the same for all users that ask for the same amounts; so those that have least get below it first.
+    All users that ask for the same amounts have the same limit, so the user with the smallest share falls below it
+    first.
     """
 
     __slots__ = ("_home", "_leaf", "_members", "_partition", "_users")
 
     def __init__(self, home: dict[tuple[LeafQueue, str], UserLimitWaitSet], leaf: LeafQueue, partition: str) -> None:
-        """`home`: it is there while it is not empty."""
+        """`home`: contains the set while the set is not empty."""
         self._home = home
         self._leaf = leaf
         self._partition = partition
-        self._users: dict[Amounts, LazyHeap[str]] = {}  # that ask for these amounts, by what they have; none is empty
-        self._members: dict[tuple[Amounts, str], dict[UserAsks, None]] = {}  # of each of these; none is empty
+        self._users: dict[Amounts, LazyHeap[str]] = {}  # by amounts asked for, sorted by share; never empty ones
+        self._members: dict[tuple[Amounts, str], dict[UserAsks, None]] = {}  # by amounts and user; never empty ones
 
     def _user_share(self, user: str) -> float:
         return self._leaf.user_share(user, self._partition)
@@ -184,7 +185,7 @@ class UserLimitWaitSet:
                 del self._home[self._leaf, self._partition]
 
     def below_limit(self) -> list[UserAsks]:
-        """Take out those whose users are below the limit."""
+        """Remove and return the UserAsks of users below the limit."""
         taken: list[UserAsks] = []
         for amounts, users in list(self._users.items()):
             limit = user_limit(self._leaf, self._partition, amounts)
@@ -193,7 +194,7 @@ class UserLimitWaitSet:
         return taken
 
     def below_limit_of(self, user: str) -> list[UserAsks]:
-        """Take out those of one user, which has less than before, if it is below the limit."""
+        """The same for one user, whose usage has fallen."""
         taken: list[UserAsks] = []
         for amounts, users in list(self._users.items()):
             if user in users:
@@ -204,7 +205,7 @@ class UserLimitWaitSet:
         return taken
 
     def resized(self) -> None:
-        """The partition has another size: what users have are other shares of it."""
+        """Sort the users anew: the partition's size, and with it their shares, have changed."""
         for users in self._users.values():
             for user in users:
                 users.lessened(user)

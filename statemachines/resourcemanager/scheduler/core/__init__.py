@@ -1,1 +1,1 @@
-"""What every scheduler is made of."""
+"""The collaborators of every scheduler."""

@@ -1,6 +1,6 @@
-"""Resources as amounts by type: what limits compare, each type by itself, and shares, by the dominant one.
+"""Resources as amounts by type. Limits compare each type on its own; shares compare the dominant one.
 
-The types are `memory_mb`, `vcores_milli`, `gpu_milli` (thousandths of a device, over all devices), and each further
+The types are `memory_mb`, `vcores_milli`, `gpu_milli` (thousandths, summed over all devices), and each custom resource
 type under its own name.
 """
 
@@ -32,7 +32,7 @@ def amounts_of(resource: Resource) -> Amounts:
 
 
 def resource_of(amounts: Mapping[str, int]) -> Resource:
-    """As a Resource, for reports: GPUs as one of so many thousandths.
+    """As a Resource, for reports: all GPU thousandths as one device.
 
     >>> resource_of({"memory_mb": 5, "gpu_milli": 1500})
     Resource(memory_mb=5, vcores_milli=0, gpus=1, gpu_milli=1500, others=())
@@ -44,7 +44,7 @@ def resource_of(amounts: Mapping[str, int]) -> Resource:
 
 
 def add(to: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
-    """Add, or with `sign` -1 take away, in place. What comes to nothing is left out."""
+    """Add in place, or with `sign` -1 subtract. Types whose sum is zero are removed."""
     for type_, amount in amounts:
         sum_ = to.get(type_, 0) + sign * amount
         if sum_:
@@ -54,7 +54,7 @@ def add(to: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int = 1) -
 
 
 def dominant_share(amounts: Iterable[tuple[str, int]], total: Mapping[str, int]) -> float:
-    """The largest of the shares of `total` by type; infinite for something of which there is none.
+    """The largest share of `total` over all types; infinite for a type that `total` does not have.
 
     >>> dominant_share([("memory_mb", 2), ("vcores_milli", 3)], {"memory_mb": 10, "vcores_milli": 10})
     0.3

@@ -1,8 +1,7 @@
-"""The scheduler's view of applications: their attempts, and the asks of these that are pending.
+"""The scheduler's view of applications: their attempts, and the attempts' pending asks.
 
-Pending asks are kept as in YARN's AppSchedulingInfo: an attempt has one AppPlacementAllocator for each scheduler
-request key, here the priority and the requirements. The asks of one allocator fit on a node together or not at all;
-they differ only in the node that they prefer.
+As in YARN's AppSchedulingInfo, an attempt has one AppPlacementAllocator per scheduler request key, here the priority
+and the requirements. The asks of one allocator differ only in the node that they prefer: a node fits all or none.
 
 Threading: under the scheduler's lock.
 """
@@ -21,30 +20,25 @@ from statemachines.resourcemanager.scheduler.core.requirements import NodeRequir
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Rank = tuple[int, int]
-"""Of an application among all: the least is served first."""
+"""An application's position among all; the lowest is served first."""
 SchedulerRequestKey = tuple[int, NodeRequirements]
 """Priority and requirements."""
 
 
 class PendingAsk(NamedTuple):
-    """A request that waits for its container."""
+    """A request without its container yet."""
 
-    arrival: int
-    """Unique; greater is later."""
+    arrival: int  # unique; greater is later
     request: ContainerRequest
-    rack: str | None
-    """The preferred rack, or the rack of the preferred host."""
+    rack: str | None  # the preferred rack, or the rack of the preferred host
 
 
 class SchedulingOpportunity(NamedTuple):
-    """One heartbeat, and how many an ask lets pass before it gives up its preferred nodes."""
+    """One heartbeat, and the number of heartbeats that an ask lets pass before it gives up its preferred nodes."""
 
-    number: int
-    """Counts heartbeats: one is missed once at most, however many containers the node gets with it."""
-    node_locality_delay: int
-    """Missed opportunities before a node of the preferred host's rack will do."""
-    off_switch_delay: int
-    """Missed opportunities before any node will do."""
+    number: int  # of the heartbeat: each counts as missed once at most, however many containers the node gets
+    node_locality_delay: int  # missed opportunities before an ask accepts the rack of its preferred host
+    off_switch_delay: int  # missed opportunities before an ask accepts any node
 
 
 class SchedulerApplication:
@@ -56,10 +50,10 @@ class SchedulerApplication:
         self.id = id
         self.submission = submission  # as it was submitted
         self.number = number  # in the order of submission
-        self.priority = submission.priority  # greater is more urgent; changes
-        self.queue = submission.queue  # changes when it is moved
+        self.priority = submission.priority  # greater is more urgent; may change
+        self.queue = submission.queue  # changes when the application is moved
         self.user = submission.user
-        self.attempt: SchedulerApplicationAttempt | None = None  # the last one
+        self.attempt: SchedulerApplicationAttempt | None = None  # the latest
 
     @property
     def rank(self) -> Rank:
@@ -67,7 +61,7 @@ class SchedulerApplication:
 
 
 class SchedulerApplicationAttempt:
-    """An attempt: the containers that it has, and the asks that are pending."""
+    """An attempt with its containers and its pending asks."""
 
     __slots__ = (
         "app",
@@ -88,16 +82,16 @@ class SchedulerApplicationAttempt:
     def __init__(self, id: str, app: SchedulerApplication, epoch: int, default_label: str) -> None:
         self.id = id
         self.app = app
-        self.default_label = default_label  # partition of asks that name none
+        self.default_label = default_label  # partition of asks that do not name one
         self.prefix = container_prefix(id, epoch)
         self.next_number = 1  # of the next container
-        self.live: dict[str, RMContainer] = {}  # those that have not ended
-        self.new: list[RMContainer] = []  # those of them that the master has not fetched
-        self.master: str | None = None  # its master's container, once there is one
+        self.live: dict[str, RMContainer] = {}  # not ended
+        self.new: list[RMContainer] = []  # those of them that the master has not pulled
+        self.master: str | None = None  # the master's container, once allocated
         self.blacklist: frozenset[str] = frozenset()  # hosts
-        self.is_stopped = False  # it has ended, and its containers wait for the next one
-        self.rank = app.rank  # by which its allocators are sorted
-        self.pending: dict[SchedulerRequestKey, AppPlacementAllocator] = {}  # none of them empty
+        self.is_stopped = False  # it has ended, and its containers wait for the next attempt
+        self.rank = app.rank  # sorts its allocators
+        self.pending: dict[SchedulerRequestKey, AppPlacementAllocator] = {}  # never empty ones
         self.pending_count = 0  # asks in `pending`
 
     def next_container_id(self) -> str:
@@ -112,7 +106,7 @@ class SchedulerApplicationAttempt:
 
 
 class AppPlacementAllocator:
-    """The pending asks of one attempt under one scheduler request key; never empty while the attempt has it.
+    """The pending asks of one attempt under one scheduler request key; never empty while in `attempt.pending`.
 
     An ask is node-local on its preferred host, rack-local in its rack and off-switch elsewhere.
     """
@@ -134,25 +128,25 @@ class AppPlacementAllocator:
         self.attempt = attempt
         self.priority = priority
         self.requirements = requirements
-        self.key = (*attempt.rank, priority)  # by which allocators are sorted
-        self.reservations = 0  # nodes that are reserved for it
+        self.key = (*attempt.rank, priority)  # sorts allocators
+        self.reservations = 0  # nodes reserved for it
         self.missed_opportunities = 0  # by asks with a preference
-        self._last_missed = -1  # number of the last one
-        # By arrival, in this order. A plain dict would step over all that left its head before, again and again.
-        self._off_switch: OrderedDict[int, PendingAsk] = OrderedDict()  # no preference
-        self._local: OrderedDict[int, PendingAsk] = OrderedDict()  # a preference
-        self._by_location: dict[tuple[str, str], OrderedDict[int, PendingAsk]] = {}  # of `_local`
+        self._last_missed = -1  # number of the last missed opportunity
+        # Sorted by arrival. A plain dict would step over all entries deleted from its head at every look-up.
+        self._off_switch: OrderedDict[int, PendingAsk] = OrderedDict()  # without a preference
+        self._local: OrderedDict[int, PendingAsk] = OrderedDict()  # with a preference
+        self._by_location: dict[tuple[str, str], OrderedDict[int, PendingAsk]] = {}  # those in `_local`
 
     def __len__(self) -> int:
         return len(self._off_switch) + len(self._local)
 
     def __iter__(self) -> Iterator[PendingAsk]:
-        """In the order of arrival."""
+        """In order of arrival."""
         return iter(sorted((*self._off_switch.values(), *self._local.values())))
 
     @property
     def first(self) -> PendingAsk:
-        """The ask that came first."""
+        """The ask that arrived first."""
         if self._off_switch and self._local:
             return min(next(iter(self._off_switch.values())), next(iter(self._local.values())))
         return next(iter((self._off_switch or self._local).values()))
@@ -162,7 +156,7 @@ class AppPlacementAllocator:
         return self.first.arrival
 
     def precedes(self, other: AppPlacementAllocator) -> bool:
-        """Whether its asks are served first: by rank and priority, then in the order of arrival."""
+        """Whether its asks are served first: by rank and priority, then in order of arrival."""
         return self.key < other.key or (self.key == other.key and self.first.arrival < other.first.arrival)
 
     def set_rank(self, rank: Rank) -> None:
@@ -180,7 +174,7 @@ class AppPlacementAllocator:
             asks[ask.arrival] = ask
 
     def allocate(self, ask: PendingAsk, node: SchedulerNode) -> None:
-        """The ask gets a container on this node, and is no longer pending."""
+        """Remove the ask, which gets a container on this node."""
         if node.host == ask.request.host or node.rack == ask.rack:
             self.missed_opportunities = 0
         if self._off_switch.pop(ask.arrival, None) is not None:
@@ -193,9 +187,9 @@ class AppPlacementAllocator:
                 del self._by_location[location]
 
     def choose(self, node: SchedulerNode, opportunity: SchedulingOpportunity | None = None) -> PendingAsk | None:
-        """The ask that takes this node, which meets the requirements: one that prefers it, else the first.
+        """The ask to serve on this node, which meets the requirements: one that prefers the node, else the first.
 
-        With an `opportunity`, asks that prefer another node wait for the locality delay; without, they do not wait.
+        With an `opportunity`, asks that prefer another node wait for the locality delay; without one, they do not.
         """
         if not self._local:
             return next(iter(self._off_switch.values()))

@@ -1,4 +1,4 @@
-"""What the scheduler does when applications and their attempts come and go.
+"""How the scheduler handles applications and attempts that are added or removed.
 
 Threading: under the scheduler's lock.
 """
@@ -23,8 +23,6 @@ from statemachines.resourcemanager.scheduler.core.reservations import Reservatio
 
 
 class ApplicationEvents:
-    """Handles the scheduler events that are about applications and attempts."""
-
     # All fields are guarded by the scheduler's lock.
     def __init__(
         self, context: RMContext, books: SchedulerBooks, reservations: Reservations, policy: SchedulingPolicy
@@ -40,11 +38,11 @@ class ApplicationEvents:
         is_recovering = isinstance(event, AppAddedSchedulerEvent) and event.is_recovering
         rmapp = self._context.apps.get(app_id)
         if rmapp is None:
-            return  # it was killed before the scheduler heard of it, and is not kept
+            return  # killed before this event arrived, and already forgotten
         app = self._policy.application_type(app_id, rmapp.submission, self._numbers)
         refusal = self._policy.add_app(app, is_recovering)
         if refusal is not None:
-            # One that is recovered may have an attempt by now: it is too late to reject it.
+            # A recovered application may have an attempt by now: too late to reject it.
             type = RMAppEventType.KILL if is_recovering else RMAppEventType.APP_REJECTED
             self._context.post(RMAppEvent(type, app_id, refusal))
             return
@@ -64,7 +62,7 @@ class ApplicationEvents:
             del books.attempts[attempt.id]
         del books.apps[event.entity]
         self._policy.remove_app(app)
-        app.attempt = None  # which refers to its application
+        app.attempt = None  # breaks the reference cycle
 
     def add_attempt(self, event: SchedulerEvent) -> None:
         is_recovering = transfer_state = False
@@ -73,7 +71,7 @@ class ApplicationEvents:
         books, attempt_id = self._books, event.entity
         app = books.apps.get(application_of(attempt_id))
         if app is None:
-            return  # it was recovered, and could not be taken
+            return  # the recovered application was refused
         attempt = SchedulerApplicationAttempt(attempt_id, app, self._context.epoch, self._policy.default_label(app))
         before, app.attempt = app.attempt, attempt
         if before is not None and before.is_stopped and before.id in books.attempts:
@@ -106,7 +104,7 @@ class ApplicationEvents:
         self._policy.remove_attempt(attempt)
 
     def _kill_containers(self, attempt: SchedulerApplicationAttempt, why: str, *, but_running: bool = False) -> None:
-        """End all containers of the attempt; `but_running`: all but those of its tasks that run."""
+        """Kill the attempt's containers; `but_running`: except running ones other than the master's."""
         for container in list(attempt.live.values()):
             is_kept = but_running and container.entity != attempt.master
             if not (is_kept and container.entity in self._books.node_of(container).launched):

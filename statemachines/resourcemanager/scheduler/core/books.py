@@ -1,11 +1,10 @@
 """The scheduler's books: applications, their attempts, their pending asks and their containers.
 
-The way of a request from `allocate` to its container: `request` looks for a node that meets the requirements and
-allocates a container there. If there is none, or the policy wants to choose, the ask is pending; once the policy has
-assigned it to a node, `satisfy` allocates the container.
+`request` allocates a container on a node that meets the requirements. If no node does, or the policy serves asks in
+its own order, the ask becomes pending; once the policy has assigned it to a node, `satisfy` allocates the container.
 
-Threading: under the scheduler's lock. Containers' machines belong to the dispatcher's handler thread: they are made
-here, and moved by events only.
+Threading: under the scheduler's lock. Containers' machines belong to the dispatcher's handler thread: they are created
+here, and only events change their state.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from statemachines.resourcemanager.scheduler.core.requirements import NodeRequir
 
 
 class SchedulerBooks:
-    """Makes asks pending, and allocates, resizes and releases containers."""
+    """Queues asks; allocates, resizes and releases containers."""
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, context: RMContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy) -> None:
@@ -47,10 +46,10 @@ class SchedulerBooks:
         self._policy = policy
         self._requirements = RequirementsTable()
         self._arrivals = itertools.count()
-        self.apps: dict[str, SchedulerApplication] = {}  # that have not ended
-        self.attempts: dict[str, SchedulerApplicationAttempt] = {}  # not ended, or stopped: their containers go on
-        self.containers: dict[str, RMContainer] = {}  # that have room on a node, in whatever state their machines are
-        self.pending_count = 0  # asks of all attempts
+        self.apps: dict[str, SchedulerApplication] = {}  # not ended
+        self.attempts: dict[str, SchedulerApplicationAttempt] = {}  # not ended, or stopped with containers that run on
+        self.containers: dict[str, RMContainer] = {}  # with room on a node, whatever the state of their machines
+        self.pending_count = 0  # over all attempts
 
     # -- asks ---------------------------------------------------------------------------------------------------------
 
@@ -59,13 +58,13 @@ class SchedulerBooks:
         return self._requirements.of(request, attempt.default_label if label is None else label, attempt.blacklist)
 
     def request(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
-        """Allocate a container for each of the requests, or make it pending."""
+        """Allocate a container for each request, or make it pending."""
         requests, on_arrival = self._policy.arrange(attempt, requests)
         for request in requests:
             self._request(attempt, request, on_arrival)
 
     def request_again(self, attempt: SchedulerApplicationAttempt, asks: Iterable[PendingAsk]) -> None:
-        """The same for asks that were withdrawn: their requirements or their queue have changed."""
+        """The same for withdrawn asks, whose requirements or queue have changed."""
         for ask in asks:
             self._request(attempt, ask.request, self._policy.allocates_on_arrival, ask.arrival)
 
@@ -96,7 +95,7 @@ class SchedulerBooks:
         self._count_pending(attempt, 1)
 
     def withdraw(self, attempt: SchedulerApplicationAttempt) -> list[PendingAsk]:
-        """No ask of the attempt is pending any longer; returns those that were, in the order of arrival."""
+        """Remove the attempt's pending asks; returns them in order of arrival."""
         if not attempt.pending:
             return []
         asks = sorted(ask for allocator in attempt.pending.values() for ask in allocator)
@@ -107,7 +106,7 @@ class SchedulerBooks:
         return asks
 
     def rank_again(self, attempt: SchedulerApplicationAttempt) -> None:
-        """The rank of its application may have changed."""
+        """Sort the attempt's asks anew if the rank of its application has changed."""
         rank, pending = attempt.app.rank, self._policy.pending
         if rank == attempt.rank:
             return
@@ -132,7 +131,7 @@ class SchedulerBooks:
         node: SchedulerNode,
         reserved: RMContainer | None = None,
     ) -> None:
-        """Allocate a container for a pending ask; `reserved`: the one that was made when the node was reserved."""
+        """Allocate a container for a pending ask; `reserved`: the container created with the node's reservation."""
         attempt = allocator.attempt
         allocator.allocate(ask, node)
         if not allocator:
@@ -177,52 +176,45 @@ class SchedulerBooks:
         return container
 
     def recover(self, attempt: SchedulerApplicationAttempt, container: RMContainer, node: SchedulerNode) -> None:
-        """A container that runs on a node that came back is the attempt's."""
+        """Add a container that the attempt already runs on a re-registered node."""
         resource = container.request.resource
         node.recover(container.entity, resource, container.gpu_devices)
         attempt.live[container.entity] = self.containers[container.entity] = container
         self._policy.charge(attempt, node.partition, resource)
 
     def live(self, container_id: str) -> tuple[SchedulerApplicationAttempt, RMContainer] | None:
-        """The container and its attempt, if it has room on a node."""
+        """The container and its attempt, if the container has room on a node."""
         container = self.containers.get(container_id)
         return (self.attempts[container.attempt], container) if container is not None else None
 
     def node_of(self, container: RMContainer) -> SchedulerNode:
         """The node of a live container."""
         node = self._nodes.get(container.node)
-        assert node is not None  # a node's containers leave the books before it does
+        assert node is not None  # a node's containers leave the books before the node
         return node
 
     def end(
-        self,
-        attempt: SchedulerApplicationAttempt,
-        container: RMContainer,
-        type: RMContainerEventType,
-        why: str,
+        self, attempt: SchedulerApplicationAttempt, container: RMContainer, type: RMContainerEventType, why: str
     ) -> None:
-        """Release the container, and let its machine know why."""
+        """Release the container, and post to its machine why."""
         self.release(attempt, container)
         status = ContainerStatus(container.entity, EXIT_ABORTED, why)
         self._context.post(RMContainerEvent(type, container.entity, status))
 
     def release(self, attempt: SchedulerApplicationAttempt, container: RMContainer) -> None:
-        """Take the container's room back. What is posted about this room after this comes after its end."""
+        """Take the container's room back. The caller posts its end before anyone else is given the room."""
         container_id = container.entity
         del attempt.live[container_id], self.containers[container_id]
         if attempt.new and container in attempt.new:
             attempt.new.remove(container)
         node = self._nodes.get(container.node)
-        assert node is not None  # a node's containers leave the books before it does
+        assert node is not None  # as in `node_of`, without the call
         self._nodes.note_freed(node, is_compared=self.pending_count > 0)
         node.give_back(container_id)
         self._policy.discharge(attempt, node.partition, container.request.resource)
 
     def resize(self, attempt: SchedulerApplicationAttempt, container: RMContainer, resource: Resource) -> bool:
-        """Change a container's size, for its machine and its node too.
-
-        False: the node has not enough room, or is being decommissioned.
-        """
+        """Resize a container here, in its machine and on its node; False: no room, or the node is draining."""
         node = self.node_of(container)
         if node.is_draining:
             return False
@@ -239,7 +231,7 @@ class SchedulerBooks:
         return True
 
     def expire(self, container_id: str) -> None:
-        """A container was fetched, or allowed to grow, and nothing followed: take it, or what it grew by, back."""
+        """The container was not launched, or its growth not confirmed, in time: take it, or what it grew by, back."""
         live = self.live(container_id)
         if live is None:
             return

@@ -1,4 +1,4 @@
-"""The scheduler's books of one node: what is free, and which container has what. It never gives what it has not got."""
+"""The scheduler's books of one node: what is free, and what each container has. `take` never overcommits the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Free(NamedTuple):
-    """What a node had free at some time."""
+    """What a node had free at an earlier time."""
 
     memory_mb: int
     vcores_milli: int
@@ -25,10 +25,10 @@ _NO_OTHERS: Mapping[str, int] = {}
 
 
 class SchedulerNode:
-    """One node's room. GPUs are kept device by device: a share is a share of one of them.
+    """One node's room. GPUs are booked per device: a GPU share is a share of one device.
 
-    What is free of a type is below zero where the node's capacity has become less than what its containers have, or a
-    node that came back has more containers than room.
+    Free amounts are negative while containers have more than the node's capacity: after a cut of the capacity, or when
+    a node re-registers with more containers than it has room for.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class SchedulerNode:
     )
 
     def __init__(self, node_id: str, spec: NodeSpec, capacity: Resource | None = None) -> None:
-        """`capacity`: where it is not what the specification says."""
+        """`capacity`: overrides the specification's."""
         self.node_id = node_id
         self.host = spec.host
         self.rack = spec.rack
@@ -60,17 +60,17 @@ class SchedulerNode:
         self.free_vcores_milli = self.capacity.vcores_milli
         self.free_gpu_milli = [GPU_MILLI] * self.capacity.gpus
         self.free_others = dict(self.capacity.others)
-        self.containers: dict[str, tuple[Resource, tuple[int, ...]]] = {}  # what each has, and of which GPUs
-        self.launched: set[str] = set()  # those of them that the node is known to run
-        self.reserved_container: RMContainer | None = None  # the node is kept for this one, and gets no other
-        self.is_draining = False  # gets no new container: it is being decommissioned
+        self.containers: dict[str, tuple[Resource, tuple[int, ...]]] = {}  # by id: resource and GPU devices
+        self.launched: set[str] = set()  # containers that the node has reported to run
+        self.reserved_container: RMContainer | None = None  # while set, the node takes no other container
+        self.is_draining = False  # being decommissioned: takes no new container
 
     @property
     def has_gpus(self) -> bool:
         return bool(self.free_gpu_milli)
 
     def fits(self, resource: Resource, gpu_models: frozenset[str] = frozenset()) -> bool:
-        """Whether there is room now, and the node's model is one of `gpu_models`, if any are named."""
+        """Whether there is room now, and the node's GPU model is one of `gpu_models` (empty: any model)."""
         if resource.memory_mb > self.free_memory_mb or resource.vcores_milli > self.free_vcores_milli:
             return False
         if gpu_models and self.gpu_model not in gpu_models:
@@ -89,7 +89,7 @@ class SchedulerNode:
         return False
 
     def could_fit(self, resource: Resource, gpu_models: frozenset[str] = frozenset()) -> bool:
-        """As `fits`, if the node were empty."""
+        """Whether `fits` would hold if the node were empty."""
         capacity = self.capacity
         return (
             resource.memory_mb <= capacity.memory_mb
@@ -102,15 +102,15 @@ class SchedulerNode:
     # -- containers ---------------------------------------------------------------------------------------------------
 
     def take(self, container: str, resource: Resource) -> tuple[int, ...]:
-        """Give `resource` to a container; returns the GPUs it got.
+        """Book `resource` for a container; returns its GPU devices.
 
-        Of the devices with room enough, those with the least are taken, so that whole ones stay whole.
+        Best fit: of the devices with enough room, those with the least are chosen, so that whole devices stay whole.
 
         Raises:
-            ValueError: there is no room, or the container has some already: the books stay as they are.
+            ValueError: there is no room, or the container is booked already. The books are unchanged.
         """
         if container in self.containers or not self.fits(resource):
-            raise ValueError(f"{self.node_id}: no room for {resource} of {container}, or it has its room already")
+            raise ValueError(f"{self.node_id}: no room for {resource} of {container}, or it is already booked")
         devices: tuple[int, ...] = ()
         if resource.gpus:
             free = self.free_gpu_milli
@@ -120,14 +120,14 @@ class SchedulerNode:
         return devices
 
     def recover(self, container: str, resource: Resource, devices: tuple[int, ...]) -> None:
-        """Note what a container of a node that came back has already, whether there is room or not."""
+        """Book what a container on a re-registered node already has, even without room."""
         missing = max(devices, default=-1) + 1 - len(self.free_gpu_milli)
-        self.free_gpu_milli += [0] * missing  # of devices that it is not known to have, nothing is free
+        self.free_gpu_milli += [0] * missing  # devices beyond the node's capacity have nothing free
         self._book(container, resource, devices)
         self.launched.add(container)
 
     def give_back(self, container: str) -> None:
-        """Take back what a container has; nothing if it has nothing."""
+        """Free what the container has, if anything."""
         taken = self.containers.pop(container, None)
         if taken is None:
             return
@@ -141,10 +141,10 @@ class SchedulerNode:
             self.free_others[name] += amount
 
     def resize(self, container: str, resource: Resource) -> bool:
-        """Change what a container has; False, and nothing changes, if there is no room. Its GPUs stay as they are.
+        """Book another size for a container; False, with no change, if there is no room or its GPUs would change.
 
         Raises:
-            KeyError: the container has nothing here.
+            KeyError: the container is not on this node.
         """
         old, devices = self.containers[container]
         if (resource.gpus, resource.gpu_milli) != (old.gpus, old.gpu_milli) and (old.gpus or resource.gpus):
@@ -176,7 +176,7 @@ class SchedulerNode:
     # -- capacity -----------------------------------------------------------------------------------------------------
 
     def set_capacity(self, capacity: Resource) -> None:
-        """The node has another capacity. No container loses what it has."""
+        """Change the capacity. Containers keep what they have."""
         old, self.capacity = self.capacity, capacity
         self.free_memory_mb += capacity.memory_mb - old.memory_mb
         self.free_vcores_milli += capacity.vcores_milli - old.vcores_milli
@@ -189,15 +189,14 @@ class SchedulerNode:
             had, has = device < old.gpus, device < capacity.gpus
             free_gpus[device] += GPU_MILLI * (has - had)
         while len(free_gpus) > capacity.gpus and not free_gpus[-1]:
-            free_gpus.pop()  # the device is gone, and no container has a share of it
+            free_gpus.pop()  # the device is gone, and no container uses it
 
     def free(self) -> Free:
-        """What is free now."""
         others = self.free_others.copy() if self.free_others else _NO_OTHERS
         return Free(self.free_memory_mb, self.free_vcores_milli, tuple(self.free_gpu_milli), others)
 
     def has_more_than(self, before: Free) -> bool:
-        """Whether something might fit now that did not fit then: more is free of some type."""
+        """Whether more of some type is free than `before`: only then may something fit now that did not fit then."""
         if self.free_memory_mb > before.memory_mb or self.free_vcores_milli > before.vcores_milli:
             return True
         if self.free_gpu_milli:

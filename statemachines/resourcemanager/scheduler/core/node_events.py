@@ -1,4 +1,4 @@
-"""What the scheduler does when nodes come, report, change and go.
+"""How the scheduler handles nodes that are added, report, change or are removed.
 
 Threading: under the scheduler's lock.
 """
@@ -30,8 +30,6 @@ from statemachines.resourcemanager.scheduler.core.reservations import Reservatio
 
 
 class NodeEvents:
-    """Handles the scheduler events that are about nodes."""
-
     # All fields are guarded by the scheduler's lock.
     def __init__(
         self,
@@ -43,7 +41,6 @@ class NodeEvents:
         *,
         on_heartbeat: bool,
     ) -> None:
-        """`on_heartbeat`: a node gets containers when it reports."""
         self._context = context
         self._config = context.config.scheduler
         self._nodes = nodes
@@ -53,7 +50,7 @@ class NodeEvents:
         self._on_heartbeat = on_heartbeat
         self._heartbeats = 0  # so far
 
-    # -- coming and going ---------------------------------------------------------------------------------------------
+    # -- added and removed --------------------------------------------------------------------------------------------
 
     def add(self, event: SchedulerEvent) -> None:
         rmnode = self._context.nodes.get(event.entity)
@@ -74,17 +71,17 @@ class NodeEvents:
         why = f"its node {node.node_id} was lost"
         for container_id in list(node.containers):
             live = self._books.live(container_id)
-            assert live is not None  # what is in a node's books is in an attempt's
+            assert live is not None  # every container on a node belongs to an attempt
             self._books.end(*live, RMContainerEventType.KILL, why)
         self._reservations.cancel(node, why)
         self._nodes.remove(node)
         self._policy.capacity_changed(node.partition, node.capacity, -1)
 
     def _recover_container(self, node: SchedulerNode, report: NMContainerStatus) -> None:
-        """Take back a container that a node brings, if an attempt owns it; else the node is to stop it."""
+        """Recover a container that a node reports when it registers; without an owner, the node is to stop it."""
         container_id, context = report.container, self._context
         attempt = self._owner(container_id)
-        # One that has not ended here was given up a moment ago, and its end is on its way.
+        # A container still in the context was released a moment ago, and its end is posted already.
         if attempt is None or container_id in context.containers:
             if report.status is None:
                 context.post(RMNodeEvent(RMNodeEventType.CLEANUP_CONTAINER, node.node_id, container_id))
@@ -102,7 +99,7 @@ class NodeEvents:
         context.post(RMContainerRecoverEvent(container_id, report, container.payload()))
 
     def _owner(self, container_id: str) -> SchedulerApplicationAttempt | None:
-        """The attempt to which a container that a node brings belongs now."""
+        """The attempt that owns a reported container now."""
         try:
             creator = attempt_of(container_id)
         except ValueError:
@@ -119,7 +116,7 @@ class NodeEvents:
     # -- reports ------------------------------------------------------------------------------------------------------
 
     def update(self, event: SchedulerEvent) -> None:
-        """The node has reported: take note of what its containers did, and with heartbeats assign it containers."""
+        """Handle the node's report on its containers; on heartbeats, assign containers to the node."""
         rmnode = self._context.nodes.get(event.entity)
         if rmnode is None:
             return
@@ -128,7 +125,7 @@ class NodeEvents:
             for container_id in launched:
                 if books.live(container_id) is None or node is None:
                     post(RMNodeEvent(RMNodeEventType.CLEANUP_CONTAINER, event.entity, container_id))
-                elif container_id not in node.launched:  # else it came back since, which is not known here yet
+                elif container_id not in node.launched:  # else recovered when its node registered again
                     node.launched.add(container_id)
                     post(RMContainerEvent(RMContainerEventType.LAUNCHED, container_id))
             for status in finished:
@@ -143,7 +140,7 @@ class NodeEvents:
                 self._assign_containers(node)
 
     def _assign_containers(self, node: SchedulerNode) -> None:
-        """Give the node's room to its reserved container, or to pending asks; if there is not enough, reserve it."""
+        """Allocate the node's reserved container, then pending asks; reserve the node for an ask that is too large."""
         books, policy, most = self._books, self._policy, self._config.containers_per_heartbeat  # -1: no limit
         if node.reserved_container is not None:
             if self._reservations.allocate(node, node.reserved_container):
@@ -171,7 +168,7 @@ class NodeEvents:
         return SchedulingOpportunity(self._heartbeats, min(delay, nodes), off_switch_delay)
 
     def _drain_or_not(self, node: SchedulerNode, rmnode: RMNode) -> None:
-        """A node that is being decommissioned gets no new container, until it is recommissioned."""
+        """Stop assigning containers to a node that is being decommissioned, until it is recommissioned."""
         is_draining = rmnode.state is RMNodeState.DECOMMISSIONING
         if is_draining and not node.is_draining:
             self._reservations.cancel(node, f"its node {node.node_id} is being decommissioned")
@@ -185,11 +182,11 @@ class NodeEvents:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def update_resource(self, event: NodeResourceUpdateSchedulerEvent) -> None:
-        """The node has another capacity; its containers keep what they have."""
+        """Change the node's capacity; its containers keep what they have."""
         node = self._nodes.get(event.entity)
         if node is None:
             return
-        self._reservations.cancel(node, f"its node {node.node_id} has got another capacity")
+        self._reservations.cancel(node, f"the capacity of its node {node.node_id} changed")
         self._policy.capacity_changed(node.partition, node.capacity, -1)
         self._nodes.close(node)
         node.set_capacity(event.capacity)
@@ -201,11 +198,11 @@ class NodeEvents:
         self._nodes.note_freed(node)
 
     def update_label(self, event: NodeLabelsUpdateSchedulerEvent) -> None:
-        """The node is in another partition; its containers go on."""
+        """Move the node to another partition; its containers keep running and are charged there."""
         node = self._nodes.get(event.entity)
         if node is None or node.partition == event.partition:
             return
-        self._reservations.cancel(node, f"its node {node.node_id} is in another partition now")
+        self._reservations.cancel(node, f"its node {node.node_id} moved to another partition")
         policy, before = self._policy, node.partition
         policy.capacity_changed(before, node.capacity, -1)
         self._nodes.close(node)
@@ -214,7 +211,7 @@ class NodeEvents:
         policy.capacity_changed(node.partition, node.capacity, 1)
         for container_id in node.containers:
             live = self._books.live(container_id)
-            assert live is not None  # what is in a node's books is in an attempt's
+            assert live is not None  # as above
             attempt, container = live
             policy.discharge(attempt, before, container.request.resource)
             policy.charge(attempt, node.partition, container.request.resource)

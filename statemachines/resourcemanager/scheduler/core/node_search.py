@@ -1,8 +1,8 @@
-"""Which node has room: a search that looks at a node again only if it has got more room since.
+"""The search for a node with room. It examines a node again only after the node has got more room.
 
-Nodes stand in a list, and a node that gets more room moves to its end. For each NodeRequirements the search remembers
-an index before which no node fits: what is free on those nodes has only become less since they were looked at. So each
-search continues where the last one ended, and its cost depends on how often nodes get room, not on how many there are.
+Nodes are kept in a list; a node that gets more room moves to the end. For each NodeRequirements the search remembers
+an index before which no node fits: those nodes' free amounts have only shrunk since they were examined. Each search
+continues where the previous one ended, so its cost depends on how often nodes get room, not on the number of nodes.
 
 Threading: under the scheduler's lock.
 """
@@ -20,13 +20,13 @@ _MOST_FAILED = 64
 
 
 class NodeSearch:
-    """The nodes to search. Each node that gets more room must be named by `grown` before the next search."""
+    """The nodes to search. `grown` must be called for each node that gets more room before the next search."""
 
     def __init__(self, nodes: Iterable[SchedulerNode] = ()) -> None:
-        self._order: list[SchedulerNode | None] = []  # None: the node that stood here has moved or gone
+        self._order: list[SchedulerNode | None] = []  # None: the node was moved to the end, or removed
         self._index: dict[SchedulerNode, int] = {}  # in `_order`
         self._starts: dict[NodeRequirements, int] = {}  # no node before this index fits
-        self._failed: dict[NodeRequirements, None] = {}  # the last ones for which no node was found, the latest last
+        self._failed: dict[NodeRequirements, None] = {}  # the most recent ones without a node, the latest last
         for node in nodes:
             self.add(node)
 
@@ -41,7 +41,7 @@ class NodeSearch:
         self._order[self._index.pop(node)] = None
 
     def grown(self, node: SchedulerNode) -> None:
-        """The node has more room than before."""
+        """Note that the node has more room than before."""
         order = self._order
         order[self._index[node]] = None
         self._index[node] = len(order)
@@ -50,7 +50,7 @@ class NodeSearch:
             self._compact()
 
     def find(self, requirements: NodeRequirements) -> SchedulerNode | None:
-        """A node that meets the requirements; the next search for them begins with it."""
+        """A node that meets the requirements; the next search for them starts with it."""
         order, start = self._order, self._starts.get(requirements, 0)
         end = len(order)
         if start == end:
@@ -68,7 +68,7 @@ class NodeSearch:
                     self._remember(requirements, index)
                     return node
             start += chunk
-            if chunk == _CHUNK:  # it takes long: perhaps a search for less than this has failed
+            if chunk == _CHUNK:  # a long search: perhaps one for smaller requirements has failed already
                 start, chunk = self._skip_failed(requirements, start), 16 * _CHUNK
         self._remember(requirements, end)
         failed = self._failed
@@ -81,12 +81,12 @@ class NodeSearch:
     def _remember(self, requirements: NodeRequirements, start: int) -> None:
         starts = self._starts
         if len(starts) >= _MOST_STARTS and requirements not in starts:
-            starts.clear()  # requirements come and go; the search for those still in use begins once more
+            starts.clear()  # most are no longer in use; searches for the others start from the beginning
             self._failed.clear()
         starts[requirements] = start
 
     def _skip_failed(self, requirements: NodeRequirements, start: int) -> int:
-        """`start`, or the start of a failed search for requirements that these cover."""
+        """`start`, or the greater start of a failed search for requirements that these cover."""
         starts = self._starts
         for other in self._failed:
             if starts[other] > start and requirements.covers(other):
@@ -96,7 +96,7 @@ class NodeSearch:
     def _compact(self) -> None:
         """Remove the gaps."""
         order: list[SchedulerNode | None] = []
-        moved = [0] * (len(self._order) + 1)  # where each index is now
+        moved = [0] * (len(self._order) + 1)  # old index -> new index
         for index, node in enumerate(self._order):
             moved[index] = len(order)
             if node is not None:

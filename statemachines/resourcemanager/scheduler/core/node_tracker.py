@@ -1,4 +1,4 @@
-"""The scheduler's nodes, as YARN's ClusterNodeTracker: by id, by host, by rack and by partition, and where room is.
+"""The scheduler's nodes by id, host, rack and partition, and the search among them; after YARN's ClusterNodeTracker.
 
 Threading: under the scheduler's lock.
 """
@@ -13,7 +13,7 @@ from statemachines.resourcemanager.scheduler.core.requirements import NodeRequir
 
 
 class _NodeSearches:
-    """Nodes without GPUs, and nodes with GPUs: asks without GPUs get those only if there is no other."""
+    """Nodes without GPUs, and nodes with: asks without GPUs use a GPU node only if no other has room."""
 
     def __init__(self) -> None:
         self.plain = NodeSearch()
@@ -30,12 +30,12 @@ class _NodeSearches:
 
 
 class _Partition:
-    """The nodes of one partition that take containers."""
+    """The nodes of one partition, except draining ones."""
 
     def __init__(self) -> None:
         self.nodes = _NodeSearches()
         self.racks: dict[str, set[SchedulerNode]] = {}
-        self._rack_nodes: dict[str, _NodeSearches] = {}  # only of racks that have been searched
+        self._rack_nodes: dict[str, _NodeSearches] = {}  # only racks that have been searched
 
     def add(self, node: SchedulerNode) -> None:
         self.racks.setdefault(node.rack, set()).add(node)
@@ -70,16 +70,15 @@ class _Partition:
 
 
 class ClusterNodeTracker:
-    """The nodes; those that drain are among them, and are never found.
+    """All nodes. `find` never returns a draining one.
 
-    `is_searched`: whether `find` is used. A scheduler that assigns on heartbeats need not pay for it, and `freed` stays
-    empty.
+    `is_searched`: False for a scheduler that assigns on heartbeats. It does not use `find`, and `freed` stays empty.
     """
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, is_searched: bool = True) -> None:
         self.is_searched = is_searched
-        self.freed: dict[SchedulerNode, Free | None] = {}  # open, with room that searches do not know of
+        self.freed: dict[SchedulerNode, Free | None] = {}  # open nodes with new room not yet passed to the searches
         self._nodes: dict[str, SchedulerNode] = {}
         self._by_host: dict[str, list[SchedulerNode]] = {}
         self._partitions: dict[str, _Partition] = {}
@@ -111,7 +110,7 @@ class ClusterNodeTracker:
             del self._by_host[node.host]
 
     def close(self, node: SchedulerNode) -> None:
-        """Do not find the node until it is opened again: it drains, or its partition or its GPUs are to change."""
+        """Hide the node from searches until `open`: it drains, or its partition or capacity is about to change."""
         self.freed.pop(node, None)
         if self.is_searched and not node.is_draining:
             partition = self._partitions[node.partition]
@@ -126,22 +125,22 @@ class ClusterNodeTracker:
     # -- room ---------------------------------------------------------------------------------------------------------
 
     def note_freed(self, node: SchedulerNode, *, is_compared: bool = False) -> None:
-        """The node gets more room; `is_compared`: it is about to, and what is free now will be compared with it."""
+        """The node gets more room. `is_compared`: call before it does; `settle_freed` compares what is free."""
         if self.is_searched and not node.is_draining and node not in self.freed:
             self.freed[node] = node.free() if is_compared else None
 
     def settle_freed(self) -> None:
-        """The freed nodes have been offered to all pending asks: searches have to know what room is left."""
+        """All pending asks have been offered the freed nodes: pass the room that is left to the searches."""
         freed, self.freed = self.freed, {}
         for node, before in freed.items():
-            # A container that takes the place of one like it leaves nothing to look for.
+            # After a container has replaced one of the same size, the node needs no new search.
             if before is None or node.has_more_than(before):
                 self._partitions[node.partition].grown(node)
 
     def find(
         self, requirements: NodeRequirements, host: str | None = None, rack: str | None = None
     ) -> SchedulerNode | None:
-        """A node that meets the requirements: on `host` if there is one, else in `rack`, else anywhere."""
+        """A node that meets the requirements: on `host` if possible, else in `rack`, else anywhere."""
         if self.freed:
             for node in self.freed:
                 self._partitions[node.partition].grown(node)

@@ -1,12 +1,12 @@
-"""What differs from one scheduler to another: which ask is served next, and what limits allow.
+"""What schedulers differ in: the order of service, and the limits.
 
-A policy is asked and informed by the objects above it, and calls none of them. It decides which pending ask gets a
-container on which node; they allocate it, and charge the policy with what it uses.
+A policy decides which pending ask gets a container on which node. Its callers allocate the container, and charge the
+policy with the usage; the policy never calls them.
 
 Threading: under the scheduler's lock.
 """
 
-# ruff: noqa: B027 - where a policy has no limits and no queues, there is nothing to do
+# ruff: noqa: B027 - without limits and queues, a policy has nothing to do
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Assignment = tuple[AppPlacementAllocator, PendingAsk, SchedulerNode]
-"""An ask, and the node on which it gets its container."""
+"""An ask, and the node for its container."""
 
 
 class PendingIndex(Protocol):
@@ -41,11 +41,11 @@ class PendingIndex(Protocol):
 
 
 class SchedulingPolicy(ABC):
-    """Without limits and queues, unless a method is overridden."""
+    """The base has neither limits nor queues; a policy overrides what it needs."""
 
     application_type: type[SchedulerApplication] = SchedulerApplication
     allocates_on_arrival = False
-    """Whether an ask may get a container as it arrives, before those that are pending; else it waits its turn."""
+    """Whether an ask may get a container on arrival, before the pending asks; otherwise it waits its turn."""
     pending: PendingIndex
 
     # -- order of service ---------------------------------------------------------------------------------------------
@@ -54,94 +54,94 @@ class SchedulingPolicy(ABC):
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        """The ask that gets the next container on this node, where it fits, with a heartbeat."""
+        """On a heartbeat: the ask that fits on the node and gets the next container there."""
 
     def choose_to_reserve(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> AppPlacementAllocator | None:
-        """The asks for which this node is to be reserved: it could take one, but has not enough room now."""
+        """The asks to reserve this node for: the empty node could take one, but it has not enough room now."""
         return None
 
     @abstractmethod
     def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
-        """All that can be served now that these nodes have more room, one after the other.
+        """All assignments now possible, given that these nodes have more room. Not used on heartbeats.
 
-        Each assignment must be carried out before the next one is taken. Not used with heartbeats.
+        The caller must carry out each assignment before it takes the next one.
         """
 
     @property
     def has_work(self) -> bool:
-        """Whether applications may be activated, or asks served, although no node has more room."""
+        """Whether applications may be activated, or asks served, without new room on a node."""
         return False
 
     @abstractmethod
     def in_order(self, attempts: Iterable[SchedulerApplicationAttempt]) -> list[AppPlacementAllocator]:
-        """The pending asks of these attempts, in the order of service."""
+        """The pending asks of these attempts, in order of service."""
 
     def arrange(
         self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]
     ) -> tuple[Iterable[ContainerRequest], bool]:
-        """The new requests of one call in the order of service, and whether they may be allocated as they arrive."""
+        """The new requests of one call in order of service, and whether they may be allocated on arrival."""
         return requests, self.allocates_on_arrival
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
     def may_allocate(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
-        """Whether a new ask may be allocated as it arrives."""
+        """Whether a new ask may be allocated on arrival."""
         return True
 
     def may_grow(self, attempt: SchedulerApplicationAttempt, partition: str, old: Resource, new: Resource) -> bool:
-        """Whether limits allow a container to have `new` in place of `old`."""
+        """Whether limits allow a container to be resized from `old` to `new`."""
         return True
 
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
-        """Which limit holds such an ask up; None: no limit does."""
+        """Which limit holds up such an ask; None: no limit does."""
         return None
 
-    # -- what is used -------------------------------------------------------------------------------------------------
+    # -- usage --------------------------------------------------------------------------------------------------------
 
     def pending_changed(self, attempt: SchedulerApplicationAttempt, delta: int) -> None:
         """`delta` more asks of the attempt are pending."""
 
     def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
-        """The attempt has another container, or the reservation of one."""
+        """The attempt got another container or reservation."""
 
     def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
-        """The attempt has one container fewer, or one reservation."""
+        """The attempt lost a container or reservation."""
 
     def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
-        """The partition has so much more (`sign` 1) or less (-1)."""
+        """`capacity` was added to the partition (`sign` 1) or removed from it (-1)."""
 
     # -- applications -------------------------------------------------------------------------------------------------
 
     def add_app(self, app: SchedulerApplication, is_recovering: bool) -> str | None:
-        """Take the application. Returns why it cannot be taken; then nothing of it is kept."""
+        """Accept the application and return None, or return why it is refused."""
         return None
 
     def remove_app(self, app: SchedulerApplication) -> None:
-        """The application has ended, and has neither containers nor asks."""
+        """The application has ended; it has neither containers nor asks."""
 
     def add_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
-        """The attempt has come, with the containers that it takes over from the one before."""
+        """The attempt was added, with the containers inherited from the previous one."""
 
     def remove_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
-        """The attempt has ended. The containers that it still has are for the next one to take over."""
+        """The attempt has ended. The next one inherits the containers that it still has."""
 
     def activate_applications(self) -> None:
-        """Let those applications run that have waited for it, and need not any longer."""
+        """Activate the pending applications that may run now."""
 
     def priority_changed(self, app: SchedulerApplication) -> None:
-        """The application has another priority; its pending asks have been added again."""
+        """The application's priority changed; its pending asks have been sorted anew."""
 
     def default_label(self, app: SchedulerApplication) -> str:
-        """The partition of asks that name none."""
+        """The partition of asks that do not name one."""
         return app.submission.node_label or ""
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def queues(self) -> Sequence[QueueInfo]:
-        """See ResourceScheduler; so are the next three."""
+        """This and the next three are ResourceScheduler's."""
 
     @abstractmethod
     def check_submission(self, submission: ApplicationSubmission) -> str | None: ...
@@ -153,8 +153,8 @@ class SchedulingPolicy(ABC):
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None: ...
 
     def is_in_queue(self, app: SchedulerApplication, queue: str) -> bool:
-        """Whether the application is in this queue; it may be moved there."""
+        """Whether the application, which may be moved to this queue, is there already."""
         return True
 
     def move(self, app: SchedulerApplication, queue: str, *, has_attempt: bool) -> None:
-        """Move the application with its containers. None of its asks is pending while this is done."""
+        """Move the application with its containers. The caller has withdrawn its asks."""

@@ -1,6 +1,6 @@
-"""What a node must have to take the container of an ask, without the ask itself.
+"""What an ask requires of a node.
 
-Threading: immutable but for the table, which is under the scheduler's lock.
+Threading: immutable, except for the table, which is under the scheduler's lock.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ T = TypeVar("T")
 _MOST = 4096
 
 NodeSet = str | tuple[str, str | None, str | None]
-"""Candidate nodes: a partition, by its name; or of a partition one host or one rack, where locality is not relaxed."""
+"""Candidate nodes: a whole partition; or, for strict locality, one host or rack: (partition, host, rack)."""
 
 
 class NodeRequirements:
-    """Resource, partition, GPU models, blacklist, and a host or rack where locality is not relaxed.
+    """Resource, partition, GPU models, blacklist, and for strict locality a host or rack.
 
-    Asks with the same requirements fit on a node together or not at all. Equal requirements in use are one object: they
-    are compared by identity.
+    A node fits all asks with the same requirements, or none. Each RequirementsTable makes one object of equal
+    requirements; they are compared by identity.
     """
 
     __slots__ = (
@@ -53,8 +53,8 @@ class NodeRequirements:
         self.resource = resource
         self.gpu_models = gpu_models
         self.partition = partition
-        self.host = host  # the only one allowed; None: any
-        self.rack = rack  # the only one allowed; None: any
+        self.host = host  # the only host allowed; None: any
+        self.rack = rack  # the only rack allowed; None: any
         self.blacklist = blacklist  # hosts
         self.memory_mb = resource.memory_mb
         self.vcores_milli = resource.vcores_milli
@@ -63,7 +63,7 @@ class NodeRequirements:
         self.node_set: NodeSet = partition if host is None and rack is None else (partition, host, rack)
 
     def fits(self, node: SchedulerNode) -> bool:
-        """Whether a node of the node set has room, and is not excluded."""
+        """Whether a node of the node set has room and is not excluded."""
         return (
             self.memory_mb <= node.free_memory_mb
             and self.vcores_milli <= node.free_vcores_milli
@@ -71,11 +71,11 @@ class NodeRequirements:
         )
 
     def fits_further(self, node: SchedulerNode) -> bool:
-        """The same, where memory and virtual cores have been compared before."""
+        """The rest of `fits`, once memory and vcores have been compared."""
         return node.host not in self.blacklist and node.fits(self.resource, self.gpu_models)
 
     def allows(self, node: SchedulerNode) -> bool:
-        """Whether the node may be used, whatever room it has."""
+        """Whether the node may be used, regardless of its room."""
         return (
             node.partition == self.partition
             and (self.host is None or node.host == self.host)
@@ -84,11 +84,11 @@ class NodeRequirements:
         )
 
     def could_fit(self, node: SchedulerNode) -> bool:
-        """Whether the node may be used, and would have enough room if it were empty."""
+        """Whether the node may be used and would have enough room if it were empty."""
         return self.allows(node) and node.could_fit(self.resource, self.gpu_models)
 
     def covers(self, other: NodeRequirements) -> bool:
-        """Whether no node on which `other` does not fit can have room for these. Host and rack do not count."""
+        """Whether every node that fits these also fits `other`, host and rack aside."""
         return (
             self.memory_mb >= other.memory_mb
             and self.vcores_milli >= other.vcores_milli
@@ -101,10 +101,10 @@ class NodeRequirements:
 
 
 def of_node(by_set: Mapping[NodeSet, T], node: SchedulerNode) -> list[T]:
-    """The values of the node sets of which the node is one."""
+    """The values of the node sets that contain the node."""
     partition = node.partition
     whole = by_set.get(partition)
-    if len(by_set) == (whole is not None):  # as most often: no ask insists on a host or a rack
+    if len(by_set) == (whole is not None):  # the usual case: no ask requires a host or a rack
         return [whole] if whole else []
     found = (whole, by_set.get((partition, node.host, None)), by_set.get((partition, None, node.rack)))
     return [value for value in found if value]
@@ -114,13 +114,12 @@ _Key = tuple[Resource, frozenset[str], str, str | None, str | None, frozenset[st
 
 
 class RequirementsTable:
-    """The one object for each requirements."""
+    """Interns NodeRequirements."""
 
     def __init__(self) -> None:
         self._table: dict[_Key, NodeRequirements] = {}
 
     def of(self, request: ContainerRequest, partition: str, blacklist: frozenset[str]) -> NodeRequirements:
-        """The requirements of a request for a node of `partition`."""
         host = rack = None
         if not request.relax_locality:
             host = request.host
@@ -129,7 +128,7 @@ class RequirementsTable:
         requirements = self._table.get(key)
         if requirements is None:
             if len(self._table) >= _MOST:
-                # Those in use keep their meaning for the asks that have them; new asks get another object.
+                # Pending asks keep their objects; new asks with equal requirements get another one.
                 self._table.clear()
             requirements = self._table[key] = NodeRequirements(*key)
         return requirements

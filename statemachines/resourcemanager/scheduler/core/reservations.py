@@ -1,11 +1,11 @@
-"""Reservations: a node is kept for an ask that it could take, and has not enough room for now.
+"""Reservations: a node is held for an ask that it could take but has not enough room for now.
 
-Without them a large ask may starve, while small ones take each bit of room as it is freed. They are made on heartbeats
-only: event-driven, a large ask that comes first gets a node as soon as it has enough room.
+Without reservations a large ask may starve while small ones take each bit of room as it is freed. They are made on
+heartbeats only: event-driven, a large ask that is first in order gets a node as soon as it has enough room.
 
-A node has one reservation at most, and an allocator not more than it has asks. A reserved node gets no other container.
-With each of its heartbeats it is looked whether it has enough room now, and whether the ask is still pending: it may
-have got its container elsewhere.
+A node has at most one reservation, and an allocator has no more reservations than asks. A reserved node takes no other
+container. Each of its heartbeats checks whether it has enough room now, and whether the ask is still pending: the ask
+may have got its container on another node.
 
 Threading: under the scheduler's lock.
 """
@@ -35,7 +35,7 @@ class Reservations:
         self._context = context
         self._books = books
         self._policy = policy
-        self._reserved: dict[SchedulerNode, AppPlacementAllocator] = {}  # that have a reserved container
+        self._reserved: dict[SchedulerNode, AppPlacementAllocator] = {}  # nodes with a reserved container
 
     def reserve(self, node: SchedulerNode, allocator: AppPlacementAllocator) -> None:
         attempt = allocator.attempt
@@ -49,11 +49,11 @@ class Reservations:
         self._context.post(RMContainerReservedEvent(container_id, node.node_id, resource, payload=container.payload()))
 
     def allocate(self, node: SchedulerNode, container: RMContainer) -> bool:
-        """Allocate the node's reserved container, if there is enough room and it is still wanted."""
+        """Allocate the node's reserved container if the node has room; cancel it if its ask is no longer pending."""
         allocator = self._reserved[node]
         is_pending = allocator.attempt.pending.get((allocator.priority, allocator.requirements)) is allocator
         if not is_pending or allocator.reservations > len(allocator):
-            self.cancel(node, "its ask has got a container elsewhere")
+            self.cancel(node, "its ask got a container on another node")
             return False
         if not allocator.requirements.fits(node):
             return False
@@ -64,7 +64,7 @@ class Reservations:
         return True
 
     def cancel(self, node: SchedulerNode, why: str) -> None:
-        """The node is no longer reserved, if it was."""
+        """Cancel the node's reservation, if it has one."""
         container = node.reserved_container
         if container is not None:
             self._remove(node, container)
@@ -72,7 +72,7 @@ class Reservations:
             self._context.post(RMContainerEvent(RMContainerEventType.KILL, container.entity, status))
 
     def cancel_all(self, attempt: SchedulerApplicationAttempt) -> None:
-        """The asks of the attempt are about to be withdrawn."""
+        """Cancel the attempt's reservations: its asks are about to be withdrawn."""
         for node in [node for node, allocator in self._reserved.items() if allocator.attempt is attempt]:
             self.cancel(node, "its ask is no longer pending")
 

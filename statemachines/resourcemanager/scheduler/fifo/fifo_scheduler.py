@@ -1,6 +1,6 @@
-"""First come, first served: one queue, in which the greater priority comes first, then the older application.
+"""First come, first served: one queue, sorted by priority, then by age of the application.
 
-As in YARN's FIFO scheduler, an ask that no node can take is pending without holding up those behind it.
+As in YARN's FIFO scheduler, an ask that fits on no node stays pending without blocking those behind it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ QUEUE = "root.default"
 
 
 class FifoScheduler(ResourceScheduler):
-    """Takes any submission, whatever queue it names, into its one queue."""
+    """Accepts every submission into its one queue, whichever queue the submission names."""
 
     def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
-        """`on_heartbeat`: nodes get containers when they report, else as soon as there is room."""
         nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
         super().__init__(context, nodes, FifoPolicy(nodes), on_heartbeat=on_heartbeat)
 
@@ -45,7 +44,7 @@ class FifoPolicy(SchedulingPolicy):
         self.pending: PendingAsks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
         self._nodes = nodes
-        self._applications = 0  # that have not ended
+        self._applications = 0  # not ended
 
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
@@ -76,7 +75,7 @@ class FifoPolicy(SchedulingPolicy):
     def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None:
         if queue in ("default", QUEUE):
             return None
-        return f"there is no queue {queue!r}: the FIFO scheduler has {QUEUE} only"
+        return f"queue {queue!r} does not exist: the FIFO scheduler has only {QUEUE}"
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
         return submission.lifetime_s

@@ -25,8 +25,8 @@ class _Candidates:
     __slots__ = ("by_requirements", "least_memory_mb", "least_vcores_milli")
 
     def __init__(self) -> None:
-        self.by_requirements: dict[NodeRequirements, list[AppPlacementAllocator]] = {}  # by key; no list is empty
-        self.least_memory_mb = self.least_vcores_milli = 0  # that any of the requirements needs
+        self.by_requirements: dict[NodeRequirements, list[AppPlacementAllocator]] = {}  # sorted by key; never empty
+        self.least_memory_mb = self.least_vcores_milli = 0  # over all requirements
 
     def add(self, requirements: NodeRequirements, allocators: list[AppPlacementAllocator]) -> None:
         is_first = not self.by_requirements
@@ -48,11 +48,11 @@ class _Candidates:
 
 
 class PendingAsks:
-    """Allocators by node set and requirements, in the order of their keys."""
+    """Allocators by node set and requirements, sorted by key."""
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self) -> None:
-        self._by_node_set: dict[NodeSet, _Candidates] = {}  # none is empty
+        self._by_node_set: dict[NodeSet, _Candidates] = {}  # never empty ones
 
     def add(self, allocator: AppPlacementAllocator) -> None:
         requirements = allocator.requirements
@@ -79,7 +79,7 @@ class PendingAsks:
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity | None = None
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        """The first ask that fits on the node and does not wait for another node."""
+        """The first ask that fits on the node and is not waiting for a node it prefers."""
         best: AppPlacementAllocator | None = None
         for allocators in self._fitting(node):
             for allocator in allocators:
@@ -92,7 +92,7 @@ class PendingAsks:
         if best is None:
             return None
         ask = best.choose(node, opportunity)
-        assert ask is not None  # it has been asked before, or waits for no other node
+        assert ask is not None  # checked above; without an opportunity, an allocator always has an ask
         return best, ask
 
     def _fitting(self, node: SchedulerNode) -> list[list[AppPlacementAllocator]]:

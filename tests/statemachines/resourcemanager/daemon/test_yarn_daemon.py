@@ -53,8 +53,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("- nodes", "a mapping of keys to values is expected"),
         ("workload: nowhere", "nowhere: cannot be read"),
         (CAPACITY + "]}", "scheduler.queues: there must be a queue"),
-        (CAPACITY + "{name: a, capacity: 50}, {name: b, capacity: 40}]}", "the capacities make 90"),
-        (CAPACITY + "{name: a, capacity: 50}, {name: a, capacity: 50}]}", "scheduler.queues[1].name: a is the name"),
+        (CAPACITY + "{name: a, capacity: 50}, {name: b, capacity: 40}]}", "the capacities add up to 90"),
+        (
+            CAPACITY + "{name: a, capacity: 50}, {name: a, capacity: 50}]}",
+            "scheduler.queues[1].name: scheduler.queues[0] is also named a",
+        ),
         (CAPACITY + "{name: a.b}]}", "scheduler.queues[0].name: 'a.b' is not allowed"),
         (CAPACITY + "{name: a, maximum_capacity: 50}]}", "scheduler.queues[0].capacity: 100 is more than"),
         (CAPACITY + "{name: a, default_node_label: gpu}]}", "scheduler.queues[0].default_node_label: gpu"),

@@ -26,7 +26,7 @@ def halves(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None) -> 
 
 
 def test_tree_that_is_none_is_refused_when_the_scheduler_is_made() -> None:
-    with pytest.raises(ConfigError, match=r"scheduler\.queues: the capacities make 40"):
+    with pytest.raises(ConfigError, match=r"scheduler\.queues: the capacities add up to 40"):
         QueueCluster({"name": "a", "capacity": 40})
 
 
@@ -53,9 +53,7 @@ def test_queue_stops_at_its_maximum_though_there_is_room() -> None:
 
     assert len(containers) == 60
     why = cluster.scheduler.why_waiting(attempt, cluster.request(ONE))
-    assert why == (
-        "queue root.a has <memory:60 MB, vCores:0.06>, and may not have more than <memory:60 MB, vCores:0.06>"
-    )
+    assert why == ("queue root.a has <memory:60 MB, vCores:0.06>; its maximum is <memory:60 MB, vCores:0.06>")
     cluster.check()
 
 
@@ -191,7 +189,7 @@ def test_applications_beyond_the_share_of_masters_are_pending_and_come_in_their_
     assert before == [1, 1, 0, 0]
     assert whys == [
         "its application is pending: others come first for the share of masters in queue root.a, 0.2",
-        "masters already have their share of queue root.a, 0.2 of its maximum",
+        "masters already use their share of queue root.a, 0.2 of its maximum",
     ]
     assert [len(cluster.pull(attempt)) for attempt in attempts[2:]] == [0, 1]
     assert (cluster.info("root.a").applications, cluster.info("root").pending_applications) == (4, 1)

@@ -58,9 +58,9 @@ def test_application_is_taken_by_its_queues_name_or_path(cluster: QueueCluster, 
 @pytest.mark.parametrize(
     ("submission", "message"),
     [
-        ({"queue": "nowhere"}, "there is no queue nowhere; queues that take applications: batch, day, night"),
-        ({"queue": "root.research"}, "queue root.research has queues, and takes no applications itself"),
-        ({"queue": "night"}, "queue root.research.night is stopped, and takes no new applications"),
+        ({"queue": "nowhere"}, "queue nowhere does not exist; queues that accept applications: batch, day, night"),
+        ({"queue": "root.research"}, "queue root.research is a parent queue and does not accept applications"),
+        ({"queue": "night"}, "queue root.research.night is stopped and does not accept new applications"),
         ({"queue": "batch", "node_label": "gpu"}, "queue root.batch may not use partition gpu"),
     ],
 )
@@ -84,7 +84,7 @@ def test_full_queue_takes_no_more_until_one_ends(cluster: QueueCluster) -> None:
     full = cluster.scheduler.check_submission(submission)
     cluster.remove_app(first)
 
-    assert full == "queue root.research.day already has 2 applications, the most that it takes"
+    assert full == "queue root.research.day already has 2 applications, its maximum"
     assert cluster.scheduler.check_submission(submission) is None
 
 
@@ -144,7 +144,7 @@ def test_move_beyond_the_maximum_of_a_queue_is_refused(cluster: QueueCluster) ->
     answer = cluster.scheduler.check_move(app, "batch")
 
     assert answer == (
-        f"the containers of {app} have <memory:6 MB, vCores:0.006>, and that would bring queue root.batch beyond its "
+        f"the containers of {app} use <memory:6 MB, vCores:0.006>, which would bring queue root.batch beyond its "
         "maximum capacity, <memory:5 MB, vCores:0.005>"
     )
     with pytest.raises(ValueError, match="beyond its maximum"):
@@ -155,7 +155,7 @@ def test_move_beyond_the_maximum_of_a_queue_is_refused(cluster: QueueCluster) ->
 @pytest.mark.parametrize(
     ("queue", "message"),
     [
-        ("nowhere", "there is no queue nowhere"),
+        ("nowhere", "queue nowhere does not exist"),
         ("night", "queue root.research.night is stopped"),
         ("day", "queue root.research.day already has 2 applications"),
     ],
@@ -251,7 +251,7 @@ def test_recovered_application_whose_queue_is_gone_is_killed() -> None:
     (event,) = cluster.told
     assert (event.type.name, event.diagnostics) == (
         "KILL",
-        "there is no queue gone; queues that take applications: a",
+        "queue gone does not exist; queues that accept applications: a",
     )
     assert list(cluster.capacity_scheduler._books.attempts) == []
 

@@ -61,8 +61,7 @@ def test_each_partition_has_its_own_limits(labelled: QueueCluster) -> None:
 
     assert (len(of_gpu), len(of_default)) == (8, 10)
     assert labelled.scheduler.why_waiting(attempt, labelled.request(ONE)) == (
-        "queue root.a has <memory:8 MB, vCores:0.008> of partition gpu, and may not have more than "
-        "<memory:8 MB, vCores:0.008>"
+        "queue root.a has <memory:8 MB, vCores:0.008> of partition gpu; its maximum is <memory:8 MB, vCores:0.008>"
     )
     labelled.check()
 

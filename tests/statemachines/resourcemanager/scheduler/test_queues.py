@@ -43,7 +43,7 @@ def use(queue: LeafQueue, user: str, memory_mb: int, vcores_milli: int = 0, asks
     queue.add_asks(user, asks)
 
 
-# -- what is no tree --------------------------------------------------------------------------------------------------
+# -- invalid trees ---------------------------------------------------------------------------------------------------
 
 GPU = {"gpu": {"capacity": 100}}
 
@@ -52,16 +52,22 @@ GPU = {"gpu": {"capacity": 100}}
     ("queues", "message"),
     [
         ([], r"scheduler\.queues: there must be a queue"),
-        ([{"name": "a", "capacity": 60}, {"name": "b", "capacity": 30}], r"scheduler\.queues: the capacities make 90,"),
-        ([{"name": "a", "capacity": 50}, {"name": "a", "capacity": 50}], r"queues\[1\]\.name: a is the name of"),
+        (
+            [{"name": "a", "capacity": 60}, {"name": "b", "capacity": 30}],
+            r"scheduler\.queues: the capacities add up to 90;",
+        ),
+        (
+            [{"name": "a", "capacity": 50}, {"name": "a", "capacity": 50}],
+            r"queues\[1\]\.name: scheduler\.queues\[0\] is also named a",
+        ),
         ([{"name": "root"}], r"scheduler\.queues\[0\]\.name: root is"),
         (
             [{"name": "a", "capacity": 40}, {"name": "b", "capacity": 60, "queues": [{"name": "c", "capacity": 99}]}],
-            r"scheduler\.queues\[1\]\.queues: the capacities make 99, and must make 100",
+            r"scheduler\.queues\[1\]\.queues: the capacities add up to 99; they must add up to 100",
         ),
         (
             [{"name": "a", "capacity": 40}, {"name": "b", "capacity": 60, "queues": [{"name": "a"}]}],
-            r"scheduler\.queues\[1\]\.queues\[0\]\.name: a is the name of scheduler\.queues\[0\] too",
+            r"scheduler\.queues\[1\]\.queues\[0\]\.name: scheduler\.queues\[0\] is also named a",
         ),
         ([{"name": "a", "maximum_capacity": 99}], r"queues\[0\]\.capacity: 100 is more than its maximum_capacity, 99"),
         (
@@ -70,7 +76,7 @@ GPU = {"gpu": {"capacity": 100}}
         ),
         (
             [{"name": "a", "accessible_node_labels": {"gpu": {"capacity": 70}}}],
-            r"scheduler\.queues: the capacities of label gpu make 70",
+            r"scheduler\.queues: the capacities of label gpu add up to 70",
         ),
         (
             [{"name": "a", "accessible_node_labels": {"": {"capacity": 100}}}],
@@ -82,7 +88,7 @@ GPU = {"gpu": {"capacity": 100}}
         ),
         (
             [{"name": "a", "accessible_node_labels": GPU, "queues": [{"name": "b"}]}],
-            r"scheduler\.queues\[0\]\.queues: the capacities of label gpu make 0",
+            r"scheduler\.queues\[0\]\.queues: the capacities of label gpu add up to 0",
         ),
         ([{"name": "a", "default_node_label": "gpu"}], r"queues\[0\]\.default_node_label: gpu is not one of"),
         (

@@ -360,5 +360,5 @@ def test_applications_can_be_moved_to_where_they_are_only(cluster: Cluster) -> N
     cluster.scheduler.move_application(app, "default")
 
     assert cluster.scheduler.check_move(app, "root.default") is None
-    with pytest.raises(ValueError, match="no queue 'research'"):
+    with pytest.raises(ValueError, match="queue 'research' does not exist"):
         cluster.scheduler.move_application(app, "research")

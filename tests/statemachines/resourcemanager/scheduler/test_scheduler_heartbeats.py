@@ -1,4 +1,4 @@
-"""Scheduling when nodes report: who waits for how long, how many containers a heartbeat gives, and reservations."""
+"""Scheduling on heartbeats: locality delays, containers per heartbeat, and reservations."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def crowded(kind: type[FifoScheduler] = Reserving) -> tuple[Cluster, str, str, s
 
 
 def reserved_on(cluster: Cluster) -> list[str]:
-    """Hosts that are kept for somebody; each for a container that knows it."""
+    """Hosts that are reserved, each for a container that names it."""
     nodes = [node for node in cluster.scheduler.nodes() if node.reserved_container is not None]
     for node in nodes:
         container = node.reserved_container
@@ -292,7 +292,7 @@ def test_ask_reserves_one_node_only() -> None:
         "attempt removed",
         "node lost",
         "node resized",
-        "node emptied",
+        "node decommissioned",
         "node relabelled",
         "blacklisted",
     ],
@@ -311,7 +311,7 @@ def test_reservation_ends_when_it_is_not_needed_or_its_node_goes(way: str) -> No
             cluster.lose_node(node)
         case "node resized":
             cluster.change_capacity(node, 12)
-        case "node emptied":
+        case "node decommissioned":
             cluster.decommission(node)
         case "blacklisted":
             cluster.blacklist(big, ("n1",))

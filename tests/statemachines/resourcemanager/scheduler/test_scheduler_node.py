@@ -49,8 +49,7 @@ def test_node_without_gpus_has_room_up_to_its_memory_and_vcores(resource: Resour
 
 
 @pytest.mark.parametrize(
-    ("resource", "fits"),
-    [(gpu(1), True), (gpu(2), True), (gpu(3), False), (gpu(2, 500), True), (gpu(3, 1), False)],
+    ("resource", "fits"), [(gpu(1), True), (gpu(2), True), (gpu(3), False), (gpu(2, 500), True), (gpu(3, 1), False)]
 )
 def test_each_gpu_asked_for_is_another_device(resource: Resource, fits: bool) -> None:
     assert node(gpus=2).fits(resource) is fits
@@ -115,7 +114,7 @@ def test_container_that_has_its_room_gets_no_more() -> None:
     one.take("c1", Resource(1, 1))
     before = books(one)
 
-    with pytest.raises(ValueError, match="has its room already"):
+    with pytest.raises(ValueError, match="is already booked"):
         one.take("c1", Resource(1, 1))
 
     assert books(one) == before

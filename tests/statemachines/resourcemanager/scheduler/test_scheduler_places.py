@@ -239,12 +239,12 @@ def test_report_says_why_an_ask_waits(cluster: Cluster) -> None:
 
     assert why(ALL) == "all that could take it are busy"
     assert why(Resource(11, 1)) == "no node could ever take it"
-    assert why(SMALL, node_label="x") == "there is no node in partition 'x'"
-    assert "not there" in why(SMALL, host="n2", relax_locality=False)
+    assert why(SMALL, node_label="x") == "partition 'x' has no nodes"
+    assert "do not exist" in why(SMALL, host="n2", relax_locality=False)
     cluster.decommission(node)
-    assert why(SMALL) == "all that could take it are being emptied"
+    assert why(SMALL) == "all that could take it are being decommissioned"
     cluster.lose_node(node)
-    assert why(SMALL) == "there is no node"
+    assert why(SMALL) == "the cluster has no nodes"
     assert cluster.scheduler.why_waiting("appattempt_0_0099_000001", cluster.request(ALL)).endswith("has ended")
 
 
