@@ -1,4 +1,4 @@
-"""A cluster with the capacity scheduler; `check` also says what must hold of queues and limits at any time."""
+"""A cluster with the capacity scheduler; `check` includes the invariants of queues and limits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class QueueCluster(Cluster):
         self.in_handler(lambda: self.scheduler.move_application(self.app_of(attempt).id, queue))
 
     def usage(self) -> Used:
-        """What all queues, and all users of leaves, use by the containers that there are."""
+        """The usage of all queues and of all users of leaves, counted from the live containers."""
         used: Used = {}
         nodes = {node.node_id: node for node in self.scheduler.nodes()}
         for container in self.context.containers.values():
@@ -71,7 +71,7 @@ class QueueCluster(Cluster):
         return used
 
     def books(self) -> Used:
-        """The same by the scheduler's books."""
+        """The same from the scheduler's books."""
         used: Used = {}
         for queue in self.tree.queues():
             for partition, share in queue.shares.items():
@@ -84,7 +84,7 @@ class QueueCluster(Cluster):
         return {key: amounts for key, amounts in used.items() if amounts}
 
     def used(self) -> dict[tuple[str, str, str], int]:
-        """What queues use, by (queue, partition, type)."""
+        """Usage by (queue, partition, type)."""
         return {
             (queue.path, partition, type_): amount
             for queue in self.tree.queues()
@@ -93,7 +93,7 @@ class QueueCluster(Cluster):
         }
 
     def beyond_maximum(self) -> list[tuple[str, str, str]]:
-        """Where queues use more than their maximum, as keys of `used`."""
+        """The keys of `used` under which a queue exceeds its maximum."""
         return [
             (queue.path, partition, type_)
             for queue in self.tree.queues()
@@ -115,7 +115,7 @@ class QueueCluster(Cluster):
         self.check_masters()
 
     def check_masters(self) -> None:
-        """Masters have their share, and nobody is pending who need not be."""
+        """No application is pending while the share of masters has room for its master."""
         for activation in self.policy.activations.values():
             leaf = activation.leaf
             attempts = [a for a in self.capacity_scheduler._books.attempts.values() if not a.is_stopped]
@@ -129,7 +129,7 @@ class QueueCluster(Cluster):
                 assert app in activation
 
     def check_waiting(self, nodes: dict[str, SchedulerNode]) -> None:
-        """What waits is held up by the limits, or fits on no node; and that is why it says it waits."""
+        """Each pending ask is held up by a limit or fits on no node, and `why_waiting` gives that reason."""
         asks: Counter[tuple[LeafQueue, str]] = Counter()
         for attempt, request in self.scheduler.waiting():
             app, why = self.app_of(attempt), self.scheduler.why_waiting(attempt, request)
@@ -150,7 +150,7 @@ class QueueCluster(Cluster):
             assert leaf.active_users == len(active)
 
     def limit_on(self, app: QueueApplication, request: ContainerRequest) -> str | None:
-        """What is said of the limit that holds the request up; None: none does."""
+        """The expected words for the limit that holds up the request; None: no limit does."""
         leaf, partition, amounts = app.leaf, self.partition_of(app, request), amounts_of(request.resource)
         if not leaf.may_use(partition):
             return "may not use partition"

@@ -9,7 +9,7 @@ from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 
 
 class Reserving(FifoScheduler):
-    """First come, first served, and big asks are not starved."""
+    """First come, first served; large asks do not starve."""
 
     def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
         super().__init__(context, on_heartbeat=on_heartbeat)

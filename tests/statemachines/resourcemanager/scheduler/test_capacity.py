@@ -1,4 +1,4 @@
-"""Who gets which room among queues, users and applications, as soon as there is room."""
+"""How room is divided among queues, users and applications; event-driven."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLENTY: dict[str, Any] = {"maximum_am_resource_percent": 100}
 
 
 def halves(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None) -> QueueCluster:
-    """Queues a and b with half of the cluster each, where users and masters may have all of it; 100 of all, on ten."""
+    """Ten nodes of 10, and queues a and b with half of them each; users and masters may use their whole queue."""
     free = {"capacity": 50, "user_limit_factor": 100, **PLENTY}
     cluster = QueueCluster({"name": "a", **free, **(a or {})}, {"name": "b", **free, **(b or {})})
     for number in range(10):
@@ -25,7 +25,7 @@ def halves(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None) -> 
     return cluster
 
 
-def test_tree_that_is_none_is_refused_when_the_scheduler_is_made() -> None:
+def test_invalid_tree_is_refused_when_the_scheduler_is_made() -> None:
     with pytest.raises(ConfigError, match=r"scheduler\.queues: the capacities add up to 40"):
         QueueCluster({"name": "a", "capacity": 40})
 
@@ -307,7 +307,7 @@ def test_fair_queue_notices_that_an_application_has_less_than_before() -> None:
 
 
 def test_fair_queue_notices_that_a_pending_application_has_less_than_before() -> None:
-    """It kept the place behind those who had less, when what its first attempt had left had ended."""
+    """It kept its place behind users of less, after the containers of its first attempt had ended."""
     cluster = one_node(ordering_policy="fair", maximum_am_resource_percent=10)
     first = cluster.attempt_in("a", keep_containers_across_attempts=True)
     _, task = cluster.get(first, ONE, ONE)

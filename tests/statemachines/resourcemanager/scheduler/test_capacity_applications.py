@@ -1,4 +1,4 @@
-"""Which applications the capacity scheduler takes, moves and takes back, and what it says of its queues."""
+"""The applications that the capacity scheduler accepts, moves and recovers, and its reports on queues."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_recovered_application_is_taken_by_a_queue_that_is_stopped_or_full() -> 
 
 
 def recovered(cluster: QueueCluster, queue: str, count: int) -> list[str]:
-    """So many applications with an attempt whose master runs, as after a restart."""
+    """`count` applications with an attempt whose master runs, as after a restart."""
     attempts = []
     for number in range(1, count + 1):
         app, attempt = f"application_0_{number:04d}", f"appattempt_0_{number:04d}_000001"

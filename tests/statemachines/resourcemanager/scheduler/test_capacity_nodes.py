@@ -1,4 +1,4 @@
-"""The capacity scheduler and its nodes: partitions by label, what comes and goes, and scheduling on heartbeats."""
+"""The capacity scheduler's nodes: partitions by label, added and removed nodes, and scheduling on heartbeats."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_relabelled_node_brings_its_room_and_its_containers_to_the_other_partiti
     labelled.check()
 
 
-# -- what comes and goes ----------------------------------------------------------------------------------------------
+# -- added and removed nodes -------------------------------------------------------------------------------------------
 
 
 def test_limits_grow_when_a_node_comes_and_shrink_when_it_goes() -> None:
@@ -179,7 +179,7 @@ def test_limits_hold_on_heartbeats_and_what_they_held_up_comes_with_a_later_one(
     held = cluster.get(attempt)
     why = cluster.scheduler.why_waiting(attempt, cluster.request(ONE))
 
-    cluster.finish(held[0])  # with a heartbeat, of the node that has room now
+    cluster.finish(held[0])  # its node reports that with a heartbeat, and then has room
     report(cluster, "n3")
 
     assert (len(held), len(cluster.pull(attempt))) == (18, 1)

@@ -1,4 +1,4 @@
-"""What holds for the capacity scheduler whatever happens: nodes, applications, asks, moves and ends in any order."""
+"""Invariants of the capacity scheduler under nodes, applications, asks, moves and ends in any order."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ RESOURCES = st.sampled_from(
     ]
 )
 REQUESTS = st.tuples(RESOURCES, st.integers(0, 1), st.none() | HOSTS, st.sampled_from([None, None, None, "", "x"]))
-ANY = st.integers(0, 1_000)  # which one of those that there are
+ANY = st.integers(0, 1_000)  # an index into the existing ones, modulo their number
 
 
 class AnyCourseOfEvents(RuleBasedStateMachine):
-    """Random events for a scheduler; the invariants are looked at after each."""
+    """Random events for a scheduler; checks the invariants after each."""
 
     on_heartbeat = False
 
@@ -175,7 +175,7 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
     @rule(which=ANY, partition=PARTITIONS)
     def relabel(self, which: int, partition: str) -> None:
         node = pick(which, list(self.cluster.scheduler.nodes()))
-        self.is_relabelled = True  # what its containers use is used of another partition
+        self.is_relabelled = True  # its containers are charged to another partition now
         self.cluster.post(NodeLabelsUpdateSchedulerEvent(node.node_id, partition))
 
     @precondition(lambda self: list(self.cluster.scheduler.nodes()))
@@ -196,7 +196,7 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
 
     @invariant()
     def no_allocation_brings_a_queue_beyond_its_maximum(self) -> None:
-        """Partitions may shrink below what is used: then it does not become more."""
+        """A partition may shrink below its usage; the usage then does not grow."""
         before, self.used = self.used, self.cluster.used()
         if not self.is_relabelled:
             assert all(self.used[key] <= before.get(key, 0) for key in self.cluster.beyond_maximum())
@@ -204,7 +204,7 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
 
     @invariant()
     def asks_are_kept_or_served(self) -> None:
-        """Each ask waits, or has become a container, once."""
+        """Each ask is pending or has become a container, exactly once."""
         waiting = self.cluster.waiting_tags()
         containers = self.cluster.context.containers.values()
         served = [container.request.tag for container in containers if container.state.name != "RESERVED"]
@@ -212,7 +212,7 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
 
 
 class AnyCourseOfHeartbeats(AnyCourseOfEvents):
-    """The same where nodes get containers when they report only."""
+    """The same on heartbeats."""
 
     on_heartbeat = True
 

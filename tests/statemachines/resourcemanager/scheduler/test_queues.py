@@ -1,4 +1,4 @@
-"""The tree of queues by itself: shares, limits, users, and what is no tree."""
+"""The tree of queues on its own: shares, limits, users, and invalid trees."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def leaf(built: QueueTree, name: str) -> LeafQueue:
 
 
 def use(queue: LeafQueue, user: str, memory_mb: int, vcores_milli: int = 0, asks: int = 0) -> None:
-    """`user` has that much of the default partition, and `asks` that wait."""
+    """Give `user` this much of the default partition, and `asks` pending asks."""
     queue.enter(user)
     queue.charge(user, "", amounts_of(Resource(memory_mb, vcores_milli)))
     queue.add_asks(user, asks)
@@ -175,7 +175,7 @@ def test_percents_with_a_point_are_what_they_say() -> None:
 
     built.grow("", amounts_of(Resource(1000, 0)))
 
-    assert leaf(built, "a").share("").limit == {"memory_mb": 3}  # of floats: 2
+    assert leaf(built, "a").share("").limit == {"memory_mb": 3}  # 2 with floats
 
 
 def test_partition_that_a_queue_may_not_use_has_nothing_for_it() -> None:
@@ -360,7 +360,7 @@ def test_queue_below_one_that_is_stopped_is_stopped() -> None:
     assert (leaf(built, "a").is_running, built.root.is_running) == (False, True)
 
 
-# -- any course of events ---------------------------------------------------------------------------------------------
+# -- properties --------------------------------------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.tuples(

@@ -1,4 +1,4 @@
-"""First come, first served: who gets which node, and when."""
+"""First come, first served: which ask gets which node, and when."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_only_nodes_of_the_named_models_will_do(cluster: Cluster) -> None:
     assert len(cluster.scheduler.waiting()) == 1
 
 
-# -- who waits, and who comes next ------------------------------------------------------------------------------------
+# -- pending asks and their order --------------------------------------------------------------------------------------
 
 
 def test_ask_without_room_waits_and_is_listed(cluster: Cluster) -> None:
@@ -324,7 +324,7 @@ def test_release_of_what_an_attempt_does_not_have_changes_nothing(cluster: Clust
 
 
 def test_container_that_was_not_fetched_cannot_be_released(cluster: Cluster) -> None:
-    """The books lost the container, while its state refused the release: it stayed for ever."""
+    """The books dropped the container while its state refused RELEASED: it never ended."""
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
     cluster.ask(attempt, SMALL)

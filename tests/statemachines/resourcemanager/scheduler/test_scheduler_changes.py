@@ -1,4 +1,4 @@
-"""The scheduler when sizes change, containers expire, nodes are emptied, and attempts follow each other."""
+"""Resized and expired containers, changed and decommissioned nodes, and successive attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def posted(cluster: Cluster, *types: object) -> list[object]:
     return [event for event in cluster.dispatcher.events if event.type in types]
 
 
-# -- containers that change their size --------------------------------------------------------------------------------
+# -- resized containers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_resized_container_gives_back_what_it_has(cluster: Cluster) -> None:
     cluster.check()
 
 
-# -- containers that expire -------------------------------------------------------------------------------------------
+# -- expired containers ------------------------------------------------------------------------------------------------
 
 
 def test_container_that_was_not_started_in_time_is_taken_back(cluster: Cluster) -> None:
@@ -112,7 +112,7 @@ def test_container_that_was_not_started_in_time_is_taken_back(cluster: Cluster) 
 
 
 def test_container_that_runs_does_not_expire(cluster: Cluster) -> None:
-    """The expiry was on its way when the node reported it."""
+    """The expiry event was queued when the node reported the container."""
     cluster.add_node("n1")
     (container,) = cluster.get(cluster.new_attempt(), ALL)
 
@@ -133,7 +133,7 @@ def test_increase_that_is_not_confirmed_in_time_is_taken_back(cluster: Cluster) 
     cluster.check()
 
 
-# -- nodes that change ------------------------------------------------------------------------------------------------
+# -- changed nodes -----------------------------------------------------------------------------------------------------
 
 
 def test_node_that_has_more_serves_those_who_wait(cluster: Cluster) -> None:
@@ -166,7 +166,7 @@ def test_node_that_has_less_than_is_used_keeps_its_containers_and_gets_nothing(c
     cluster.check()
 
 
-def test_node_that_is_being_emptied_gets_nothing_new(cluster: Cluster) -> None:
+def test_decommissioning_node_gets_no_new_container(cluster: Cluster) -> None:
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()
     (container,) = cluster.get(attempt, HALF)
 
@@ -203,7 +203,7 @@ def test_node_with_a_masters_container_is_known(cluster: Cluster) -> None:
     assert not cluster.scheduler.has_master_container("elsewhere:1")
 
 
-# -- attempts that follow each other ----------------------------------------------------------------------------------
+# -- successive attempts -----------------------------------------------------------------------------------------------
 
 
 def test_next_attempt_takes_over_the_tasks_that_run(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler when attempts end, nodes go and containers are gone: what is given up, and what is not kept."""
+"""Attempts, nodes and containers that end: the scheduler releases and forgets what belongs to them."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ CALLS: dict[str, Callable[[ResourceScheduler, str], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_each_call_takes_the_lock_and_gives_it_back(cluster: Cluster, call: str) -> None:
-    """Events come on another thread than direct calls."""
+    """Events arrive on a different thread than direct calls."""
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
     lock = CountedLock()

@@ -71,7 +71,7 @@ def test_one_heartbeat_gives_so_many_containers_at_most(most: int, got: list[int
 
 
 def racks(cluster: Cluster) -> tuple[str, str, str]:
-    """The preferred node, which never reports; one of its rack, and one of another."""
+    """The preferred node, which never reports; a node in its rack, and a node in another."""
     preferred = cluster.add_node("preferred", rack="/a")
     return preferred, cluster.add_node("near", rack="/a"), cluster.add_node("far", rack="/b")
 
@@ -196,7 +196,7 @@ def test_delay_begins_anew_when_somebody_got_what_it_prefers() -> None:
 
 
 def crowded(kind: type[FifoScheduler] = Reserving) -> tuple[Cluster, str, str, str]:
-    """One node; `small` has two containers that fill it, and wants more; `big` wants all of it."""
+    """One node, filled by two containers of `small`; `big` asks for all of it."""
     cluster = on_heartbeats(kind)
     node, small, big = cluster.add_node("n1"), cluster.new_attempt(), cluster.new_attempt()
     cluster.ask(small, HALF, HALF)
@@ -221,7 +221,7 @@ def reserved_on(cluster: Cluster) -> list[str]:
 
 @pytest.mark.parametrize(("kind", "got"), [(FifoScheduler, 0), (Reserving, 1)])
 def test_reserved_node_is_kept_until_there_is_room_enough(kind: type[FifoScheduler], got: int) -> None:
-    """Small asks of an earlier application took each bit of room as it came."""
+    """Small asks of an earlier application took each bit of room as it was freed."""
     cluster, node, small, big = crowded(kind)
     beat(cluster, node)
 

@@ -168,7 +168,7 @@ def test_node_says_whether_it_has_gpus_even_if_they_are_taken(gpus: int, has_gpu
     assert one.has_gpus is has_gpus
 
 
-# -- further resource types, sizes and capacities that change ---------------------------------------------------------
+# -- custom resource types, resized containers and changed capacities --------------------------------------------------
 
 
 def test_further_resource_types_are_kept_by_name() -> None:
@@ -277,7 +277,7 @@ resources = st.builds(Resource, st.integers(0, 50), st.integers(0, 50), st.integ
 
 @given(st.lists(st.one_of(resources, st.integers(0, 30)), max_size=40))
 def test_books_are_right_after_any_takes_and_returns(steps: list[Resource | int]) -> None:
-    """A number gives back the container of that number."""
+    """A number releases the container of that number."""
     one = node(100, 100, gpus=3)
     held: dict[str, tuple[Resource, tuple[int, ...]]] = {}
 

@@ -1,4 +1,4 @@
-"""Where asks may go, and where they would rather be: hosts, racks, partitions, blacklists, further resource types."""
+"""Constraints and preferences of asks: hosts, racks, partitions, blacklists, custom resource types."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_ask_takes_its_host_then_a_node_of_its_rack_then_any(cluster: Cluster) -
 
 @pytest.mark.parametrize("elsewhere", [None, "elsewhere"])
 def test_ask_takes_a_node_of_the_rack_that_it_names(cluster: Cluster, elsewhere: str | None) -> None:
-    """Also with a host that nobody knows."""
+    """Also if it names an unknown host."""
     racks(cluster)
 
     containers = cluster.get(
@@ -208,7 +208,7 @@ def test_host_that_is_blacklisted_no_longer_serves_those_who_wait_in_their_order
     cluster.check()
 
 
-# -- further resource types -------------------------------------------------------------------------------------------
+# -- custom resource types ---------------------------------------------------------------------------------------------
 
 
 def test_further_resource_types_are_counted(cluster: Cluster) -> None:
@@ -226,7 +226,7 @@ def test_further_resource_types_are_counted(cluster: Cluster) -> None:
     cluster.check()
 
 
-# -- why --------------------------------------------------------------------------------------------------------------
+# -- reasons for a wait ------------------------------------------------------------------------------------------------
 
 
 def test_report_says_why_an_ask_waits(cluster: Cluster) -> None:

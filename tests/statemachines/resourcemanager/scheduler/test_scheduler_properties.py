@@ -1,4 +1,4 @@
-"""What holds for the scheduler whatever happens: nodes come, change and go, applications ask, containers end."""
+"""Invariants of the scheduler under nodes, applications, asks and ends in any order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from statemachines.simulation.workload import NodeSpec
 from ..cluster import Cluster
 from .reserving import Reserving
 
-# Few sizes, and big ones, so that asks wait, and wait together.
+# Few and large sizes, so that several asks with equal requirements are pending.
 SIZES = st.sampled_from([4, 10])
 HOSTS = st.sampled_from(["n1", "n2", "n3"])
 RACKS = {"n1": "/a", "n2": "/a", "n3": "/b"}
@@ -56,17 +56,17 @@ REQUESTS = st.tuples(
     WISHES,
     st.sampled_from([frozenset(), frozenset(), frozenset({"T4"}), frozenset({"T4", "V100"})]),
 )
-ANY = st.integers(0, 1_000)  # which one of those that there are
+ANY = st.integers(0, 1_000)  # an index into the existing ones, modulo their number
 
 
 class AnyCourseOfEvents(RuleBasedStateMachine):
-    """Random events for a scheduler; the invariants are looked at after each."""
+    """Random events for a scheduler; checks the invariants after each."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cluster = Cluster(self.make)
         self.attempts = [self.new_attempt(priority) for priority in (0, 0, 1)]
-        self.waiting: list[tuple[str, ContainerRequest]] = []  # after the last step, in the order of service
+        self.waiting: list[tuple[str, ContainerRequest]] = []  # after the last step, in order of service
 
     def make(self, context: RMContext) -> ResourceScheduler:
         return FifoScheduler(context)
@@ -152,7 +152,7 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
 
     @rule(host=HOSTS, memory_mb=SIZES, vcores_milli=SIZES, gpus=st.integers(0, 3), model=MODELS, partition=PARTITIONS)
     def add_node(self, host: str, memory_mb: int, vcores_milli: int, gpus: int, model: str, partition: str) -> None:
-        """Or a node comes back that nobody missed: it has been restarted, and has nothing."""
+        """Or a node that was not yet reported lost registers again: restarted, without containers."""
         more: dict[str, Any] = {"rack": RACKS[host], "partition": partition, "others": {"fpga": gpus}}
         self.cluster.add_node(host, memory_mb, vcores_milli, gpus, model, **more)
 
@@ -191,7 +191,7 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Another scheduler takes over what the nodes run; what was waiting is asked for again."""
+        """A new scheduler recovers the nodes' containers; pending asks are requested again."""
         old, nodes = self.cluster, {node.node_id: node for node in self.cluster.scheduler.nodes()}
         asks = old.scheduler.waiting()
         self.cluster = new = Cluster(self.make)
@@ -217,7 +217,7 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
             new.ask(attempt, request)
         self.waiting = []
 
-    # -- what holds ---------------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
     def books_are_right(self) -> None:
@@ -231,15 +231,15 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
             for requirements in {shape_of(request) for _, request in before}:
                 left = [request.tag for who, request in before if who == attempt and shape_of(request) == requirements]
                 kept = [tag for tag in left if tag in still]
-                assert kept == left[len(left) - len(kept) :], "somebody was served before those in front"
+                assert kept == left[len(left) - len(kept) :], "an ask was served before those ahead of it"
 
     @invariant()
     def asks_are_kept_or_served(self) -> None:
-        """Each ask of an attempt that is still there waits, or has become a container, once."""
+        """Each ask of a current attempt is pending or has become a container, exactly once."""
         waiting = [request.tag for _, request in self.cluster.scheduler.waiting()]
         containers = self.cluster.context.containers.values()
         served = [container.request.tag for container in containers if container.state.name != "RESERVED"]
-        mine = [tag for tag in (*waiting, *served) if tag]  # those that were taken back have none
+        mine = [tag for tag in (*waiting, *served) if tag]  # recovered containers have no tag
         assert len(set(mine)) == len(mine)
 
     def containers(self, *states: str) -> list[RMContainer]:
@@ -268,7 +268,7 @@ class AnyCourseOfEventsOnHeartbeats(AnyCourseOfEvents):
 
 
 def shape_of(request: ContainerRequest) -> tuple[Any, ...]:
-    """Without the tag. Who prefers the node that has room comes first: so asks with different wishes are apart."""
+    """The request without its tag. Preferences count: an ask that prefers the node with room is served first."""
     return request._replace(tag=0)
 
 

@@ -1,4 +1,4 @@
-"""The scheduler when nodes bring containers: after a restart of the resource manager, or of nobody known."""
+"""Containers reported by registering nodes: after a restart of the resource manager, or without a known owner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def posted(cluster: Cluster, *types: object) -> list[object]:
 
 
 def recovered(cluster: Cluster, **submission: object) -> tuple[str, str]:
-    """An application and its attempt that a restarted resource manager knows; nobody is told."""
+    """An application and its attempt as recovered by a restarted resource manager, without events to either."""
     app = cluster.add_app(is_recovering=True, **submission)
     attempt = f"{app.replace('application', 'appattempt')}_000001"
     cluster.recover_attempt(attempt, master=f"{app.replace('application', 'container')}_01_000001")
@@ -81,12 +81,12 @@ def test_container_that_ended_meanwhile_ends_here_too_and_has_no_room(cluster: C
     cluster.check()
 
 
-@pytest.mark.parametrize("whose", ["nobody's", "no container", "earlier attempt's", "no attempt's"])
+@pytest.mark.parametrize("whose", ["unknown application's", "no container", "earlier attempt's", "no attempt's"])
 def test_other_containers_are_to_be_cleaned_up(cluster: Cluster, whose: str) -> None:
     app, _ = recovered(cluster)
     other = cluster.add_app()
     stray = {
-        "nobody's": NMContainerStatus(FOREIGN, SMALL),
+        "unknown application's": NMContainerStatus(FOREIGN, SMALL),
         "no container": NMContainerStatus("what?", SMALL),
         "earlier attempt's": report(app, 1, attempt=9),
         "no attempt's": report(other, 1),
@@ -125,13 +125,13 @@ def test_node_that_brings_more_than_it_has_is_full(cluster: Cluster) -> None:
 
 
 def test_container_that_was_given_up_a_moment_ago_is_not_taken_back(cluster: Cluster) -> None:
-    """Its end was still queued: it took the new container of that id out of the context."""
+    """The queued end of the old container removed the new one with its id from the context."""
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()
     (container,) = cluster.get(attempt, SMALL)
     running = (NMContainerStatus(container.entity, SMALL),)
 
     def lose_and_find_again() -> None:
-        """Before the events of the loss are handled."""
+        """Runs before the events of the loss are handled."""
         cluster.scheduler.handle(NodeAddedSchedulerEvent(node))
         cluster.scheduler.handle(SchedulerEvent(SchedulerEventType.NODE_REMOVED, node))
         cluster.scheduler.handle(NodeAddedSchedulerEvent(node, running))

@@ -1,4 +1,4 @@
-"""The search for a node with room: it finds one if there is one, and does not look where it has looked in vain."""
+"""The search for a node with room: it finds every such node, and does not examine full nodes again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def empty(room: NodeSearch, node: SchedulerNode) -> None:
 
 
 class Looking(NodeRequirements):
-    """Counts how often a node is looked at."""
+    """Counts how often a node is examined."""
 
     __slots__ = ("looks",)
 
@@ -54,7 +54,7 @@ class Looking(NodeRequirements):
 
 
 def gpus_taken(count: int) -> tuple[NodeSearch, list[SchedulerNode]]:
-    """Nodes that have memory, and no GPU."""
+    """Nodes with memory only."""
     nodes = [node(number, memory_mb=100, gpus=1) for number in range(count)]
     for one in nodes:
         one.take("gpu", Resource(0, 0, 1))
@@ -144,7 +144,7 @@ def test_places_are_forgotten_when_there_are_too_many_shapes(monkeypatch: pytest
     assert len(room._starts) <= 10
 
 
-# -- against a search that looks at all nodes -------------------------------------------------------------------------
+# -- against an exhaustive search --------------------------------------------------------------------------------------
 
 SHAPES = [
     requirements(1, 1),
