@@ -137,8 +137,8 @@ def test_mistakes_are_told_in_one_line(
     with example("enrich_journal") as enrich_journal:
         for arguments, said in (
             ([str(tmp_path)], "not a journal"),
-            ([str(journal), *no_database], "there is no such file"),
-            ([str(journal), "--table", "racks"], "no such table; the file has nodes"),
+            ([str(journal), *no_database], "the file does not exist"),
+            ([str(journal), "--table", "racks"], "does not exist; the file has nodes"),
             ([str(journal), "--key", "host"], "has no column 'host'; it has node, rack"),
         ):
             assert enrich_journal.main(arguments, spark) == 2
