@@ -263,7 +263,7 @@ def test_the_command_reports_on_the_tables(
     monkeypatch.setattr("pipeline.spark.spark_session", lambda master: nullcontext(spark))
     monkeypatch.setattr("pipeline.spark.write_report", write_report)
     monkeypatch.setattr(
-        "pipeline.cli.report_command.print_report", lambda report, console: console.print(f"The {report}")
+        "pipeline.cli.yarn_command.print_report", lambda report, console: console.print(f"The {report}")
     )
 
     yarn_log([folder], output=tmp_path)

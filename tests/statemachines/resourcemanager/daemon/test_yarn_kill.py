@@ -168,7 +168,7 @@ def test_lifetime_of_a_running_application_can_be_changed_but_not_into_the_past(
         yarn.run(app)
         yarn.advance(5_000)
 
-        with pytest.raises(InvalidRequestError, match="Give it more, or kill it"):
+        with pytest.raises(InvalidRequestError, match="Set a longer lifetime, or kill it"):
             yarn.clients.update_application_timeouts(app, 5)
         yarn.clients.update_application_timeouts(app, 20)
         yarn.advance(14_999)

@@ -33,6 +33,7 @@ def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
         session.stop()
 
 
+@pytest.mark.slow
 def test_journal_is_followed_over_connect(connect: Any, journal: JournalBuilder, tmp_path: Path) -> None:
     journal.submit(1, "application_1", at=5)
     path = journal.path
