@@ -49,7 +49,6 @@ class DispatcherStats:
         MetricSpec("gauge", "dispatcher_event_queue_capacity", "Most events that the queue holds; +Inf: no bound."),
     ]
     mails_run: Annotated[int, MetricSpec("counter", "dispatcher_mailbox_mails", "Mails run on the handler thread.")]
-    waits: Annotated[int, MetricSpec("counter", "dispatcher_waits", "Times that the idle handler thread waited.")]
     handler_running_s: Annotated[
         float, MetricSpec("gauge", "dispatcher_handler_running_seconds", "How long the current handler has run.")
     ]
@@ -205,7 +204,6 @@ def take_stats(
         capacity=capacity,
         queue_capacity=float("inf") if capacity is None else capacity,
         mails_run=processor.mails_run,
-        waits=processor.mailbox.parking.waits,
         handler_running_s=(perf_counter_ns() - since_ns) / 1e9 if since_ns else 0.0,
         idle_s=dispatching.idle.total_ns() / 1e9,
         is_failed=is_failed,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 class Parking:
     """The wait of one thread, which alone calls `announce` and `wait`. Any thread calls the rest; it never blocks."""
 
-    __slots__ = ("duties", "lock", "waits")
+    __slots__ = ("duties", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # held; the mailbox thread waits for it, a waking thread releases it
@@ -24,8 +24,6 @@ class Parking:
         # releases again: the mailbox thread tolerates a wait that ends without work.
         self.duties: list[Callable[[], None]] = []  # the mailbox thread appends and clears; any thread pops
 
-        self.waits = 0  # waits that have ended; mailbox thread only writes
-
     def announce(self) -> None:
         """Let `unpark` end the wait that follows. Afterwards look for work once more, then `wait`."""
         self.duties.append(self.lock.release)
@@ -33,7 +31,6 @@ class Parking:
     def wait(self) -> None:
         """Wait until another thread ends the wait."""
         self.lock.acquire()
-        self.waits += 1
         if self.duties:
             self.duties.clear()  # a second release ended this wait, so its duty is still there
 

@@ -179,13 +179,3 @@ def test_promtool_finds_nothing_wrong_with_the_page(make: Make) -> None:
     )
 
     assert checked.returncode == 0, checked.stderr.decode()
-
-
-def test_the_waits_of_an_idle_handler_thread_are_counted(make: Make) -> None:
-    registry = CollectorRegistry()
-    dispatcher = make(name="central")
-    register_metrics(dispatcher, registry)
-    dispatcher.event_handler.handle(Numbered())
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert value(registry, "dispatcher_waits_total", dispatcher="central") >= 1
