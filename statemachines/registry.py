@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dispatcher.errors import DispatcherError
 from statemachines.factory import StateMachineFactory
-from statemachines.mapreduce import mrcommitter, mrjob, mrtask, mrtaskattempt
+from statemachines.mapreduce import mrjob, mrtask, mrtaskattempt
 from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer_table, rmnode_table
 
 
@@ -26,7 +26,6 @@ MACHINES = (
     Machine(mrjob.FACTORY, "JobImpl"),
     Machine(mrtask.FACTORY, "TaskImpl"),
     Machine(mrtaskattempt.FACTORY, "TaskAttemptImpl"),
-    Machine(mrcommitter.FACTORY, "CommitterEventHandler"),
 )
 """The one list of machines, from which commands, reports, log reading and time travel take theirs."""
 

@@ -22,7 +22,6 @@ ABSORBING = {  # of all machines, in the order of the registry
     "MRJob": {"ERROR", "REBOOT"},
     "MRTask": {"FAILED", "KILLED"},
     "MRTaskAttempt": {"FAILED", "KILLED"},
-    "MRCommitter": {"COMMITTED", "ABORTED"},
 }
 
 
