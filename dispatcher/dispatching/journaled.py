@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns, time_ns
 from typing import Any
@@ -61,7 +62,7 @@ class JournaledDispatching:
         queue_total = handling_total = timed = 0
         flush_due_ns = journal.flush_due_ns
         seq = journal.seq
-        event: Any = None
+        event, thread = None, threading.current_thread().name
         try:
             for event in entries:
                 if room is not None:
@@ -103,7 +104,9 @@ class JournaledDispatching:
                     entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
                 redelivered = 0 < accepted_seq <= progress.redelivered_upto
                 # An EventRow.
-                rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
+                rows.append(
+                    (kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered, thread)
+                )
                 event = None
                 if finished_ns >= flush_due_ns:
                     journal.flush()
