@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns, time_ns
 from typing import Any
@@ -62,7 +61,7 @@ class JournaledDispatching:
         queue_total = handling_total = timed = 0
         flush_due_ns = journal.flush_due_ns
         seq = journal.seq
-        event, thread = None, threading.current_thread().name
+        event: Any = None
         try:
             for event in entries:
                 if room is not None:
@@ -104,9 +103,7 @@ class JournaledDispatching:
                     entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
                 redelivered = 0 < accepted_seq <= progress.redelivered_upto
                 # An EventRow.
-                rows.append(
-                    (kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered, thread)
-                )
+                rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
                 event = None
                 if finished_ns >= flush_due_ns:
                     journal.flush()

@@ -127,7 +127,6 @@ EVENTS = Table(
             stored_as="accepted",
         ),
         Column("redelivered", "boolean", False, "handed to its handler again after a crash or a stop", "flag"),
-        Column("thread", "string", True, "name of the handler thread", "sparse"),
     ),
     time="started_at",
 )  # fmt: skip

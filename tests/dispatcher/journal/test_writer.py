@@ -84,7 +84,6 @@ def test_a_full_event_row_has_the_columns_of_the_schema_in_their_order(writer: J
         error="LookupError: lost",
         accepted_seq=7,
         redelivered=True,
-        thread="handler",
     )
     writer.close()
 
@@ -106,7 +105,6 @@ def test_a_full_event_row_has_the_columns_of_the_schema_in_their_order(writer: J
         "payload": '{"a":[1]}',
         "accepted_seq": 7,
         "redelivered": True,
-        "thread": "handler",
     }
 
 
@@ -316,11 +314,3 @@ def test_an_error_that_cannot_be_printed_is_recorded_by_its_class(journal: Path)
     dispatch(journal, JobEvent(), handle=handle)
 
     assert rows(journal, EVENTS)[0]["error"] == "UnprintableError: (its __str__ raised)"
-
-
-def test_a_row_names_the_handler_thread(journal: Path) -> None:
-    dispatch(journal, SimpleNamespace(type=Job.STARTED))
-
-    [row] = rows(journal, EVENTS)
-
-    assert "central" in row["thread"]
