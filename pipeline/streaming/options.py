@@ -56,7 +56,6 @@ class AsyncOptions:
     `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it is full, when its first member has waited
         `linger_ms`, or when the queue is full; with 0 ms, as soon as other mail has run. None: `capacity`, at most 100;
         and 0 ms for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
-    `log_timeouts`: log each record whose call has timed out.
 
     Raises:
         ValueError, TypeError: an option is invalid; the message names it.
@@ -79,7 +78,6 @@ class AsyncOptions:
     pool_size: int | None = None
     max_batch_size: int | None = None
     linger_ms: int | None = None
-    log_timeouts: bool = False
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -129,7 +127,6 @@ class AsyncOptions:
 class CallOptions(TypedDict, total=False):
     """What `lookup_join` takes. Each TypedDict below adds to the one above it."""
 
-    log_timeouts: bool
     capacity: int
     retry: RetryStrategy | None
     on_error: OnError

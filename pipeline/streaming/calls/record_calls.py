@@ -6,7 +6,6 @@ the operator's queue, and later events for it are ignored.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
@@ -23,8 +22,6 @@ from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.sharing import SharedCalls
 from pipeline.streaming.errors import RetryAfter
 from pipeline.streaming.options import AsyncOptions
-
-logger = logging.getLogger(__name__)
 
 
 class RecordCalls:
@@ -50,7 +47,6 @@ class RecordCalls:
         self._errors = errors
         self._metrics = metrics
         self._timeout_ms = options.timeout_ms
-        self._log_timeouts = options.log_timeouts
         self._retry = options.enabled_retry
         self._read_ahead = options.read_ahead
         self._dedupe_by = options.dedupe_by
@@ -324,8 +320,6 @@ class RecordCalls:
             self._path.give_up(call)
             self._ended(call)
         self._metrics.timed_out += 1
-        if self._log_timeouts:
-            logger.warning("The call for %.200r has timed out after %d ms", call.value, self._timeout_ms)
         self._hand_over(call)
         try:
             results = as_results(self._host.timeout(call.value, self._timeout_ms, call.attempts))
