@@ -74,8 +74,8 @@ class Replay:
         )
         # Before the start, so that the handler thread is not idle before the workload has joined.
         self.waits = self.manager.bring(workload)
-        self._started_s = 0.0
-        self._stopped_s: float | None = None
+        self._started_s = 0.0  # the thread that starts and stops the replay writes; any thread reads
+        self._stopped_s: float | None = None  # written and read as _started_s
 
     def start(self) -> None:
         self.manager.init()

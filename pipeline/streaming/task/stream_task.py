@@ -84,7 +84,7 @@ class StreamTask:
         self.idle_timer = IdleTimer()
         """Time without input or without room for it. Any thread may read its `total_ns`."""
         self._control = TaskControl(name)  # any thread
-        self._input = input  # mailbox thread only, like all fields without a comment
+        self._input = input
         self._factories = [operators] if callable(operators) else list(operators)
         self._output = output if isinstance(output, StreamTaskOutput) else CallableOutput(output)
         self._storage = checkpoint_storage
@@ -94,15 +94,15 @@ class StreamTask:
         self._time: TimerService = processing_time_service or SystemProcessingTimeService(
             f"{name} timers", on_error=self.report_error
         )
-        self._has_storage = False  # this task holds the folder
-        self._restored: Checkpoint | None = None
-        self._chain: OperatorChain | None = None
-        self._checkpoints: TaskCheckpoints | None = None
-        self._notified = 0  # the newest checkpoint announced to the operators
-        self._availabilities: tuple[AvailabilityProvider, ...] = ()  # checked before each record
-        self._reason = FinishingReason.END_OF_DATA
-        self._is_stopping = False
-        self._stop_requests: list[CheckpointRequest] = []  # completed with the last checkpoint
+        self._has_storage = False  # this task holds the folder; mailbox thread only
+        self._restored: Checkpoint | None = None  # mailbox thread only
+        self._chain: OperatorChain | None = None  # mailbox thread only
+        self._checkpoints: TaskCheckpoints | None = None  # mailbox thread only
+        self._notified = 0  # the newest checkpoint announced to the operators; mailbox thread only
+        self._availabilities: tuple[AvailabilityProvider, ...] = ()  # asked before each record; mailbox thread only
+        self._reason = FinishingReason.END_OF_DATA  # mailbox thread only
+        self._is_stopping = False  # mailbox thread only
+        self._stop_requests: list[CheckpointRequest] = []  # completed with the last checkpoint; mailbox thread only
 
     # ------------------------------------------------------------------------------------------- for every thread
 
