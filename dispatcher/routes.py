@@ -79,7 +79,7 @@ class RoutingTable:
         self._others.handle = self._refuse
 
     def register(self, event_type: type[Enum], handler: Handler, on_error: OnError) -> None:
-        """Add a handler to those of the class; the strictest `on_error` applies.
+        """Add a handler to the class; the strictest `on_error` applies.
 
         Raises:
             TypeError: `event_type` is not an Enum class, or `handler` is not one. ValueError: an unknown `on_error`.

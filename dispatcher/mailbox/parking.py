@@ -55,6 +55,6 @@ class Parking:
                 raise
 
     def release_anyhow(self) -> None:
-        """End the current wait or, if there is none, the next one at once."""
+        """End the current wait; without one, the next wait ends at once."""
         with contextlib.suppress(RuntimeError):  # it is released already
             self.lock.release()

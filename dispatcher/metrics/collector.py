@@ -23,7 +23,7 @@ _METRICS: Final = metric_fields()
 
 
 class MetricsSource(Protocol):
-    """Adds metrics to those of a dispatcher, such as the counts of its state machines."""
+    """Adds to a dispatcher's metrics, for example the counts of its state machines."""
 
     def collect(self, dispatcher: str) -> Iterable[Metric]:
         """Metric families that have the label `dispatcher`. Called on the scraping thread."""

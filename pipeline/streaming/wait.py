@@ -130,7 +130,7 @@ def _wait_for_each(
 def _operator(
     function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions, metrics: CallMetrics | None
 ) -> OperatorFactory:
-    # The end of the input is only that of a partition or a micro-batch: retries keep their delays.
+    # Only a partition or a micro-batch ends here, so retries keep their delays.
     is_batch = host_for(function, options).is_batch
     holds_calls = options.rate_limit is not None or options.concurrency is not None or is_batch
     options = replace(
