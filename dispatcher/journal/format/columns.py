@@ -110,27 +110,16 @@ class RowsPayload(NamedTuple):
         lengths = {name: len(data) // _WIDTHS[code] for name, (code, data) in self.columns.items()}
         for table in TABLES:
             rows = table.rows_in(counts)
-            names = [f"{table.prefix}kind", *(_of_each_row(table, column) for column in table.stored)]
-            for name in filter(None, names):
-                if lengths.get(name, 0) != rows:
-                    yield f"has {lengths.get(name, 0)} of {name}, but its header says {rows}"
-            for name in filter(None, (_of_all_or_none(table, column) for column in table.stored)):
-                if lengths.get(name, rows) != rows:
-                    yield f"has {lengths[name]} of {name}, but its header says {rows}"
-
-
-def _of_each_row(table: Table, column: Column) -> str:
-    """The array that must have a value for each row; empty: none."""
-    name = table.stored_name(column)
-    if column.encoding == "text":
-        return f"{name}.length"
-    return name if column.encoding in ("number", "duration", "offset") else ""
-
-
-def _of_all_or_none(table: Table, column: Column) -> str:
-    """The array that a frame may lack, and that otherwise has a value for each row; empty: none."""
-    name = table.stored_name(column)
-    return f"{name}.null" if column.encoding == "text" else name if column.encoding == "optional" else ""
+            found = {f"{table.prefix}kind": 0}  # the arrays with a value for each row: how many if the frame lacks one
+            for column in table.stored:
+                name = table.stored_name(column)
+                if column.encoding == "text":
+                    found |= {f"{name}.length": 0, f"{name}.null": rows}
+                elif column.encoding in ("number", "duration", "offset", "optional"):
+                    found[name] = rows if column.encoding == "optional" else 0
+            for name, absent in found.items():
+                if lengths.get(name, absent) != rows:
+                    yield f"has {lengths.get(name, absent)} of {name}, but its header says {rows}"
 
 
 class EncodedRows(NamedTuple):

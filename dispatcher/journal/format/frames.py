@@ -83,19 +83,10 @@ class Damage(NamedTuple):
         return f"{self.segment.name}: {self.length} bytes from byte {self.offset} on hold no intact frame"
 
 
-def encode_frame(
-    segment: int,
-    kind: int,
-    number: int,
-    payload: bytes,
-    first_seq: int = 0,
-    events: int = 0,
-    transitions: int = 0,
-    min_at: int = 0,
-    max_at: int = 0,
-) -> bytes:
-    numbers = (kind, number, len(payload), crc32(payload), first_seq, events, transitions, min_at, max_at, segment)
-    checked = _HEADER.pack(SYNC, 0, *numbers)[_CHECKED_FROM:]
+def encode_frame(segment: int, kind: int, number: int, payload: bytes, *counts: int) -> bytes:
+    """`counts`: the header's fields from `first_seq` to `max_at`, or the first few of them."""
+    header = Header(kind, number, len(payload), crc32(payload), *counts)._replace(segment=segment)
+    checked = _HEADER.pack(SYNC, 0, *header)[_CHECKED_FROM:]
     return b"".join((SYNC, crc32(checked).to_bytes(4, "little"), checked, payload))
 
 

@@ -74,8 +74,8 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
     retained = make(folder / "retained", write)
     write_event(retained, accepted_seq=ACCEPTED)
     retained.flush()
-    size = sum(path.stat().st_size for path in segments(retained.path)) + retained._log._segment.size
-    retained._log.config = retained.config.model_copy(update={"retention_bytes": size})
+    size = sum(path.stat().st_size for path in segments(retained.path)) + retained.log._segment.size
+    retained.log.config = retained.config.model_copy(update={"retention_bytes": size})
     retained.close()
     assert len(segments(folder / "retained")) == 2
     return [sound(folder / name) for name in ("closed", "crashed", "retained")]

@@ -169,14 +169,14 @@ def test_an_event_is_not_accepted_if_the_journal_fails_before_it_is_on_the_disk(
 ) -> None:
     """Another thread's failure closed the journal between the append and the fsync, which was taken for done."""
     writer = open_writer(durability="sync", write_ahead=True)
-    commit = writer._log.commit
+    commit = writer.log.commit
 
     def fail_and_commit() -> None:
         monkeypatch.undo()
-        writer._log.fail(OSError(28, "No space left on device"))
+        writer.log.fail(OSError(28, "No space left on device"))
         commit()
 
-    monkeypatch.setattr(writer._log, "commit", fail_and_commit)
+    monkeypatch.setattr(writer.log, "commit", fail_and_commit)
 
     with pytest.raises(JournalError, match="No space left on device"):
         writer.append_accepted(b"{}")

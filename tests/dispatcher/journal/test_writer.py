@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, verify
-from dispatcher.journal.format.texts import describe, encode_payload
+from dispatcher.journal.format.event_codec import describe, encode_payload
 
 from ...journal_rows import begin, end
 from ..conftest import TIMEOUT_S

@@ -47,7 +47,9 @@ class Growing:
 
     def retire(self, upto: int) -> None:
         """As retention does: the manifest first."""
-        Manifest(upto + 1, max(upto, self._writer.segments_closed if self._writer else 0)).write(self.path, sync=False)
+        Manifest(upto + 1, max(upto, self._writer.log.segments_closed if self._writer else 0)).write(
+            self.path, sync=False
+        )
         for number in range(1, upto + 1):
             segment_path(self.path, number).unlink(missing_ok=True)
 
