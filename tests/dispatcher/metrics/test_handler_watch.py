@@ -53,7 +53,7 @@ def turns() -> Turns:
 
 def enter_long(dispatcher: AsyncDispatcher, turns: Turns) -> None:
     assert turns.entered.acquire(timeout=TIMEOUT_S)
-    until(lambda: dispatcher.handler_running_s() > WARN_AFTER_S)
+    until(lambda: dispatcher.stats().handler_running_s > WARN_AFTER_S)
 
 
 @pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
@@ -172,14 +172,14 @@ def test_the_time_of_the_current_handler_is_shown_while_it_runs_and_is_0_afterwa
     dispatcher.event_handler.handle(Numbered())
     assert gate.entered.wait(TIMEOUT_S)
 
-    while_held = (dispatcher.handler_running_s(), shown())
-    later = dispatcher.handler_running_s()
+    while_held = (dispatcher.stats().handler_running_s, shown())
+    later = dispatcher.stats().handler_running_s
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
 
     assert 0 < while_held[0] < later
     assert while_held[1]
-    assert (dispatcher.handler_running_s(), shown()) == (0.0, 0.0)
+    assert (dispatcher.stats().handler_running_s, shown()) == (0.0, 0.0)
 
 
 def test_the_watch_tells_each_long_run_once() -> None:

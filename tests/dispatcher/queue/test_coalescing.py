@@ -87,7 +87,7 @@ def test_superseded_events_are_counted_as_discarded_for_that_reason(held: Make, 
 
     post(dispatcher, *(Keyed("a", number) for number in range(10)))
 
-    assert dispatcher.discarded_by_reason == {"superseded": 9}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 9}
     assert dispatcher.accepted == 11
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -206,7 +206,7 @@ def test_in_a_full_queue_an_event_supersedes_without_room(held: Make, gate: Gate
     assert accepted == [True, True]
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("a", 2)]
-    assert dispatcher.discarded_by_reason == {"superseded": 1}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 1}
     until(lambda: dispatcher.queue.room.remaining() == 1)
 
 
@@ -247,7 +247,7 @@ def test_a_dropped_event_is_not_superseded_any_more(held: Make, gate: Gate, got:
     assert accepted == [True] * 4
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("c", 3), ("a", 4)]
-    assert dispatcher.discarded_by_reason == {"drop_oldest": 2}
+    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 2}
     assert_accounts_balance(dispatcher, accepted=5)
 
 
@@ -263,7 +263,7 @@ def test_a_stop_without_drain_discards_one_event_per_key(held: Make, gate: Gate,
     stopper.join(TIMEOUT_S)
 
     assert got == []
-    assert dispatcher.discarded_by_reason == {"superseded": 1, "stop": 2}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 1, "stop": 2}
     assert_accounts_balance(dispatcher, accepted=4)
 
 
@@ -411,4 +411,4 @@ def test_of_two_posts_of_a_key_that_a_stop_overtakes_both_are_accepted_and_disca
 
     assert_accounts_balance(dispatcher, accepted=sum(answers.values()))
     assert answers == {1: True, 2: True}
-    assert dispatcher.discarded_by_reason == {"superseded": 1, "stop": 1}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 1, "stop": 1}

@@ -43,7 +43,7 @@ def test_events_queued_behind_a_mail_that_raises_are_discarded_and_later_ones_re
     assert isinstance(dispatcher.failure_cause, Broken)
     assert dispatcher.failure_state is ServiceState.STARTED
     assert dispatcher.is_stopped()
-    assert (dispatcher.handled, dispatcher.discarded_by_reason) == (1, {"stop": 4})
+    assert (dispatcher.handled, dispatcher.stats().discarded_by_reason) == (1, {"stop": 4})
     assert dispatcher.rejected == {"stopped": 1}
     assert_accounts_balance(dispatcher, accepted=5)
 
@@ -216,7 +216,7 @@ def test_a_start_that_fails_leaves_a_stopped_dispatcher_that_refuses() -> None:
     assert dispatcher.is_stopped()
     assert not dispatcher.event_handler.handle(Numbered())
     dispatcher.stop()
-    assert dispatcher.discarded_by_reason == {"stop": 1}
+    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
     assert_accounts_balance(dispatcher, accepted=1)
 
 
