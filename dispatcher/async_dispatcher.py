@@ -110,7 +110,7 @@ class AsyncDispatcher(Service, StatsAttributes):
             idle_action=idle_action,
         )
         self._processor = MailboxProcessor(self._dispatching, mailbox)
-        self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, self._processor)
+        self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=self._processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
         after_s = config.handler_warn_after_s
         watch = HandlerWatch(name, after_s, self.progress, self._describe_handler, self._break_batch)

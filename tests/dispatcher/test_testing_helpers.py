@@ -54,7 +54,7 @@ def test_a_wait_for_the_thread_to_wait_returns_once_it_does() -> None:
         dispatcher.wait_for_event_thread_to_wait(TIMEOUT_S)
 
         assert dispatcher.is_drained()
-        assert dispatcher._mailbox.is_waiting()
+        assert dispatcher._mailbox.parking.is_waiting()
 
 
 def test_a_wait_for_a_thread_that_does_not_wait_says_where_it_is(gate: Gate) -> None:

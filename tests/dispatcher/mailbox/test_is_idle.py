@@ -94,15 +94,15 @@ def test_others_see_whether_the_mailbox_thread_waits(action: Action) -> None:
     with ThreadPoolExecutor(1) as pool:
         processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
         waiting = announce_waits(processor.mailbox)
-        before = processor.mailbox.is_waiting()
+        before = processor.mailbox.parking.is_waiting()
         loop = pool.submit(processor.run_mailbox_loop)
         assert waiting.wait(TIMEOUT_S)
 
-        during = processor.mailbox.is_waiting()
+        during = processor.mailbox.parking.is_waiting()
         processor.suspend()
         loop.result(TIMEOUT_S)
 
-    assert (before, during, processor.mailbox.is_waiting()) == (False, True, False)
+    assert (before, during, processor.mailbox.parking.is_waiting()) == (False, True, False)
 
 
 def test_a_mailbox_thread_that_was_woken_does_not_wait(action: Action) -> None:
@@ -114,7 +114,7 @@ def test_a_mailbox_thread_that_was_woken_does_not_wait(action: Action) -> None:
         assert waiting.wait(TIMEOUT_S)
 
         processor.main_mailbox_executor.execute(
-            lambda: (seen.append(processor.mailbox.is_waiting()), processor.suspend())
+            lambda: (seen.append(processor.mailbox.parking.is_waiting()), processor.suspend())
         )
         loop.result(TIMEOUT_S)
 
