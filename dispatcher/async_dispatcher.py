@@ -39,7 +39,6 @@ from dispatcher.queue.state import ABANDONED, DRAINING, FORKED
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
-from dispatcher.signals import run_until_signal
 from dispatcher.stats import DispatcherStats, StatsAttributes, take_stats
 
 log = logging.getLogger(__name__)
@@ -69,12 +68,14 @@ class AsyncDispatcher(Service, StatsAttributes):
         time_service: ProcessingTimeService | None = None,
     ) -> None:
         super().__init__(name)
-        config = _with_capacity(config or DispatcherConfig(), queue_capacity)
+        config = config or DispatcherConfig()
+        if queue_capacity is not None:
+            config = DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
         # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
-        self._drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
+        self.drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
         self._time_service = time_service
-        self._siblings: tuple[AsyncDispatcher, ...] = (self,)  # set before the start; see is_inside
+        self.siblings: tuple[AsyncDispatcher, ...] = (self,)  # set by a group before the start; see is_inside
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = mailbox = TaskMailbox(self._thread)
         self.journal = journal  # where handled events are recorded; None: nowhere
@@ -91,7 +92,6 @@ class AsyncDispatcher(Service, StatsAttributes):
             write_ahead=self._write_ahead,
         )
         if journal is not None:
-            # Virtual time does not advance while events are queued, so all of an event's times are equal.
             journal.attach(virtual=clock_ns is not None, on_failure=self._on_journal_failure, on_flush_due=queue.wake)
         self._routes = routes = RoutingTable(name, self._default_handler())
         self._drain = Drain(queue, self.progress)
@@ -226,10 +226,6 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._check_not_forked()
         return self._drain.future()
 
-    def run_until_signal(self) -> int:
-        """Start, and run until SIGINT, SIGTERM or a stop; returns an exit code. See `dispatcher.run_until_signal`."""
-        return run_until_signal(self)
-
     def is_stopped(self) -> bool:
         """The dispatcher handles no more events, and the handler thread has ended."""
         return self._drain.finished.is_set()
@@ -260,19 +256,9 @@ class AsyncDispatcher(Service, StatsAttributes):
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
         return self._drain.is_drained()
 
-    # -- groups of dispatchers -----------------------------------------------------------------------------------------
-
-    def drain_with(self, siblings: tuple[AsyncDispatcher, ...]) -> None:
-        """Treat the handlers of `siblings`, which include this dispatcher, as its own. Call it before `start`."""
-        self._siblings = siblings
-
     def is_inside(self) -> bool:
         """Whether the caller is a handler of this dispatcher or of a sibling that drains with it."""
-        return any(sibling.is_handler_thread() for sibling in self._siblings)
-
-    def set_drain_timeout_s(self, timeout_s: float) -> None:
-        """How long `stop` waits for handlers. Call it before `stop`."""
-        self._drain_timeout_s = timeout_s
+        return any(sibling.is_handler_thread() for sibling in self.siblings)
 
     # -- handler thread -------------------------------------------------------------------------------------------
 
@@ -349,7 +335,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         started = monotonic()
         finished = False
         try:
-            finished = self._drain.finished.wait(self._drain_timeout_s)
+            finished = self._drain.finished.wait(self.drain_timeout_s)
         finally:  # a KeyboardInterrupt also ends the wait
             if not finished:
                 self._abort(started)
@@ -388,9 +374,3 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._drain.after_fork()
         self.queue.shutdown.after_fork()
         self._mailbox.after_fork()
-
-
-def _with_capacity(config: DispatcherConfig, queue_capacity: int | None) -> DispatcherConfig:
-    if queue_capacity is None:
-        return config
-    return DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
