@@ -39,7 +39,7 @@ from dispatcher.queue.state import ABANDONED, DRAINING, FORKED
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
-from dispatcher.stats import DispatcherStats, StatsAttributes, take_stats
+from dispatcher.stats import DispatcherStats, Stat, take_stats
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ _ABORT_GRACE_S = 0.5
 """How much longer than the drain timeout stop() waits for a handler that is about to return."""
 
 
-class AsyncDispatcher(Service, StatsAttributes):
+class AsyncDispatcher(Service):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits; it returns True if it
@@ -243,6 +243,12 @@ class AsyncDispatcher(Service, StatsAttributes):
         """All that is counted, at this moment."""
         is_failed = self.failure_cause is not None
         return take_stats(self.queue, self._dispatching, self._routes, self._processor, self.journal, is_failed)
+
+    accepted = Stat(lambda stats: stats.accepted)
+    handled = Stat(lambda stats: stats.handled)
+    failed = Stat(lambda stats: stats.failed)
+    discarded = Stat(lambda stats: stats.discarded)
+    rejected = Stat(lambda stats: stats.rejected)
 
     def queue_size(self) -> int:
         """Events that wait, without the one in hand."""

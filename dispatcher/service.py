@@ -67,7 +67,7 @@ class Service:
         self._stop_pending = False  # guarded by _life: a stop came during that hook
         self._terminated = False  # guarded by _life
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
-        self._failure_state: ServiceState | None = None  # guarded by _life
+        self.failure_state: ServiceState | None = None  # in which it failed; written under _life, read by any thread
         self._listeners: list[Callable[[Service], None]] = []  # replaced under _life, never changed in place
         _all_services.add(self)
 
@@ -79,11 +79,6 @@ class Service:
     def failure_cause(self) -> BaseException | None:
         """The first error that made this service fail, if any."""
         return self._failure
-
-    @property
-    def failure_state(self) -> ServiceState | None:
-        """The state the service was in when it failed."""
-        return self._failure_state
 
     def in_state(self, *states: ServiceState) -> bool:
         return self._state in states
@@ -146,7 +141,7 @@ class Service:
         with self._life:
             if self._failure is None:
                 self._failure = error
-                self._failure_state = self._state
+                self.failure_state = self._state
 
     def service_init(self, config: Any) -> None:
         """Hook of `init`."""

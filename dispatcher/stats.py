@@ -6,13 +6,12 @@ direction in which events move: an event that moves meanwhile may be missed, but
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
-from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_type_hints
 
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.journal.writer import JournalWriter
@@ -116,28 +115,14 @@ METRICS: Final[dict[str, MetricSpec]] = {
 """The fields of the statistics that are metrics."""
 
 
-class _Stat(Generic[T]):
+class Stat(Generic[T]):
     """An attribute of a dispatcher that reads one of its statistics from a snapshot taken anew."""
 
     def __init__(self, read: Callable[[DispatcherStats], T]) -> None:
         self._read = read  # never changes
 
-    def __get__(self, dispatcher: StatsAttributes | None, owner: type) -> T:
+    def __get__(self, dispatcher: Any, owner: type) -> T:
         return self if dispatcher is None else self._read(dispatcher.stats())  # type: ignore[return-value]
-
-
-class StatsAttributes(ABC):
-    """The statistics as attributes of the dispatcher, for any thread; `DispatcherStats` says what each is."""
-
-    @abstractmethod
-    def stats(self) -> DispatcherStats:
-        """All that is counted, at this moment."""
-
-    accepted = _Stat(lambda stats: stats.accepted)
-    handled = _Stat(lambda stats: stats.handled)
-    failed = _Stat(lambda stats: stats.failed)
-    discarded = _Stat(lambda stats: stats.discarded)
-    rejected = _Stat(lambda stats: stats.rejected)
 
 
 def take_stats(
