@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,5 @@ class MailboxMetricsController:
             self.latency.observe(self._clock_ns() - sent_ns)
             self._schedule()
 
-        try:
+        with suppress(RejectedExecutionError):
             self._executor.execute(arrived, "measure the mailbox latency")
-        except RejectedExecutionError:
-            return

@@ -288,9 +288,7 @@ class MailboxProcessor:
             suspension._timer.mark_start()
 
     def _run_one_batched_mail(self) -> bool:
-        if not self.mailbox.create_batch():
-            return False
-        mail = self.mailbox.try_take_from_batch()
+        mail = self.mailbox.try_take_from_batch() if self.mailbox.create_batch() else None
         if mail is None:
             return False
         suspension = self._mark_idle_end()

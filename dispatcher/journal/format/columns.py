@@ -164,14 +164,6 @@ class _Payload:
         self._listed.append((f"{name}.text", "B", len(data)))
         self._data.append(data)
 
-    def add_sparse(self, name: str, texts: Sequence[str | None]) -> None:
-        """As `add_texts`, for the rows that have a text."""
-        if texts.count(None) == len(texts):
-            return
-        rows = [row for row, text in enumerate(texts) if text is not None]
-        self.add(f"{name}.row", array("I", rows))
-        self.add_texts(name, [texts[row] for row in rows])
-
     def add_kinds(self, name: str, kinds: Sequence[int], among: Sequence[Kind]) -> list[Kind]:
         """Add each row's position among the kinds that occur, and return these kinds."""
         used = sorted(set(kinds))
@@ -189,8 +181,10 @@ class _Payload:
                 self.add(name, array("i", [number - first_seq for number in values]))
             case "text":
                 self.add_texts(name, values)
-            case "sparse":
-                self.add_sparse(name, values)
+            case "sparse" if values.count(None) < len(values):
+                rows = [row for row, text in enumerate(values) if text is not None]
+                self.add(f"{name}.row", array("I", rows))
+                self.add_texts(name, [values[row] for row in rows])
             case "optional" if any(values):
                 self.add(name, array("q", values))
             case "flag" if any(values):

@@ -126,9 +126,7 @@ class FrameReader:
         was_damaged = False
         while position < end:
             header = self._header_at(position, end, expected or 0)
-            frame = None
-            if header is not None:
-                frame = self._frame(header, position, wanted(header), check_all)
+            frame = None if header is None else self._frame(header, position, wanted(header), check_all)
             if frame is not None:
                 number = frame.header.number
                 if expected is not None and number > expected and not was_damaged:
