@@ -145,7 +145,7 @@ def test_a_million_events_and_all_that_can_go_wrong_leave_the_accounts_balanced(
         posts = [peer.dispatcher.event_handler.handle for peer in peers]
         kept = [numbers.append for numbers in accepted[producer]]
         together.wait(TIMEOUT_S)
-        # A short run to one dispatcher, then to another: who blocks there does not keep the rest waiting.
+        # A short run to one dispatcher, then to another: a producer that blocks there does not keep the others waiting.
         for start in range(0, each, 10):
             (target,) = choose(range(len(peers)))
             post, keep = posts[target], kept[target]

@@ -186,7 +186,7 @@ def test_a_registration_reaches_members_whose_name_is_shared(make: Make) -> None
     assert len(other) == 1
 
 
-def test_members_that_are_equal_integers_are_told_apart(make: Make) -> None:
+def test_members_that_are_equal_integers_are_distinguished(make: Make) -> None:
     levels: list[Any] = []
     same: list[Any] = []
     dispatcher = make()

@@ -140,7 +140,7 @@ def test_an_inline_dispatcher_drops_what_was_posted_before_an_error() -> None:
     assert got == [0, 2]
 
 
-def test_an_event_that_nobody_handles_is_an_error_of_an_inline_dispatcher() -> None:
+def test_an_event_without_a_handler_is_an_error_of_an_inline_dispatcher() -> None:
     with pytest.raises(UnregisteredEventTypeError, match=r"no handler for Work\.DO"):
         InlineDispatcher().event_handler.handle(Numbered())
 

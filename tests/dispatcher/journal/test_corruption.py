@@ -201,7 +201,7 @@ def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
     lost: Counter[str] = Counter()
     for source, copy, what, is_open in corruptions(journals, tmp_path, CORRUPTIONS):
         found = verify(copy)
-        # What follows the last whole frame of an open segment is what a crash leaves: it is told, and no problem.
+        # Bytes behind the last whole frame of an open segment are left by a crash: they are listed, but are no problem.
         assert found.problems or (is_open and (found.torn or found.events < len(source.rows["events"]))), what
 
         for table in TABLES:

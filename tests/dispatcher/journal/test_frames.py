@@ -93,7 +93,7 @@ def test_frames_of_another_segment_or_out_of_order_are_no_frames_here(path: Path
     ]
 
 
-def test_frames_that_are_missing_are_told(path: Path) -> None:
+def test_missing_frames_are_reported(path: Path) -> None:
     first = encode_frame(7, START, 0, b"first")
     path.write_bytes(first + encode_frame(7, ACCEPTED, 3, b"fourth"))
 

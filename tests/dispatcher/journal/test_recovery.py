@@ -345,7 +345,7 @@ def test_the_next_writer_goes_on_where_the_last_one_ended(open_writer: Open, jou
 def test_recovery_reads_no_more_segments_than_it_needs(
     open_writer: Open, journal: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first two are damaged, and nobody notices."""
+    """The first two are damaged, unnoticed."""
     writer = open_writer(write_ahead=True)
     for number in range(3):
         writer.append_accepted(b"{}")
@@ -397,7 +397,7 @@ def test_numbers_go_on_behind_segments_of_which_nothing_is_left(open_writer: Ope
 
 
 def test_a_last_segment_that_is_missing_is_not_written_anew(open_writer: Open, journal: Path) -> None:
-    """The next writer took its number, and nothing told any more that it was missing."""
+    """The next writer took its number, so nothing showed any more that it was missing."""
     writer = open_writer(write_ahead=True)
     for _ in range(2):
         write_event(writer)

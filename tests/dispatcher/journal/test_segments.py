@@ -302,7 +302,7 @@ def test_a_journal_of_another_format_is_refused(
         verify(journal)
 
 
-def test_a_manifest_that_cannot_be_read_is_told(writer: JournalWriter, journal: Path) -> None:
+def test_an_unreadable_manifest_is_reported(writer: JournalWriter, journal: Path) -> None:
     writer.close()
     (journal / "journal.json").unlink()
     (journal / "journal.json").mkdir()
@@ -490,7 +490,7 @@ def test_a_folder_that_cannot_be_made_is_refused(open_writer: Open, tmp_path: Pa
 
 
 def test_a_refused_folder_is_free_for_the_next_writer(open_writer: Open, journal: Path) -> None:
-    """Who is refused does not keep the lock."""
+    """A refused writer does not keep the lock."""
     open_writer().close()
     with pytest.raises(JournalError, match="holds a journal already"):
         open_writer()

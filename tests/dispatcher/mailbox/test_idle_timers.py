@@ -55,7 +55,7 @@ def suspend(processor: MailboxProcessor, action: Action, timer: LoggingTimer | I
 # -- what the processor marks ----------------------------------------------------------------------------------------
 
 
-def test_the_processor_leaves_the_first_start_to_who_suspends(processor: MailboxProcessor, action: Action) -> None:
+def test_suspending_does_not_start_the_timer(processor: MailboxProcessor, action: Action) -> None:
     timer = LoggingTimer(action.log)
     action.turns = [lambda controller: action.suspensions.append(controller.suspend_default_action(timer))]
 

@@ -77,7 +77,7 @@ def test_a_resumed_default_action_is_not_idle(
 
 
 @pytest.mark.parametrize("end", [MailboxProcessor.prepare_close, MailboxProcessor.close])
-def test_who_takes_no_more_mail_is_not_idle(
+def test_a_processor_that_takes_no_more_mail_is_not_idle(
     suspended: MailboxProcessor, end: Callable[[MailboxProcessor], None]
 ) -> None:
     end(suspended)

@@ -121,7 +121,7 @@ def test_the_first_mail_is_sent_after_one_interval(
     assert (before, mailbox.size()) == (0, 1)
 
 
-def test_the_interval_is_a_second_unless_told_otherwise(metrics: MailboxMetricsController) -> None:
+def test_the_default_interval_is_a_second(metrics: MailboxMetricsController) -> None:
     assert metrics.interval_ms == INTERVAL_MS
 
 
@@ -190,7 +190,7 @@ def test_stopping_drops_the_timer(started: MailboxMetricsController, mailbox: Ta
     assert mailbox.size() == 0
 
 
-def test_what_was_never_started_can_be_stopped(metrics: MailboxMetricsController) -> None:
+def test_a_measurement_that_was_never_started_can_be_stopped(metrics: MailboxMetricsController) -> None:
     metrics.stop_latency_measurement()
 
     assert measurements(metrics) == 0
@@ -235,7 +235,7 @@ def processor(metrics: MailboxMetricsController, clock: ManualClock) -> MailboxP
     return processor
 
 
-def test_a_processor_measures_nothing_unless_that_is_set_up() -> None:
+def test_a_processor_measures_nothing_unless_the_measurement_is_set_up() -> None:
     processor = MailboxProcessor(suspend)
     processor.main_mailbox_executor.execute(do_nothing)
 
@@ -259,7 +259,7 @@ def test_the_first_mail_starts_the_measurements(
     assert clock.pending_timers() == 1
 
 
-def test_measurements_that_somebody_has_started_are_not_started_again(
+def test_the_first_mail_does_not_start_measurements_a_second_time(
     processor: MailboxProcessor, metrics: MailboxMetricsController, clock: ManualClock
 ) -> None:
     metrics.start_latency_measurement()

@@ -284,7 +284,9 @@ def test_an_interrupted_wait_that_a_put_ends_at_the_same_time_keeps_the_mail(mai
         assert_waits_and_is_woken_once(mailbox, pool)
 
 
-def test_an_interrupted_wait_whose_duty_somebody_took_leaves_no_release_to_the_next_one(mailbox: TaskMailbox) -> None:
+def test_an_interrupted_wait_whose_duty_another_thread_took_leaves_no_release_to_the_next_wait(
+    mailbox: TaskMailbox,
+) -> None:
     """A thread that took the duty has yet to release: that must not end the next wait."""
     duties: Future[Callable[[], None]] = Future()
     parking = interrupt(mailbox, lambda: duties.set_result(mailbox.parking.duties.pop()))

@@ -26,7 +26,7 @@ def service(system: SystemProcessingTimeService) -> SystemProcessingTimeService:
     return system
 
 
-def test_a_timer_fires_once_its_time_has_passed_and_is_told_that_time(service: SystemProcessingTimeService) -> None:
+def test_a_timer_fires_once_its_time_has_passed_and_gets_that_time(service: SystemProcessingTimeService) -> None:
     calls: list[tuple[int, int]] = []
     due_ms = service.current_processing_time() + 3
 
@@ -165,7 +165,7 @@ def test_a_callback_may_register_timers(service: SystemProcessingTimeService, fi
     assert fired == [2]
 
 
-def test_what_a_callback_raises_is_reported_and_the_next_timer_fires(fired: list[int]) -> None:
+def test_a_callback_s_error_is_reported_and_the_next_timer_fires(fired: list[int]) -> None:
     reporter = Reporter()
     service = SystemProcessingTimeService("timers", reporter)
     hold = Hold(service)
@@ -180,7 +180,7 @@ def test_what_a_callback_raises_is_reported_and_the_next_timer_fires(fired: list
     assert fired == [2]
 
 
-def test_without_on_error_what_a_callback_raises_is_logged(
+def test_without_on_error_a_callback_s_error_is_logged(
     service: SystemProcessingTimeService, fired: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     service.register_timer(1, fail)

@@ -43,7 +43,7 @@ class PausingRun:
 
 
 @pytest.mark.parametrize("register", [once, at_fixed_rate, with_fixed_delay])
-def test_a_cancelled_future_is_done_for_those_who_wait(service: Service, register: Register) -> None:
+def test_cancelling_a_future_ends_every_wait_for_it(service: Service, register: Register) -> None:
     """concurrent.futures.wait waited until the time of a cancelled timer came."""
     future = register(service, lambda _: None)
     before = is_done_for_waiters(future)
@@ -64,14 +64,14 @@ def test_a_future_can_be_cancelled_again(service: Service, register: Register) -
 
 
 def test_done_callbacks_of_a_cancelled_timer_run_once(service: Service) -> None:
-    told: list[Future[None]] = []
+    notified: list[Future[None]] = []
     future = once(service, lambda _: None)
-    future.add_done_callback(told.append)
+    future.add_done_callback(notified.append)
 
     future.cancel()
     future.cancel()
 
-    assert told == [future]
+    assert notified == [future]
 
 
 def test_what_a_callback_held_may_cancel_another_timer_when_it_is_let_go(service: Service) -> None:

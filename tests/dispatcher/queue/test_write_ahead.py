@@ -455,7 +455,7 @@ NeedsMore.__name__ = "Plain"
 
 
 @pytest.mark.parametrize(
-    ("events", "told"),
+    ("events", "message"),
     [
         (Model, "an unhandled event of the class Plain for Job, which is not declared"),
         (NeedsMore, "an unhandled event of the journal no longer fits its class"),
@@ -463,7 +463,7 @@ NeedsMore.__name__ = "Plain"
     ids=["not declared", "changed"],
 )
 def test_a_class_that_does_not_fit_any_more_fails_the_start_and_nothing_is_lost(
-    start: Start, gate: Gate, journal: Path, events: type, told: str
+    start: Start, gate: Gate, journal: Path, events: type, message: str
 ) -> None:
     dispatcher = start(gate.handle)
     for number in range(3):
@@ -472,7 +472,7 @@ def test_a_class_that_does_not_fit_any_more_fails_the_start_and_nothing_is_lost(
     stop_undrained(dispatcher, gate)
     handled: list[Any] = []
 
-    with pytest.raises(JournalError, match=told):
+    with pytest.raises(JournalError, match=message):
         start(handled.append, events=events)
 
     assert handled == []

@@ -71,7 +71,7 @@ def test_a_signal_drains_and_stops_and_gives_the_shells_exit_code(
     assert dispatcher.handled == 100
 
 
-def test_stopped_by_somebody_else_it_returns_0(pool: ThreadPoolExecutor) -> None:
+def test_it_returns_0_if_another_thread_stops_the_service(pool: ThreadPoolExecutor) -> None:
     dispatcher = AsyncDispatcher()
     helper = pool.submit(once_started, dispatcher, dispatcher.stop)
 
