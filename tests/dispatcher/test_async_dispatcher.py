@@ -83,7 +83,7 @@ def test_any_object_with_an_enum_type_is_an_event(make: Make) -> None:
     assert got == [event]
 
 
-def test_what_is_posted_before_the_start_is_handled_after_it() -> None:
+def test_events_posted_before_the_start_are_handled_after_it() -> None:
     got: list[Any] = []
     dispatcher = AsyncDispatcher()
     dispatcher.register(Work, got.append)

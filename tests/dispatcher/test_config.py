@@ -122,7 +122,7 @@ def test_a_key_that_is_no_string_is_named(write: Callable[[str], Path]) -> None:
     assert "keys should be strings" in refusal(write("1: x"))
 
 
-def test_of_several_problems_the_message_has_the_first_and_the_number_of_the_others(
+def test_the_message_has_the_first_problem_and_the_number_of_the_others(
     write: Callable[[str], Path],
 ) -> None:
     message = refusal(write("dispatcher: {batch_size: 0, queue_capacity: 0}\nnam: x"))
@@ -241,9 +241,7 @@ def test_a_binary_file_is_refused(write: Callable[[bytes], Path]) -> None:
 
 
 @given(st.text(alphabet="ab:-[]{}#!&*?|>'\"%@,. \t\n0129", max_size=20))
-def test_whatever_a_file_holds_it_is_loaded_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_any_file_is_either_loaded_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text)
 

@@ -215,7 +215,9 @@ def test_flags_are_handled_also_several_at_once(make: Make) -> None:
 
 @pytest.mark.parametrize("odd", [object(), "a string", None, SimpleNamespace(type=None), SimpleNamespace(type="DO")])
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_is_no_event_fails_alone(make: Make, caplog: pytest.LogCaptureFixture, odd: Any, alone: bool) -> None:
+def test_an_object_that_is_no_event_fails_alone(
+    make: Make, caplog: pytest.LogCaptureFixture, odd: Any, alone: bool
+) -> None:
     got: list[int] = []
     dispatcher = make(handler=lambda event: got.append(event.number))
     events = [odd] if alone else [Numbered(1), odd, odd, Numbered(2)]

@@ -4,8 +4,8 @@ Reads lines `JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS`, separated
 in a process forked for it: prints its `pid`, `ready` when the first event was accepted, `stopped` and why once all is
 handled, and `ended` once the process has.
 
-Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True, the
-handler that of each event that it gets to FOLDER/handled. EVENTS is how many each producer posts, 0: without end. RUN
+Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True, and the
+handler the number of each event that it gets to FOLDER/handled. Each producer posts EVENTS events; 0: without end. RUN
 counts the runs on one journal; the numbers of each run are greater than all numbers of the run before.
 """
 

@@ -214,7 +214,7 @@ def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
 
 
 @pytest.mark.slow
-def test_what_is_recovered_after_a_corruption_was_accepted_and_the_journal_goes_on(
+def test_recovery_after_a_corruption_returns_accepted_events_only_and_the_journal_goes_on(
     journals: list[Sound], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.CRITICAL)

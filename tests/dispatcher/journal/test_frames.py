@@ -113,7 +113,7 @@ def test_reading_may_begin_at_a_later_frame(path: Path) -> None:
     assert frame.payload == b"second"
 
 
-def test_of_frames_that_are_not_wanted_the_payload_is_checked_only_if_it_is_asked_for(path: Path) -> None:
+def test_the_payload_of_an_unwanted_frame_is_checked_only_with_check_all(path: Path) -> None:
     frame = encode_frame(7, ACCEPTED, 0, b"payload")
     path.write_bytes(frame[:-1] + b"?")
 

@@ -406,7 +406,7 @@ def test_readers_do_not_report_the_torn_tail_of_an_open_segment(
 
 
 @pytest.mark.parametrize("read", [lambda path: list(read_rows(path, EVENTS)), verify, tail, recover])
-def test_what_is_no_journal_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
+def test_a_folder_without_a_journal_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(JournalError, match=r"none: no such journal folder"):

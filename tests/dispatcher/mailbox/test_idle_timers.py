@@ -75,7 +75,7 @@ def test_a_batch_is_left_out_as_a_whole(processor: MailboxProcessor, action: Act
     assert action.log == ["timer ends", "a", "b", "timer starts"]
 
 
-def test_of_mail_that_is_waited_for_each_is_left_out(action: Action, timer: LoggingTimer) -> None:
+def test_the_run_of_a_mail_that_was_waited_for_does_not_count_as_idle(action: Action, timer: LoggingTimer) -> None:
     """The end is marked after the wait, so that waiting counts."""
     with ThreadPoolExecutor(1) as pool:
         processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)

@@ -115,7 +115,7 @@ def test_urgent_mail_of_the_mailbox_thread_enters_a_batch_without_the_lock(mailb
 
 @pytest.mark.parametrize("outside", [False, True])
 @pytest.mark.parametrize("batched", [False, True])
-def test_of_mail_put_first_the_last_is_taken_first(mailbox: TaskMailbox, outside: bool, batched: bool) -> None:
+def test_the_mail_put_first_last_is_taken_first(mailbox: TaskMailbox, outside: bool, batched: bool) -> None:
     put_all(mailbox, mail("a"), mail("b"))
     if batched and not outside:
         mailbox.create_batch()

@@ -206,7 +206,7 @@ def test_puts_without_a_wait_are_not_remembered_as_wakes(mailbox: TaskMailbox) -
     assert not mailbox.parking.lock.acquire(blocking=False)
 
 
-def test_of_many_unparks_one_ends_the_wait(waiting: Waiting) -> None:
+def test_one_of_many_unparks_ends_the_wait(waiting: Waiting) -> None:
     """The others found the lock released already, which is an error."""
     waiting.mailbox.run_exclusively(lambda: [waiting.mailbox.parking.unpark() for _ in range(5)])
 
@@ -309,7 +309,7 @@ def test_an_interrupted_wait_whose_duty_another_thread_took_leaves_no_release_to
 # -- many threads ----------------------------------------------------------------------------------------------------
 
 
-def test_of_concurrent_puts_each_wait_is_ended_once(mailbox: TaskMailbox) -> None:
+def test_concurrent_puts_end_each_wait_once(mailbox: TaskMailbox) -> None:
     """All producers put at the same moment into a mailbox whose thread is about to wait, or waits."""
     parking = CountingParking(mailbox)
     mailbox.parking.lock = parking  # type: ignore[assignment]

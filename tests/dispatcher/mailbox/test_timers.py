@@ -104,7 +104,7 @@ def test_a_cancelled_timer_does_not_fire(service: SystemProcessingTimeService, f
         cancelled.result(0)
 
 
-def test_what_the_callback_of_a_cancelled_timer_holds_is_let_go_at_once(service: SystemProcessingTimeService) -> None:
+def test_cancelling_a_timer_releases_the_objects_of_its_callback_at_once(service: SystemProcessingTimeService) -> None:
     """Nearly all time-outs are cancelled long before: each was kept, with what its callback holds, until it was due."""
     callback = TimeOut()
     kept = weakref.ref(callback)
@@ -117,7 +117,7 @@ def test_what_the_callback_of_a_cancelled_timer_holds_is_let_go_at_once(service:
     assert kept() is None
 
 
-def test_what_a_callback_holds_is_let_go_when_it_has_run(service: SystemProcessingTimeService) -> None:
+def test_a_callback_that_has_run_releases_its_objects(service: SystemProcessingTimeService) -> None:
     """The thread kept its last callback until the next timer was due, and so did the future."""
     ended = threading.Event()
     callback = TimeOut()

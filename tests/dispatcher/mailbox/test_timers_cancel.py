@@ -74,7 +74,7 @@ def test_done_callbacks_of_a_cancelled_timer_run_once(service: Service) -> None:
     assert notified == [future]
 
 
-def test_what_a_callback_held_may_cancel_another_timer_when_it_is_let_go(service: Service) -> None:
+def test_an_object_that_a_callback_releases_may_cancel_another_timer(service: Service) -> None:
     """It was let go under the service's lock, which the other cancellation then waited for, for ever."""
 
     class Owner:
@@ -181,7 +181,7 @@ def test_a_periodic_task_can_cancel_itself(fired: list[int]) -> None:
     assert clock.pending_timers() == 0
 
 
-def test_of_timers_that_are_cancelled_while_they_fire_each_is_either_cancelled_or_fired(
+def test_a_timer_that_is_cancelled_while_it_fires_is_either_cancelled_or_fired(
     system: SystemProcessingTimeService, caplog: pytest.LogCaptureFixture
 ) -> None:
     fired: set[int] = set()

@@ -66,7 +66,7 @@ def seen(got: list[Any]) -> list[tuple[Any, int]]:
     return [(event.key, event.number) for event in got]
 
 
-def test_of_each_key_the_newest_event_is_handled_in_the_order_of_first_arrival(
+def test_the_newest_event_of_each_key_is_handled_in_the_order_of_first_arrival(
     held: Make, gate: Gate, got: list[Any]
 ) -> None:
     dispatcher = held()
@@ -301,7 +301,7 @@ class _PausingLock:
 
 @pytest.mark.parametrize("capacity", [None, 2])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_of_two_first_events_of_a_key_one_supersedes_the_other(
+def test_one_of_two_first_events_of_a_key_supersedes_the_other(
     held: Make, gate: Gate, got: list[Any], nth: int, capacity: int | None
 ) -> None:
     """The window: the first producer has seen that its key is not queued, and has not appended yet."""
@@ -374,7 +374,7 @@ def test_coalescing_registered_while_running_holds_from_the_next_post(make: Make
     assert [event.number for event in gate.events] == [0, 1, 2, 5]
 
 
-def test_of_two_posts_of_a_key_that_a_stop_overtakes_both_are_accepted_and_discarded(make: Make) -> None:
+def test_two_posts_of_a_key_that_a_stop_overtakes_are_both_accepted_and_discarded(make: Make) -> None:
     """The first takes its entry back although a second one, which was accepted, has superseded it."""
     keyed = threading.Semaphore(0)
     stopped, superseded = threading.Event(), threading.Event()

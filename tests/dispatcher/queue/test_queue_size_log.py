@@ -81,7 +81,7 @@ def test_low_room_is_warned_of_at_most_once_in_30_seconds(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize(("capacity", "low"), [(1, 0), (50, 4), (5000, 499), (1_000_000, 999)])
-def test_what_is_low_room_depends_on_the_capacity(caplog: pytest.LogCaptureFixture, capacity: int, low: int) -> None:
+def test_the_capacity_decides_how_little_room_is_low(caplog: pytest.LogCaptureFixture, capacity: int, low: int) -> None:
     watched = Watched(queue_capacity=capacity)
 
     watched.log(1, low + 1)

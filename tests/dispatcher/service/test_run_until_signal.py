@@ -148,7 +148,7 @@ def test_a_partition_that_fails_ends_a_multi_dispatcher_with_1(pool: ThreadPoolE
 
 
 @pytest.mark.parametrize("hook", ["init", "start"])
-def test_what_fails_to_start_raises_and_is_stopped(hook: str) -> None:
+def test_a_service_that_fails_to_start_is_stopped_and_its_error_raised(hook: str) -> None:
     service = Recorder(**{hook: fail})
 
     with pytest.raises(LookupError, match="lost"):

@@ -168,7 +168,7 @@ def test_a_service_that_fails_to_init_or_start_is_stopped(
     assert service.wait_for_service_to_stop(0)
 
 
-def test_of_a_failed_start_and_its_failed_stop_the_first_error_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_error_of_a_failed_start_outlives_the_error_of_its_stop(caplog: pytest.LogCaptureFixture) -> None:
     service = Recorder(start=fail, stop=lambda: 1 / 0)
     service.init()
 

@@ -119,7 +119,7 @@ def test_futures_of_mail_behind_one_that_raises_are_cancelled(make: Make, gate: 
     assert behind.cancelled()
 
 
-def test_what_a_submitted_command_raises_goes_to_its_future_and_fails_nothing(make: Make) -> None:
+def test_a_submitted_command_s_error_goes_to_its_future_and_fails_nothing(make: Make) -> None:
     dispatcher = make(handler=lambda _: None)
 
     with pytest.raises(Broken):
