@@ -15,8 +15,7 @@ from dispatcher.journal.snapshot import look_at
 from pipeline.journal.damage import quick_check
 from pipeline.spark.report.digests.journal_digests import JournalDigests, journal_digests
 from pipeline.spark.report.page.formats import count, duration
-from pipeline.spark.report.page.page import render_page
-from pipeline.spark.report.page.page_sections import PageData
+from pipeline.spark.report.page.page_sections import PageData, render_page
 from pipeline.spark.report.page.page_views import Figure
 from pipeline.spark.report.plots.plot_style import Rows
 from pipeline.spark.report.tables.comparison import comparison

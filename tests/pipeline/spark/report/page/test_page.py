@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark.report.page.page import render_page
+from pipeline.spark.report.page.page_sections import render_page
 from pipeline.spark.report.page.page_views import ROWS_SHOWN, Figure
 
 from .page_rows import Tables, page_data, small_tables
