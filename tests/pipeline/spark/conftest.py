@@ -153,7 +153,7 @@ class JournalBuilder:
         for table, rows in ((EVENTS, events), (TRANSITIONS, transitions)):
             names = [column.name for column in table.columns]
             values = [tuple(row[name] for name in names) for row in sorted(rows, key=lambda row: row["seq"])]
-            made.append(self._spark.createDataFrame(values, table_schema(table)))
+            made.append(self._spark.createDataFrame(values, table_schema(table.name)))
         return JournalTables(*made)
 
     def read(self) -> JournalTables:

@@ -158,8 +158,8 @@ class JournalFollower:
         self.folder = folder
         self.queries: dict[str, StreamingQuery] = {}
         """By the journal's table that they read, events or transitions."""
-        events = table_schema(EVENTS, EVENT_COLUMNS)
-        transitions = stays_schema(table_schema(TRANSITIONS))
+        events = table_schema(EVENTS.name, EVENT_COLUMNS)
+        transitions = stays_schema(table_schema(TRANSITIONS.name))
         kept, checkpoints = folder / "follow", folder / "follow" / "checkpoints"
         self.stores = {
             "events": BatchStore(kept / "events", checkpoints / "events", events, digest_events, merge_events),

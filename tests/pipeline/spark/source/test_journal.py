@@ -120,7 +120,7 @@ def test_columns_that_were_asked_for_come_alone(journal: Any, spark: SparkSessio
     events, transitions = read_journal(spark, journal.path, columns={"events": ["entity", "seq"]})
 
     assert_table(events, "entity string, seq long", [("a", 1)])
-    assert transitions.schema == table_schema(TRANSITIONS)
+    assert transitions.schema == table_schema(TRANSITIONS.name)
 
 
 def test_an_unknown_column_is_refused_before_anything_runs(journal: Any, spark: SparkSession) -> None:
@@ -134,7 +134,7 @@ def test_an_unknown_column_is_refused_before_anything_runs(journal: Any, spark: 
 def test_the_schema_has_the_declared_columns_in_order(table: Any) -> None:
     declared = [(column.name, "bigint" if column.type == "long" else column.type) for column in table.columns]
 
-    assert [(field.name, field.dataType.simpleString()) for field in table_schema(table)] == declared
+    assert [(field.name, field.dataType.simpleString()) for field in table_schema(table.name)] == declared
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------

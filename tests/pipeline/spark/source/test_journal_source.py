@@ -18,7 +18,7 @@ from dispatcher.journal.format.segments import segment_path
 from pipeline.spark import read_journal
 from pipeline.spark.source.journal import journal_failure
 from pipeline.spark.source.journal_source import FORMAT, JournalSource, register_journal
-from pipeline.spark.source.journal_source_filters import conditions_of
+from pipeline.spark.source.journal_source_reading import conditions_of
 
 try:
     from pyspark.sql.datasource import (
