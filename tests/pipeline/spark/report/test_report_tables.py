@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from pipeline.spark.report.digests.transition_digest import Ends
 from pipeline.spark.report.tables import jobs, lifecycles, usage
 from pipeline.spark.report.tables.report_tables import write_tables
 from pipeline.spark.source.journal import JournalTables
@@ -80,11 +82,13 @@ def test_the_pass_over_the_journal_gives_what_the_jobs_give(
     events, transitions = (spark.createDataFrame(table.collect(), table.schema) for table in journal_tables)
     containers = usage.container_intervals(events, transitions)
     applications = jobs.applications(events, transitions, containers)
-    stays = lifecycles.stay_groups(lifecycles.stays(transitions))
+    ends = Ends.of(map(tuple, declared.collect()))
+    stays = lifecycles.stay_groups(lifecycles.crossing_stays(lifecycles.stretches(transitions), ends))
+    counts = jobs.transition_counts(transitions.withColumn("count", F.lit(1)), declared)
 
     assert rows_of(written["containers"]) == rows_of(containers)
     assert rows_of(written["applications"]) == rows_of(applications)
-    assert rows_of(written["transition_counts"]) == rows_of(jobs.transition_counts(transitions, declared))
+    assert rows_of(written["transition_counts"]) == rows_of(counts)
     assert rows_of(written["time_in_state"]) == rows_of(lifecycles.time_in_state(stays))
 
 

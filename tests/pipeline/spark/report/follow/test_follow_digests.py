@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
+from pipeline.spark.report.digests.buckets import TimeBuckets
 from pipeline.spark.report.follow.follow_digests import (
     digest_events,
     digest_transitions,

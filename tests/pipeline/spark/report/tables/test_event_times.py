@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.spark.report.digests import event_digest
+from pipeline.spark.report.digests.buckets import TimeBuckets
 from pipeline.spark.report.digests.event_digest import EventDigest, digest_events
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
 from pipeline.spark.report.tables import event_times
 
 US, MS = 1_000, 1_000_000

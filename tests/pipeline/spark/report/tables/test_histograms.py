@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.spark.report.digests.histograms import Groups, grouped, log_bucket, log_buckets, summed_up
+from pipeline.spark.report.digests.buckets import Groups, grouped, log_bucket, log_buckets, summed_up
 
 VALUES = [-5, 0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 66, 67, 1000, 1 << 40, (1 << 40) - 1, (1 << 53) + 1, (1 << 63) - 1]
 SUMMED_SCHEMA = "name string, count long, total long, greatest long, half double, most double"

@@ -40,8 +40,12 @@ def table(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(list(rows), DDL)
 
 
+def stays(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
+    return lifecycles.crossing_stays(lifecycles.stretches(table(spark, *rows)), ENDS)
+
+
 def times(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
-    return lifecycles.time_in_state(lifecycles.stay_groups(lifecycles.stays(table(spark, *rows))))
+    return lifecycles.time_in_state(lifecycles.stay_groups(stays(spark, *rows)))
 
 
 def test_time_in_state_counts_what_was_entered_and_left(spark: SparkSession, assert_table: Any) -> None:
@@ -263,7 +267,7 @@ def test_a_part_without_moves_or_rows_has_its_counts() -> None:
 
 @pytest.mark.parametrize("cuts", [(3,), (4, 9), tuple(range(1, 12))])
 def test_cut_anywhere_the_stays_are_the_same(spark: SparkSession, cuts: tuple[int, ...]) -> None:
-    whole = sorted(map(tuple, lifecycles.stays(table(spark, *MIXED)).select("state", "stay_ns").collect()))
+    whole = sorted(map(tuple, stays(spark, *MIXED).select("state", "stay_ns").collect()))
     parts = [MIXED[start:end] for start, end in zip((0, *cuts), (*cuts, len(MIXED)), strict=True)]
 
     rows = digest(*parts)

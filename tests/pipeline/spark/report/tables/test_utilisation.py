@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
+from pipeline.spark.report.digests.buckets import TimeBuckets
 from pipeline.spark.report.tables.utilisation import node_utilisation, queue_utilisation
 
 CONTAINERS = (
@@ -19,7 +20,8 @@ THREE = TimeBuckets(1000, 100, 3)
 
 
 def containers(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
-    return spark.createDataFrame(list(rows), CONTAINERS)
+    order = {"started_seq": F.col("started_at"), "ended_seq": F.col("ended_at")}
+    return spark.createDataFrame(list(rows), CONTAINERS).withColumns(order)
 
 
 def nodes(spark: SparkSession, *names: str) -> DataFrame:
