@@ -168,7 +168,7 @@ def test_close_closes_kept_and_leased_hosts(hosts: ShownHosts) -> None:
 # Like pyspark.daemon between two tasks: restores the default handlers, then waits for the next task.
 _WORKER = """
 import os, signal, sys
-from pipeline.spark.async_io.worker_end import call_at_worker_end
+from pipeline.spark.async_io.workers import call_at_worker_end
 
 call_at_worker_end(lambda: os.write(1, b"closed "), 10.0)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
