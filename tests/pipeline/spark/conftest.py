@@ -220,3 +220,10 @@ def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
     session = ConnectSession.builder.remote(connect_url).create()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def connect_mode(connect: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The session `connect` in a process whose `pyspark.sql.functions` are made for Spark Connect."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    return connect

@@ -144,7 +144,7 @@ def test_large_rows_are_read_in_smaller_slices() -> None:
     assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]
 
 
-def test_row_behaves_like_pyspark_s() -> None:
+def test_a_row_behaves_like_pysparks() -> None:
     names = ["id", "count", "with space", "id"]
     made = row_maker(names)((1, 2, 3, 4))
     ours, theirs = made, Row(*names)(1, 2, 3, 4)
@@ -271,7 +271,7 @@ def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: 
         row_check(schema, dt.UTC)((value,))
 
 
-def test_numpy_numbers_count_as_python_s() -> None:
+def test_numpy_numbers_are_accepted_as_pythons() -> None:
     schema = schema_of(
         ("count", T.LongType()),
         ("score", T.DoubleType()),

@@ -212,7 +212,7 @@ def test_child_of_a_worker_does_not_call_back() -> None:
     assert run_worker("os._exit(0)", forks=True) == ("ready closed ", 0)
 
 
-def test_handler_of_the_user_is_left_alone() -> None:
+def test_the_users_own_signal_handler_is_left_in_place() -> None:
     ending = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine ')); os.kill(os.getpid(), signal.SIGTERM)"
 
     assert run_worker(ending) == ("ready mine closed ", 0)

@@ -76,7 +76,7 @@ def test_no_table_of_a_run_with_everything_is_empty(written: Mapping[str, DataFr
     assert {name for name, table in written.items() if table.isEmpty()} == set()
 
 
-def test_the_pass_over_the_journal_gives_what_the_jobs_give(
+def test_the_digests_give_the_same_tables_as_jobs_over_all_rows(
     spark: SparkSession, written: Mapping[str, DataFrame], journal_tables: JournalTables, declared: DataFrame
 ) -> None:
     events, transitions = (spark.createDataFrame(table.collect(), table.schema) for table in journal_tables)
@@ -92,7 +92,7 @@ def test_the_pass_over_the_journal_gives_what_the_jobs_give(
     assert rows_of(written["time_in_state"]) == rows_of(lifecycles.time_in_state(stays))
 
 
-def test_what_the_pass_keeps_is_enough_for_what_went_wrong(written: Mapping[str, DataFrame]) -> None:
+def test_the_digests_keep_enough_rows_for_failures_by_cause(written: Mapping[str, DataFrame]) -> None:
     found = [tuple(row)[:9] for row in written["failures"].collect()]
 
     assert sorted(found, key=repr) == [

@@ -124,7 +124,7 @@ def test_waiting_is_summed_up_per_user_of_a_queue(spark: SparkSession, assert_ta
     )
 
 
-def test_the_first_start_counts_where_one_was_redelivered(spark: SparkSession) -> None:
+def test_the_first_of_two_starts_counts_if_one_was_redelivered(spark: SparkSession) -> None:
     rows = [(3, "AType", "START", APP_1, 30, "{}"), (2, "RMAppEventType", "START", APP_1, 20, '{"name":"first"}')]
     rows += [(5, "RMAppEventType", "START", APP_1, 50, '{"name":"again"}')]
     ddl = "seq long, event_class string, event_type string, entity string, enqueued_at long, payload string"
@@ -172,7 +172,7 @@ def test_no_transitions_give_no_counts(journal: Any, declared: DataFrame, assert
     assert_table(counts, f"{KIND}, count long, valid boolean, declared boolean", [])
 
 
-def test_the_mined_graph_has_what_was_declared_and_never_made(
+def test_the_mined_graph_includes_declared_transitions_that_were_never_made(
     journal: Any, declared: DataFrame, assert_table: Any, spark: SparkSession
 ) -> None:
     journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
