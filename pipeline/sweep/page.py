@@ -9,8 +9,7 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from pipeline.spark.report.page.formats import count, duration
-from pipeline.spark.report.page.page_views import Figure, Section, TableColumn, TableView, cells, plot
-from pipeline.spark.report.page.template import render
+from pipeline.spark.report.page.page_views import Figure, Section, TableColumn, TableView, cells, plot, render
 from pipeline.spark.report.plots.plot_style import AMBER, BLUE, GREEN, PALE, RED, label, name_rows, style
 from pipeline.sweep.table import ComparedColumn, Row, best_numbers, cell_text, percent, settings_text, shown_columns
 
