@@ -39,7 +39,8 @@ from dispatcher.queue.state import ABANDONED, DRAINING, FORKED
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
-from dispatcher.stats import DispatcherStats, Stat, take_stats
+from dispatcher.signals import run_until_signal
+from dispatcher.stats import DispatcherStats, StatsAttributes, take_stats
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ _ABORT_GRACE_S = 0.5
 """How much longer than the drain timeout stop() waits for a handler that is about to return."""
 
 
-class AsyncDispatcher(Service):
+class AsyncDispatcher(Service, StatsAttributes):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits; it returns True if it
@@ -226,6 +227,10 @@ class AsyncDispatcher(Service):
         self._check_not_forked()
         return self._drain.future()
 
+    def run_until_signal(self) -> int:
+        """Start, and run until SIGINT, SIGTERM or a stop; returns an exit code. See `dispatcher.run_until_signal`."""
+        return run_until_signal(self)
+
     def is_stopped(self) -> bool:
         """The dispatcher handles no more events, and the handler thread has ended."""
         return self._drain.finished.is_set()
@@ -244,11 +249,10 @@ class AsyncDispatcher(Service):
         is_failed = self.failure_cause is not None
         return take_stats(self.queue, self._dispatching, self._routes, self._processor, self.journal, is_failed)
 
-    accepted = Stat(lambda stats: stats.accepted)
-    handled = Stat(lambda stats: stats.handled)
-    failed = Stat(lambda stats: stats.failed)
-    discarded = Stat(lambda stats: stats.discarded)
-    rejected = Stat(lambda stats: stats.rejected)
+    @property
+    def capacity(self) -> int | None:
+        """Most events in the queue; None: no bound."""
+        return self.queue.room.capacity
 
     def queue_size(self) -> int:
         """Events that wait, without the one in hand."""

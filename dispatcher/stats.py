@@ -125,6 +125,32 @@ class Stat(Generic[T]):
         return self if dispatcher is None else self._read(dispatcher.stats())  # type: ignore[return-value]
 
 
+class StatMethod(Stat[Callable[[], T]]):
+    """As `Stat`, for one that is called: `dispatcher.idle_s()`."""
+
+    def __init__(self, read: Callable[[DispatcherStats], T]) -> None:
+        super().__init__(lambda stats: lambda: read(stats))
+
+
+class StatsAttributes:
+    """The statistics as attributes of the dispatcher, for any thread; `DispatcherStats` says what each is."""
+
+    accepted = Stat(lambda stats: stats.accepted)
+    handled = Stat(lambda stats: stats.handled)
+    failed = Stat(lambda stats: stats.failed)
+    discarded = Stat(lambda stats: stats.discarded)
+    discarded_by_reason = Stat(lambda stats: stats.discarded_by_reason)
+    rejected = Stat(lambda stats: stats.rejected)
+    mails_run = Stat(lambda stats: stats.mails_run)
+    queue_time = Stat(lambda stats: stats.queue_time or Histogram())
+    handling_time = Stat(lambda stats: stats.handling_time or Histogram())
+    handled_by_type = StatMethod(lambda stats: stats.handled_by_type)
+    failed_by_type = StatMethod(lambda stats: stats.failed_by_type)
+    handler_running_s = StatMethod(lambda stats: stats.handler_running_s)
+    idle_s = StatMethod(lambda stats: stats.idle_s)
+    pending = StatMethod(lambda stats: stats.in_hand + stats.queue_size)
+
+
 def take_stats(
     queue: EventQueue,
     dispatching: BatchDispatching,
