@@ -16,7 +16,7 @@ from statemachines.resourcemanager.statestore import (
     ApplicationStateData,
     MasterContainerData,
 )
-from statemachines.resourcemanager.statestore.encoding import decode, encode
+from statemachines.resourcemanager.statestore.records import decode, encode
 
 from ..stores import app_record, attempt_record
 
