@@ -59,7 +59,7 @@ class SimulatedNode:
     It ends due tasks only when it reports: before that, the difference cannot be observed.
     """
 
-    __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spec", "stopped")
+    __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spec")
 
     def __init__(self, node_id: str, spec: NodeSpec, interval_ms: int) -> None:
         self.id = node_id
@@ -70,7 +70,6 @@ class SimulatedNode:
         self.finished: list[ContainerStatus] = []
         self.report: ScheduledCall | None = None  # the next heartbeat in the agenda
         self.report_ms = 0  # when that is
-        self.stopped = False
         # A few phases: not all nodes report at once, and those of one phase are handled in one batch.
         self.phase = zlib.crc32(node_id.encode()) % _PHASES * interval_ms // _PHASES
 
@@ -209,7 +208,6 @@ class SimulatedCluster(NodeManagers):
     def _obey(self, node: SimulatedNode, answer: HeartbeatResponse) -> None:
         """Follow the orders of a response, and schedule the next heartbeat."""
         if answer.action is NodeAction.SHUTDOWN:
-            node.stopped = True
             del self._nodes[node.id]
             for task in list(node.running.values()):
                 self._end(task, EXIT_KILLED_BY_RESOURCEMANAGER)
