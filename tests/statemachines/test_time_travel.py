@@ -105,7 +105,6 @@ def test_entity_has_its_state_since_the_event_that_brought_it_there() -> None:
         EntityState("Thing", "a", "DOWN", since_seq=3, since_at=30, transitions=3, machines=1),
         EntityState("Thing", "b", "UP", since_seq=2, since_at=20, transitions=1, machines=1),
     ]
-    assert travel.entity("Thing", "b") == EntityState("Thing", "b", "UP", 2, 20, 1, 1)
     assert (travel.seq, travel.at, travel.is_end) == (5, 50, True)
     assert (travel.disagreements, travel.remarks) == (0, {})
 
@@ -139,8 +138,7 @@ def test_entities_are_counted_by_machine_and_state_in_the_order_of_the_enum() ->
 def test_what_the_journal_has_not_told_of_is_nowhere() -> None:
     travel = travelled(row(1, "a", "NEW START UP"))
 
-    assert travel.entity("Thing", "b") is None
-    assert travel.entity("Gadget", "a") is None
+    assert states(travel) == {("Thing", "a"): "UP"}
 
 
 def test_journal_without_transitions_has_no_entities() -> None:
@@ -289,7 +287,7 @@ def test_machine_that_returns_to_its_initial_state_is_no_new_one() -> None:
 
     travel = travelled(*(row(seq, "a", step) for seq, step in enumerate(steps, 1)))
 
-    assert travel.entity("Thing", "a") == EntityState("Thing", "a", "UP", 4, 40, transitions=4, machines=1)
+    assert list(travel.entities()) == [EntityState("Thing", "a", "UP", 4, 40, transitions=4, machines=1)]
     assert (travel.replaced(), travel.remarks) == ({}, {})
 
 
@@ -585,8 +583,7 @@ def test_node_that_registers_again_is_a_new_machine_in_daemon_and_replay(tmp_pat
 
     assert travel.disagreements == 0
     assert states(travel) == witness.states()
-    again = travel.entity("RMNode", "n1:45454")
-    assert again is not None
+    (again,) = [each for each in travel.entities() if each.entity == "n1:45454"]
     assert (again.state, again.since_at, again.machines) == ("RUNNING", 4_000_000_000, 3)
     assert travel.replaced() == {"RMNode": {"RUNNING": 1, "LOST": 1}}
     both = Counter(travel.counts()["RMNode"]) + Counter(travel.replaced()["RMNode"])
