@@ -8,7 +8,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from statemachines.resourcemanager.config import SchedulerConfig
@@ -16,29 +16,23 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
-from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
-from statemachines.resourcemanager.scheduler.capacity.queue_asks import QueueAsks
 from statemachines.resourcemanager.scheduler.capacity.queue_reports import (
-    queue_infos,
+    queue_info,
+    why_closed,
     why_held_up,
     why_not_movable,
-    why_refused,
 )
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree, full_queue, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.wait_sets import service_key
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
-    PendingAsk,
     SchedulerApplication,
     SchedulerApplicationAttempt,
-    SchedulingOpportunity,
 )
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
-from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -56,39 +50,24 @@ class CapacityScheduler(ResourceScheduler):
         super().__init__(context, nodes, CapacityPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
 
 
-class CapacityPolicy(SchedulingPolicy):
+class CapacityPolicy(ContainerAllocator):
     """The limits of queues, of users and of masters; queues by priority and utilisation."""
 
     application_type = QueueApplication
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
+        super().__init__(nodes)
         self.tree = QueueTree(config)
         self.activations = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
-        self.pending: QueueAsks = QueueAsks(nodes)
-        self._nodes = nodes
-        self._allocator = ContainerAllocator(self.pending, nodes)
         self._fair_apps: dict[QueueApplication, None] = {}  # in queues with the fair ordering policy
         self._to_activate: dict[LeafQueue, None] = {}  # leaves whose share of masters may have new room
 
     # -- order of service ---------------------------------------------------------------------------------------------
 
-    def choose(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity
-    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        return self._allocator.choose(node, opportunity)
-
-    def choose_to_reserve(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity
-    ) -> AppPlacementAllocator | None:
-        return self._allocator.choose_to_reserve(node, opportunity)
-
-    def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
-        return self._allocator.assign_containers(freed)
-
     @property
     def has_work(self) -> bool:
-        return bool(self._to_activate) or self._allocator.has_work
+        return bool(self._to_activate) or self._has_servable
 
     def in_order(self, attempts: Iterable[SchedulerApplicationAttempt]) -> list[AppPlacementAllocator]:
         """Asks of pending applications come last."""
@@ -112,10 +91,6 @@ class CapacityPolicy(SchedulingPolicy):
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
-    def may_allocate(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
-        app = app_of(attempt)
-        return self._allocator.may_allocate(app.leaf, app.user, requirements)
-
     def may_grow(self, attempt: SchedulerApplicationAttempt, partition: str, old: Resource, new: Resource) -> bool:
         had = dict(amounts_of(old))
         grown = tuple((type_, n - had.get(type_, 0)) for type_, n in amounts_of(new) if n > had.get(type_, 0))
@@ -137,18 +112,18 @@ class CapacityPolicy(SchedulingPolicy):
         if app.is_active and app.leaf.add_asks(app.user, delta):
             # One active user fewer raises the limit of the others, in every partition.
             for partition in app.leaf.shares:
-                self._allocator.user_limits_grew(app.leaf, partition)
+                self._user_limits_grew(app.leaf, partition)
 
     def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
         app = app_of(attempt)
         app.charge(partition, amounts_of(resource))
         # Beyond the queue's guarantee, the user limit grows with the queue's usage.
-        self._allocator.user_limits_grew(app.leaf, partition, beyond_guarantee=True)
+        self._user_limits_grew(app.leaf, partition, beyond_guarantee=True)
 
     def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
         app = app_of(attempt)
         app.charge(partition, amounts_of(resource), -1)
-        self._allocator.usage_shrank(app.leaf, partition, app.user)
+        self._usage_shrank(app.leaf, partition, app.user)
         if app.leaf.is_fair:
             self._move_up(app)
 
@@ -157,7 +132,7 @@ class CapacityPolicy(SchedulingPolicy):
         for app in self._fair_apps:
             app.note_share(partition)
             self._move_up(app)
-        self._allocator.partition_resized(partition, self.tree.queues())
+        self._partition_resized(partition, self.tree.queues())
         self._to_activate.update({leaf: None for leaf in self.activations if leaf.pending})
 
     def _move_up(self, app: QueueApplication) -> None:
@@ -174,7 +149,7 @@ class CapacityPolicy(SchedulingPolicy):
         leaf = self.tree.leaf(submission.queue)
         # A recovered application was accepted before: it is refused only if its queue no longer exists.
         if leaf is None or not is_recovering:
-            refusal = why_refused(self.tree, submission)
+            refusal = self.check_submission(submission)
             if refusal is not None:
                 return refusal
         assert leaf is not None  # otherwise refused
@@ -191,7 +166,7 @@ class CapacityPolicy(SchedulingPolicy):
 
     def _leave(self, app: QueueApplication) -> None:
         self._fair_apps.pop(app, None)
-        app.leave()
+        app.leaf.leave(app.user)
 
     def add_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
         app = app_of(attempt)
@@ -216,7 +191,8 @@ class CapacityPolicy(SchedulingPolicy):
         attempt = app.attempt
         assert attempt is not None  # a pending application has one
         app.leaf.add_asks(app.user, attempt.pending_count)
-        self.pending.enter(attempt)
+        for allocator in attempt.pending.values():
+            self.pending.add(allocator)
 
     def priority_changed(self, app: SchedulerApplication) -> None:
         self.activations[_queued(app).leaf].reorder(_queued(app))
@@ -227,10 +203,10 @@ class CapacityPolicy(SchedulingPolicy):
     # -- queues -------------------------------------------------------------------------------------------------------
 
     def queues(self) -> Sequence[QueueInfo]:
-        return queue_infos(self.tree)
+        return [queue_info(queue) for queue in self.tree.queues()]
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        return why_refused(self.tree, submission)
+        return why_closed(self.tree, submission.queue, submission.node_label)
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
         leaf = self.tree.leaf(submission.queue)
@@ -256,8 +232,8 @@ class CapacityPolicy(SchedulingPolicy):
         for partition, amounts in held:
             app.charge(partition, amounts)
         for partition in dict(held):
-            self._allocator.usage_shrank(old, partition, app.user)
-            self._allocator.user_limits_grew(leaf, partition)
+            self._usage_shrank(old, partition, app.user)
+            self._user_limits_grew(leaf, partition)
         self._to_activate |= {old: None, leaf: None}
         if has_attempt:
             assert attempt is not None

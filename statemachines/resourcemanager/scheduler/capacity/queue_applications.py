@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.util.heap import LazyHeap
-from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, has_room_for_master
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, dominant_share
 from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -41,10 +40,6 @@ class QueueApplication(SchedulerApplication):
         label = self.submission.node_label
         self.master_partition = leaf.default_label if label is None else label
         leaf.enter(self.user)
-
-    def leave(self) -> None:
-        """Leave the leaf: the application holds nothing there, and is neither pending nor active."""
-        self.leaf.leave(self.user)
 
     def key(self, partition: str) -> tuple[float, int, int]:
         """The sort key by its queue's ordering policy; the lowest comes first."""

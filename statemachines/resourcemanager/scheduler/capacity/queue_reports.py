@@ -5,7 +5,8 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.scheduler.capacity.limits import is_user_full
+from collections.abc import Collection
+
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import (
     DEFAULT_PARTITION,
@@ -13,16 +14,11 @@ from statemachines.resourcemanager.scheduler.capacity.queues import (
     ParentQueue,
     Queue,
     QueueTree,
+    is_user_full,
 )
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
-from statemachines.resourcemanager.submission import ApplicationSubmission
-
-
-def why_refused(tree: QueueTree, submission: ApplicationSubmission) -> str | None:
-    """Why an application must be rejected, or None."""
-    return _why_closed(tree, submission.queue, submission.node_label, set())
 
 
 def why_not_movable(tree: QueueTree, app: QueueApplication, queue: str, held: list[tuple[str, Amounts]]) -> str | None:
@@ -32,7 +28,7 @@ def why_not_movable(tree: QueueTree, app: QueueApplication, queue: str, held: li
     """
     if tree.leaf(queue) is app.leaf:
         return None
-    refusal = _why_closed(tree, queue, app.submission.node_label, set(app.leaf.lineage))
+    refusal = why_closed(tree, queue, app.submission.node_label, app.leaf.lineage)
     if refusal is not None:
         return refusal
     leaf = tree.leaf(queue)
@@ -50,7 +46,7 @@ def why_not_movable(tree: QueueTree, app: QueueApplication, queue: str, held: li
     return None
 
 
-def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: set[Queue]) -> str | None:
+def why_closed(tree: QueueTree, name: str, label: str | None, is_in: Collection[Queue] = ()) -> str | None:
     """Why the queue accepts no new application; the queues `is_in` have and count the application already."""
     queue = tree.find(name)
     if queue is None:
@@ -97,12 +93,8 @@ def _in(partition: str) -> str:
     return f" of partition {partition}" if partition else ""
 
 
-def queue_infos(tree: QueueTree) -> list[QueueInfo]:
-    """All queues, parents before children. Shares cover the default partition, resources all partitions."""
-    return [_info(queue) for queue in tree.queues()]
-
-
-def _info(queue: Queue) -> QueueInfo:
+def queue_info(queue: Queue) -> QueueInfo:
+    """Shares cover the default partition, resources all partitions."""
     share = queue.share(DEFAULT_PARTITION)
     used: dict[str, int] = {}
     for of_partition in queue.shares.values():

@@ -11,7 +11,11 @@ from statemachines.resourcemanager import Resource, ResourceScheduler, RMContain
 from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
 from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
+from statemachines.resourcemanager.events.scheduler import (
+    NodeAddedSchedulerEvent,
+    SchedulerEvent,
+    SchedulerEventType,
+)
 
 from ..cluster import Cluster
 
@@ -84,7 +88,7 @@ def test_node_that_is_announced_twice_keeps_its_books(cluster: Cluster) -> None:
     node = cluster.add_node("n1")
     cluster.get(cluster.new_attempt(), HALF)
 
-    cluster.dispatcher.event_handler.handle(SchedulerEvent(SchedulerEventType.NODE_ADDED, node))
+    cluster.dispatcher.event_handler.handle(NodeAddedSchedulerEvent(node))
 
     assert [node.free_memory_mb for node in cluster.scheduler.nodes()] == [5]
     cluster.check()

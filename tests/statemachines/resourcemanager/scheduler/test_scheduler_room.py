@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.core import node_search as node_search_module
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.node_search import NodeSearch
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
+from statemachines.resourcemanager.scheduler.core import node_tracker
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node_tracker import NodeSearch
 from statemachines.simulation.workload import NodeSpec
 
 ANYWHERE: frozenset[str] = frozenset()
@@ -135,7 +134,7 @@ def test_line_stays_short_however_often_nodes_get_room() -> None:
 
 
 def test_places_are_forgotten_when_there_are_too_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_search_module, "_MOST_STARTS", 10)
+    monkeypatch.setattr(node_tracker, "_MOST_STARTS", 10)
     room = NodeSearch([node(number) for number in range(5)])
 
     found = [room.find(requirements(memory_mb)) for memory_mb in (*[5] * 30, *[4] * 30)]
