@@ -8,7 +8,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
 from statemachines.resourcemanager.config import SchedulerConfig
@@ -17,15 +17,17 @@ from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
-from statemachines.resourcemanager.scheduler.capacity.queue_reports import (
-    queue_info,
-    why_closed,
-    why_held_up,
-    why_not_movable,
+from statemachines.resourcemanager.scheduler.capacity.queues import (
+    DEFAULT_PARTITION,
+    LeafQueue,
+    ParentQueue,
+    Queue,
+    QueueTree,
+    full_queue,
+    is_user_full,
 )
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree, full_queue, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.wait_sets import service_key
-from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     SchedulerApplication,
@@ -103,7 +105,28 @@ class CapacityPolicy(ContainerAllocator):
 
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
         app = app_of(attempt)
-        return why_held_up(app, requirements, self.activations[app.leaf])
+        leaf, partition = app.leaf, requirements.partition
+        if not app.is_active:
+            where, percent = f"queue {leaf.path}", f"{float(leaf.am_share):.4g}"
+            if self.activations[leaf].is_first(app):
+                return f"masters already use their share of {where}, {percent} of its maximum"
+            return f"its application is pending: others come first for the share of masters in {where}, {percent}"
+        if not leaf.may_use(partition):
+            return f"queue {leaf.path} may not use partition {partition}"
+        amounts = amounts_of(requirements.resource)
+        for queue in leaf.lineage:
+            share = queue.share(partition)
+            if share.maximum == 1 and share.has_room(()):
+                continue  # the queue may use the whole partition: the ask waits for room, not for the limit
+            if not share.has_room(amounts):
+                return (
+                    f"queue {queue.path} has {resource_of(share.used)}{_in(partition)}; its maximum is "
+                    f"{resource_of(share.limit)}"
+                )
+        if is_user_full(leaf, app.user, partition, amounts):
+            used = leaf.users[app.user].used.get(partition, {})
+            return f"user {app.user} has {resource_of(used)}{_in(partition)}, its limit in queue {leaf.path}"
+        return None
 
     # -- usage --------------------------------------------------------------------------------------------------------
 
@@ -203,10 +226,10 @@ class CapacityPolicy(ContainerAllocator):
     # -- queues -------------------------------------------------------------------------------------------------------
 
     def queues(self) -> Sequence[QueueInfo]:
-        return [queue_info(queue) for queue in self.tree.queues()]
+        return [_info(queue) for queue in self.tree.queues()]
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        return why_closed(self.tree, submission.queue, submission.node_label)
+        return _why_closed(self.tree, submission.queue, submission.node_label)
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
         leaf = self.tree.leaf(submission.queue)
@@ -215,7 +238,24 @@ class CapacityPolicy(ContainerAllocator):
     def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None:
         if app is None:
             return f"{application} is not in the scheduler: it has ended, or has not been accepted yet"
-        return why_not_movable(self.tree, _queued(app), queue, self._held(app))
+        app, leaf = _queued(app), self.tree.leaf(queue)
+        if leaf is app.leaf:
+            return None
+        refusal = _why_closed(self.tree, queue, app.submission.node_label, app.leaf.lineage)
+        if leaf is None or refusal is not None:
+            return refusal
+        by_partition: dict[str, dict[str, int]] = {}
+        for partition, amounts in self._held(app):
+            add(by_partition.setdefault(partition, {}), amounts)
+        for partition, amounts_held in by_partition.items():
+            for above in leaf.lineage:
+                if above not in app.leaf.lineage and not above.share(partition).has_room(tuple(amounts_held.items())):
+                    return (
+                        f"the containers of {app.id} use {resource_of(amounts_held)}{_in(partition)}, which would "
+                        f"bring queue {above.path} beyond its maximum capacity, "
+                        f"{resource_of(above.share(partition).limit)}"
+                    )
+        return None
 
     def is_in_queue(self, app: SchedulerApplication, queue: str) -> bool:
         return self.tree.leaf(queue) is _queued(app).leaf
@@ -268,4 +308,48 @@ def _are_alike(requests: list[ContainerRequest]) -> bool:
     return all(
         request.host is None and request.rack is None and request.node_label == requests[0].node_label
         for request in requests
+    )
+
+
+def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: Collection[Queue] = ()) -> str | None:
+    """Why the queue accepts no new application; the queues `is_in` have and count the application already."""
+    queue = tree.find(name)
+    if queue is None:
+        return f"queue {name} does not exist; queues that accept applications: {', '.join(sorted(tree.leaves))}"
+    if not isinstance(queue, LeafQueue):
+        return f"queue {queue.path} is a parent queue and does not accept applications"
+    for above in queue.lineage:
+        if above.config.state != "RUNNING":
+            return f"queue {above.path} is stopped and does not accept new applications"
+        if above not in is_in and above.parent is not None and above.applications >= above.config.maximum_applications:
+            return f"queue {above.path} already has {above.applications} applications, its maximum"
+    if label and not queue.may_use(label):
+        return f"queue {queue.path} may not use partition {label}"
+    return None
+
+
+def _in(partition: str) -> str:
+    return f" of partition {partition}" if partition else ""
+
+
+def _info(queue: Queue) -> QueueInfo:
+    """Shares cover the default partition, resources all partitions."""
+    share = queue.share(DEFAULT_PARTITION)
+    used: dict[str, int] = {}
+    for of_partition in queue.shares.values():
+        add(used, of_partition.used.items())
+    return QueueInfo(
+        path=queue.path,
+        state="RUNNING" if queue.is_running else "STOPPED",
+        capacity=share.guarantee,
+        maximum_capacity=float(share.maximum),
+        used_capacity=share.used_share / share.guarantee if share.guarantee else 0.0,
+        used=resource_of(used),
+        applications=queue.applications,
+        pending_applications=queue.pending,
+        containers=queue.containers,
+        children=tuple(child.path for child in queue.children) if isinstance(queue, ParentQueue) else (),
+        priority=queue.config.priority,
+        accessible_node_labels=tuple(queue.config.accessible_node_labels),
+        default_node_label=queue.config.default_node_label,
     )

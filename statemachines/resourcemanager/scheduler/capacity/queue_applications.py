@@ -84,9 +84,6 @@ class Activation:
         self.leaf = leaf
         self._pending: dict[tuple[str, Amounts], LazyHeap[QueueApplication]] = {}  # never empty ones
 
-    def __contains__(self, app: QueueApplication) -> bool:
-        return app in self._pending.get((app.master_partition, app.master_amounts), ())
-
     def add(self, app: QueueApplication) -> None:
         """Make the application pending."""
         same_need = self._pending.get((app.master_partition, app.master_amounts))
@@ -129,8 +126,9 @@ class Activation:
         return best
 
     def is_first(self, app: QueueApplication) -> bool:
-        """Whether a pending application is the first of those whose masters need the same."""
-        return self._pending[app.master_partition, app.master_amounts].first() is app
+        """Whether the application is pending, and the first of those whose masters need the same."""
+        same_need = self._pending.get((app.master_partition, app.master_amounts))
+        return same_need is not None and same_need.first() is app
 
     def reorder(self, app: QueueApplication) -> None:
         """The application's position may have improved."""

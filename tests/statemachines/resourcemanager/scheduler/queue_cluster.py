@@ -128,7 +128,7 @@ class QueueCluster(Cluster):
             assert leaf.pending == len(pending)
             for app in pending:
                 assert not has_room_for_master(leaf, app.master_partition, app.master_amounts)
-                assert app in activation
+                assert app in activation._pending[app.master_partition, app.master_amounts]
 
     def check_waiting(self, nodes: dict[str, SchedulerNode]) -> None:
         """Each pending ask is held up by a limit or fits on no node, and `why_waiting` gives that reason."""
