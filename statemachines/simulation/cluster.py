@@ -11,6 +11,7 @@ Threading: handler thread only (invariant 1).
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.util.heap import TimedHeap
@@ -42,15 +43,13 @@ _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FIN
 """Names, because a string caches its hash, while an Enum member computes it in Python each time."""
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedTask:
     """A running container."""
 
-    __slots__ = ("container", "node", "stopped")
-
-    def __init__(self, container: RMContainer, node: SimulatedNode) -> None:
-        self.container = container
-        self.node = node
-        self.stopped = False
+    container: RMContainer
+    node: SimulatedNode
+    stopped: bool = False
 
 
 class SimulatedNode:
@@ -189,7 +188,6 @@ class SimulatedCluster(NodeManagers):
         return time_ms * _PHASES // self._interval_ms * self._interval_ms // _PHASES if self._interval_ms else 0
 
     def _report(self, call: ScheduledCall) -> None:
-        """Send a heartbeat."""
         node: SimulatedNode = call.about
         node.report = None
         now_ms = self._context.now_ms()

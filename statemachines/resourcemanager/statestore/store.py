@@ -121,7 +121,6 @@ class RMStateStore(ABC):
             self._post(RMFatalEvent(RMFatalEventType.STATE_STORE_OP_FAILED, type(self).__name__, error))
 
     def _post(self, event: RMEvent) -> None:
-        """Post to the central dispatcher."""
         assert self._context is not None  # attached before the first write
         self._context.post(event)
 

@@ -135,7 +135,6 @@ class _Reader(Collected):
         self._nodes_per_rack = defaults.nodes_per_rack
 
     def read_nodes(self, path: Path, text: str) -> None:
-        """Read one node list."""
         table = _Table(path, text, NODE_COLUMNS)
         nodes_before = len(self._nodes)
         for number, line in table.lines():
@@ -147,7 +146,6 @@ class _Reader(Collected):
             raise WorkloadError(path, f"no nodes in it{self._left_out()}; expected rows of {','.join(NODE_COLUMNS)}")
 
     def read_pods(self, path: Path, text: str) -> None:
-        """Read one pod list."""
         table = _Table(path, text, POD_COLUMNS)
         for number, line in table.lines():
             try:

@@ -87,7 +87,6 @@ class _Reader(Collected):
         self._containers_seen = 0
 
     def read(self, path: Path, text: str) -> None:
-        """Read one file."""
         row, counted = 1, 0
         try:
             for position, value in json_values(text):

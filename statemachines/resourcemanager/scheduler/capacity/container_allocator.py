@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import app_of
@@ -39,18 +40,14 @@ from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNod
 from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
 
 
+@dataclass(slots=True, eq=False)
 class ReadySet:
     """A wait set whose asks may be served now."""
 
-    __slots__ = ("is_done", "nodes", "requirements", "wait_set")
-
-    def __init__(
-        self, wait_set: WaitSet, requirements: NodeRequirements | None = None, nodes: list[SchedulerNode] | None = None
-    ) -> None:
-        self.wait_set = wait_set
-        self.requirements = requirements  # if the asks wait for room
-        self.nodes = nodes  # the only nodes that may have room for them; None: all may
-        self.is_done = False  # none of its asks can be served in this round
+    wait_set: WaitSet
+    requirements: NodeRequirements | None = None  # if the asks wait for room
+    nodes: list[SchedulerNode] | None = None  # the only nodes that may have room for them; None: all may
+    is_done: bool = False  # none of its asks can be served in this round
 
     def find_node(self) -> SchedulerNode | None:
         """A node with room for asks that wait for room; without one, the set is done."""
@@ -183,7 +180,6 @@ class ContainerAllocator(SchedulingPolicy):
     # -- limits that have grown ---------------------------------------------------------------------------------------
 
     def _usage_shrank(self, leaf: LeafQueue, partition: str, user: str) -> None:
-        """The user's usage of this leaf has fallen."""
         self._queues_shrank(leaf.lineage, partition)
         waiting = self.pending.for_user_limit(leaf, partition)
         if waiting is not None:

@@ -46,7 +46,6 @@ class Share:
 
     @property
     def used_share(self) -> float:
-        """The dominant share of the partition."""
         share = self._used_share
         if share is None:
             share = self._used_share = dominant_share(self.used.items(), self.total)
@@ -105,7 +104,6 @@ class Queue:
 
     def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int = 0) -> None:
         self.config = config
-        self.name = config.name
         self.parent = parent
         self.index = index  # among its siblings
         self.path: str = f"{parent.path}.{config.name}" if parent is not None else config.name
@@ -209,7 +207,6 @@ class LeafQueue(Queue):
         return dominant_share(used.items(), self.share(partition).total) if used else 0.0
 
     def enter(self, user: str) -> None:
-        """Add an application of `user`."""
         self.users.setdefault(user, User()).applications += 1
         for queue in self.lineage:
             queue.applications += 1
@@ -254,7 +251,7 @@ class QueueTree:
         root = QueueConfig(name=ROOT, queues=config.queues)
         self.root = ParentQueue(root, None, 0, config.maximum_am_resource_percent)
         self._by_path = {queue.path: queue for queue in _walk(self.root)}
-        self.leaves = {queue.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}
+        self.leaves = {queue.config.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}
         self.totals: dict[str, dict[str, int]] = {}  # by partition
 
     def queues(self) -> Iterator[Queue]:
@@ -345,7 +342,10 @@ def _part(leaf: LeafQueue, active_users: int) -> float:
 
 def _limit(leaf: LeafQueue, share: Share, required: Amounts, part: float) -> float:
     guaranteed = max(share.guarantee, dominant_share(required, share.total))
-    to_share = guaranteed if share.used_share < guaranteed else _with(share, required)
+    to_share = guaranteed
+    if share.used_share >= guaranteed:
+        more = [(type_, share.used.get(type_, 0) + amount) for type_, amount in required]
+        to_share = max(share.used_share, dominant_share(more, share.total))
     return min(to_share * part, guaranteed * leaf.config.user_limit_factor)
 
 
@@ -359,10 +359,3 @@ def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bo
         used.get(type_, 0) + amount <= limit.get(type_, 0) * share.numerator // share.denominator
         for type_, amount in amounts
     )
-
-
-def _with(share: Share, required: Amounts) -> float:
-    """The dominant share of the usage and `required`."""
-    used = share.used
-    more = [(type_, used.get(type_, 0) + amount) for type_, amount in required]
-    return max(share.used_share, dominant_share(more, share.total))

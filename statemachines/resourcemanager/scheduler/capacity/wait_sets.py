@@ -55,7 +55,6 @@ class UserAsks:
             self.wait_set.add(self)
 
     def first(self) -> AppPlacementAllocator:
-        """The allocator to serve first."""
         allocator = self.allocators.first()
         assert allocator is not None
         return allocator

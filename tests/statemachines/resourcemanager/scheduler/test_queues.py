@@ -217,7 +217,7 @@ def test_siblings_within_their_guarantee_come_first_then_the_urgent_then_those_t
 
     order = sorted(built.root.children, key=lambda queue: queue.share("").find_order())
 
-    assert [queue.name for queue in order] == ["urgent", "half", "full", "over", "nothing"]
+    assert [queue.config.name for queue in order] == ["urgent", "half", "full", "over", "nothing"]
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
