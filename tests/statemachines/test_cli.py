@@ -58,7 +58,7 @@ def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, n
     assert found.events > 30
 
 
-def test_a_wrong_key_is_named_with_what_is_allowed(tmp_path: Path) -> None:
+def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path) -> None:
     (tmp_path / "rm.yaml").write_text("dispatcher: {queue_size: 3}")
 
     done = run_command("run", "rm.yaml", cwd=tmp_path)

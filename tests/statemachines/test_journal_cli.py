@@ -223,14 +223,14 @@ def test_disagreements_are_errors_and_the_exit_code_says_so(rows: FakeJournal) -
     ]
 
 
-def test_journal_that_is_being_written_is_followed_to_what_is_whole_in_it(rows: FakeJournal) -> None:
+def test_open_journal_is_followed_to_its_last_whole_frame(rows: FakeJournal) -> None:
     rows += [row(1, "n:1", "NEW STARTED RUNNING")]
     rows.open += [row(2, "n:1", "RUNNING EXPIRE LOST")]
 
     assert json.loads(invoke(Path("any"), "-f", "json").stdout)["counts"] == {"RMNode": {"LOST": 1}}
 
 
-def test_damage_is_told_once_and_the_exit_code_says_so(rows: FakeJournal) -> None:
+def test_damage_is_reported_once_and_sets_the_exit_code(rows: FakeJournal) -> None:
     rows += [row(1, "n:1", "NEW STARTED RUNNING")]
     rows.damages += ["segment-00000002.journal: is missing"]
 

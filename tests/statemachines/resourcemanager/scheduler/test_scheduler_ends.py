@@ -106,7 +106,7 @@ def test_attempt_that_was_removed_gets_nothing(cluster: Cluster) -> None:
     assert (cluster.scheduler.waiting(), cluster.context.containers) == ([], {})
 
 
-def test_events_of_nodes_that_are_gone_are_for_nobody(cluster: Cluster) -> None:
+def test_events_of_removed_nodes_have_no_effect(cluster: Cluster) -> None:
     node = cluster.add_node("n1")
     cluster.lose_node(node)
 
@@ -198,7 +198,7 @@ def test_each_call_takes_the_lock_and_gives_it_back(cluster: Cluster, call: str)
     assert lock.held == 0
 
 
-def test_nodes_may_come_while_somebody_goes_through_them(cluster: Cluster) -> None:
+def test_nodes_may_be_added_during_an_iteration_over_them(cluster: Cluster) -> None:
     cluster.add_node("n1")
     nodes = cluster.scheduler.nodes()
 

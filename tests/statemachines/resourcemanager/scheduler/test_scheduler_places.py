@@ -90,7 +90,7 @@ def test_ask_that_insists_is_served_when_its_host_comes(cluster: Cluster) -> Non
     assert cluster.where(cluster.pull(attempt)) == ["late"]
 
 
-def test_several_nodes_of_one_host_serve_those_who_prefer_it(cluster: Cluster) -> None:
+def test_every_node_of_a_host_serves_asks_that_prefer_the_host(cluster: Cluster) -> None:
     for port in (1, 2):
         cluster.add_node("n1", port=port)
     cluster.add_node("n2")
@@ -194,7 +194,7 @@ def test_waiting_ask_takes_no_room_on_a_host_that_is_blacklisted_meanwhile(clust
     cluster.check()
 
 
-def test_host_that_is_blacklisted_no_longer_serves_those_who_wait_in_their_order(cluster: Cluster) -> None:
+def test_pending_asks_are_served_in_order_once_their_host_leaves_the_blacklist(cluster: Cluster) -> None:
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
     cluster.blacklist(attempt, ("n1",))

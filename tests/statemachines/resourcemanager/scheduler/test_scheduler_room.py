@@ -86,7 +86,7 @@ def test_node_that_got_room_is_found_last() -> None:
     assert room.find(whole) is nodes[0]
 
 
-def test_nobody_is_looked_at_twice_without_having_got_more_room() -> None:
+def test_search_examines_a_node_again_only_after_it_has_more_room() -> None:
     room, nodes = gpus_taken(200)
     want = Looking(1)
 
@@ -204,7 +204,7 @@ NEEDS = st.builds(
 @given(
     NEEDS, NEEDS, st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.lists(st.integers(0, 1000), max_size=2)
 )
-def test_who_covers_another_fits_nowhere_where_the_other_does_not(
+def test_requirements_fit_no_node_that_the_requirements_they_cover_do_not(
     more: NodeRequirements, less: NodeRequirements, number: int, memory_mb: int, vcores_milli: int, gpus: list[int]
 ) -> None:
     one = node(number, memory_mb, vcores_milli, 0)

@@ -284,7 +284,7 @@ def test_containers_of_all_jobs_together_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [5, "x", None, [], True, {}, {"a": 1}])
-def test_what_is_neither_a_job_nor_nodes_is_refused(tmp_path: Path, bad: object) -> None:
+def test_object_that_is_neither_job_nor_nodes_is_rejected(tmp_path: Path, bad: object) -> None:
     with pytest.raises(WorkloadError, match=r'expected an object|expected "job\.tasks"') as caught:
         read(tmp_path, TOPOLOGY, job(), bad)
 
