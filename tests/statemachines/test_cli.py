@@ -86,7 +86,7 @@ def test_each_machine_has_a_graph_by_its_name_in_any_case(
     assert capsys.readouterr().out == to_csv(FACTORIES[name])
 
 
-def test_an_unknown_machine_is_answered_with_those_there_are() -> None:
+def test_an_unknown_machine_is_answered_with_the_known_machines() -> None:
     done = run_command("graph", "rmap")
 
     assert (done.returncode, done.stdout) == (2, "")

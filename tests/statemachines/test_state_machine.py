@@ -49,7 +49,7 @@ def test_machine_takes_less_than_a_hundred_bytes_beyond_its_operand(factory: Fac
 
 @pytest.mark.parametrize("state", [Other.RED, Other.GO])
 @pytest.mark.parametrize("synchronized", [False, True])
-def test_member_of_another_enum_is_no_initial_state(factory: Factory, state: Any, synchronized: bool) -> None:
+def test_member_of_another_enum_is_rejected_as_initial_state(factory: Factory, state: Any, synchronized: bool) -> None:
     with pytest.raises(ValueError, match="not one of its states"):
         factory.make("lamp", state, synchronized=synchronized)
 
@@ -147,7 +147,7 @@ def test_member_of_another_enum_with_the_same_name_is_refused(factory: Factory) 
     assert machine.current_state is S.RED
 
 
-def test_machine_goes_on_after_a_refusal(factory: Factory) -> None:
+def test_machine_continues_after_a_refusal(factory: Factory) -> None:
     machine = factory.add_transition(S.RED, S.GREEN, E.GO).make("lamp")
     with pytest.raises(InvalidStateTransitionError):
         machine.do_transition(E.STOP, None)

@@ -155,7 +155,7 @@ def test_master_without_an_end_runs_until_it_is_killed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("life", [{"tasks": (task(9000),)}, {"am_duration_ms": 9000}, {"tasks": (task(9, 1, 9000),)}])
-def test_nothing_happens_any_more_after_a_kill(life: dict[str, Any]) -> None:
+def test_nothing_happens_after_a_kill(life: dict[str, Any]) -> None:
     replay = run(workload(node(), app(kill_ms=2000, **life)))
 
     assert replay.progress().virtual_ms == 2000

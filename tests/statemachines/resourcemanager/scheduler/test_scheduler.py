@@ -70,7 +70,7 @@ def test_node_found_last_is_filled_before_the_next(cluster: Cluster) -> None:
     assert cluster.where(containers) == ["n1", "n1", "n2", "n2", "n3", "n3"]
 
 
-def test_search_goes_on_at_the_node_found_last_even_if_an_earlier_one_has_room_again(cluster: Cluster) -> None:
+def test_search_continues_at_the_node_found_last_even_if_an_earlier_one_has_room_again(cluster: Cluster) -> None:
     for host in ("n1", "n2"):
         cluster.add_node(host)
     attempt = cluster.new_attempt()
@@ -185,7 +185,7 @@ def test_more_urgent_asks_of_an_application_come_first_then_the_older(cluster: C
     assert [container.request.tag for container in cluster.pull(attempt)] == order[:2]
 
 
-def test_ask_that_no_node_can_take_does_not_hold_up_those_behind_it(cluster: Cluster) -> None:
+def test_ask_that_no_node_can_take_does_not_block_later_asks(cluster: Cluster) -> None:
     cluster.add_node("n1")
     giant, small = cluster.new_attempt(), cluster.new_attempt()
     cluster.ask(giant, Resource(11, 1))

@@ -61,7 +61,7 @@ def test_node_that_goes_takes_its_containers_with_it(cluster: Cluster, way: str)
     cluster.check()
 
 
-def test_node_that_comes_back_has_all_its_room(cluster: Cluster) -> None:
+def test_node_added_again_has_all_its_room(cluster: Cluster) -> None:
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()
     cluster.get(attempt, ALL)
     cluster.lose_node(node)
@@ -185,7 +185,7 @@ CALLS: dict[str, Callable[[ResourceScheduler, str], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_each_call_takes_the_lock_and_gives_it_back(cluster: Cluster, call: str) -> None:
+def test_each_call_acquires_and_releases_the_lock(cluster: Cluster, call: str) -> None:
     """Events arrive on a different thread than direct calls."""
     cluster.add_node("n1")
     attempt = cluster.new_attempt()

@@ -153,7 +153,7 @@ def test_ask_that_insists_never_takes_another_node() -> None:
     assert (before, cluster.where(cluster.pull(attempt))) == ([], ["preferred"])
 
 
-def test_one_heartbeat_is_one_opportunity_however_much_it_gives() -> None:
+def test_heartbeat_counts_as_one_opportunity_however_many_containers_it_allocates() -> None:
     cluster = on_heartbeats(node_locality_delay=2)
     _, near, _ = racks(cluster)
     picky, other = cluster.new_attempt(), cluster.new_attempt()
@@ -165,7 +165,7 @@ def test_one_heartbeat_is_one_opportunity_however_much_it_gives() -> None:
     assert (cluster.pull(picky), len(cluster.pull(other))) == ([], 5)
 
 
-def test_who_waits_for_its_host_does_not_hold_up_those_behind_it() -> None:
+def test_ask_waiting_for_its_host_does_not_block_later_asks() -> None:
     cluster = on_heartbeats()
     _, _, far = racks(cluster)
     attempt = cluster.new_attempt()

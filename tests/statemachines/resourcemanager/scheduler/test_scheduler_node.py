@@ -57,11 +57,11 @@ def test_each_gpu_asked_for_is_another_device(resource: Resource, fits: bool) ->
 
 @pytest.mark.parametrize(("models", "fits"), [(set(), True), ({"T4"}, True), ({"T4", "V100"}, True), ({"V100"}, False)])
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_node_of_another_model_is_no_fit(models: set[str], fits: bool, gpus: int) -> None:
+def test_node_of_another_gpu_model_does_not_fit(models: set[str], fits: bool, gpus: int) -> None:
     assert node(gpus=1, model="T4").fits(gpu(gpus), frozenset(models)) is fits
 
 
-def test_node_without_a_model_is_no_fit_where_one_is_named() -> None:
+def test_node_without_a_gpu_model_does_not_fit_an_ask_that_names_one() -> None:
     assert not node().fits(Resource(1, 1), frozenset({"T4"}))
 
 

@@ -70,7 +70,7 @@ def test_ask_that_insists_waits_for_its_host_or_rack(cluster: Cluster, where: di
     cluster.check()
 
 
-def test_ask_that_insists_does_not_hold_up_those_behind_it(cluster: Cluster) -> None:
+def test_ask_with_strict_locality_does_not_block_later_asks(cluster: Cluster) -> None:
     racks(cluster)
     attempt = cluster.new_attempt()
     cluster.ask(attempt, cluster.request(ALL, host="elsewhere", relax_locality=False))
@@ -80,7 +80,7 @@ def test_ask_that_insists_does_not_hold_up_those_behind_it(cluster: Cluster) -> 
     assert cluster.where(containers) == ["a1"]
 
 
-def test_ask_that_insists_is_served_when_its_host_comes(cluster: Cluster) -> None:
+def test_ask_with_strict_locality_is_served_once_its_host_is_added(cluster: Cluster) -> None:
     attempt = cluster.new_attempt()
     cluster.ask(attempt, cluster.request(ALL, host="late", relax_locality=False))
     cluster.add_node("early")

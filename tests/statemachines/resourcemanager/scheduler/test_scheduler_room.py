@@ -99,7 +99,7 @@ def test_search_examines_a_node_again_only_after_it_has_more_room() -> None:
     assert want.looks == 201
 
 
-def test_who_needs_more_does_not_look_where_less_was_not_found() -> None:
+def test_larger_requirements_skip_nodes_where_a_smaller_search_failed() -> None:
     room, _ = gpus_taken(2000)
     assert room.find(Looking(1)) is None
     greater = Looking(2)
@@ -109,7 +109,7 @@ def test_who_needs_more_does_not_look_where_less_was_not_found() -> None:
     assert greater.looks <= 64
 
 
-def test_who_needs_less_of_one_type_looks_for_itself() -> None:
+def test_requirements_smaller_in_one_type_ignore_the_failed_search() -> None:
     room, nodes = gpus_taken(200)
     assert room.find(Looking(2)) is None
 

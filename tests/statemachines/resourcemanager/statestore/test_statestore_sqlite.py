@@ -192,7 +192,7 @@ def test_any_other_write_that_fails_ends_the_resource_manager_and_fences_the_sto
     assert applications_in(path) == [app_id(1), app_id(2), app_id(3)]
 
 
-def test_record_that_is_no_record_fails_alone(path: Path) -> None:
+def test_write_of_an_invalid_record_fails_alone(path: Path) -> None:
     owner = Owner()
     with sqlite_store(path, owner) as store:
         store.handle(RMStateStoreEvent(E.STORE_APP, app_id(1), {1, 2}))

@@ -132,7 +132,7 @@ def test_several_node_lists_beside_a_pod_list_are_refused(tmp_path: Path) -> Non
         read_workload(tmp_path / "pods.csv")
 
 
-def test_node_list_alone_is_no_workload(tmp_path: Path) -> None:
+def test_node_list_alone_is_rejected(tmp_path: Path) -> None:
     folder_of(tmp_path, pods_csv=PODS, nodes_csv=NODES)
 
     with pytest.raises(WorkloadError, match="a node list without pods"):

@@ -243,7 +243,7 @@ def test_bad_value_of_a_task_is_reported_with_the_task_s_own_line(
 
 
 @pytest.mark.parametrize("bad", [5, "x", None, [], True])
-def test_task_that_is_no_object_is_reported(tmp_path: Path, bad: object) -> None:
+def test_task_that_is_not_an_object_is_reported(tmp_path: Path, bad: object) -> None:
     with pytest.raises(WorkloadError, match="expected an object") as caught:
         read(tmp_path, TOPOLOGY, job(job_tasks=[task(), bad]))
 
