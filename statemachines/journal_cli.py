@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
@@ -153,7 +154,8 @@ def _as_table(travel: TimeTravel, everything: bool | None) -> Iterator[str]:
     if everything is False:
         return
     yield ""
-    listed = _latest(travel, None if everything else LISTED)
+    most = sys.maxsize if everything else LISTED
+    listed = heapq.nlargest(most, travel.entities(), key=lambda each: each.since_seq or 0)
     header = ["machine", "entity", "state", "since seq", "since", "transitions"]
     yield from aligned(header, [_entity_row(each) for each in listed])
     more = sum(sum(states.values()) for states in counts.values()) - len(listed)
@@ -202,17 +204,6 @@ def _headline(travel: TimeTravel) -> str:
 
 def _count_rows(counts: Mapping[str, Mapping[str, int]]) -> list[list[str]]:
     return [[machine, name, str(n)] for machine, states in counts.items() for name, n in states.items()]
-
-
-def _latest(travel: TimeTravel, limit: int | None) -> Sequence[EntityState]:
-    """At most `limit` entities, latest change first."""
-    if limit is None:
-        return sorted(travel.entities(), key=_since, reverse=True)
-    return heapq.nlargest(limit, travel.entities(), key=_since)
-
-
-def _since(entity: EntityState) -> int:
-    return entity.since_seq or 0
 
 
 def _entity_row(entity: EntityState) -> list[str]:

@@ -6,19 +6,18 @@ Threading: handler thread only (invariant 1).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.util.heap import TimedHeap
 
 
+@dataclass(slots=True, eq=False)
 class ScheduledCall:
     """The actor of one call, which it makes unless it is stopped."""
 
-    __slots__ = ("about", "stopped")
-
-    def __init__(self, about: Any) -> None:
-        self.about = about
-        self.stopped = False
+    about: Any
+    stopped: bool = False
 
 
 class Agenda(TimedHeap[Callable[[Any], None]]):

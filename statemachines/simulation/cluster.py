@@ -11,6 +11,7 @@ Threading: handler thread only (invariant 1).
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.util.heap import TimedHeap
@@ -42,15 +43,13 @@ _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FIN
 """Names, because a string caches its hash, while an Enum member computes it in Python each time."""
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedTask:
     """A running container."""
 
-    __slots__ = ("container", "node", "stopped")
-
-    def __init__(self, container: RMContainer, node: SimulatedNode) -> None:
-        self.container = container
-        self.node = node
-        self.stopped = False
+    container: RMContainer
+    node: SimulatedNode
+    stopped: bool = False
 
 
 class SimulatedNode:
@@ -59,7 +58,7 @@ class SimulatedNode:
     It ends due tasks only when it reports: before that, the difference cannot be observed.
     """
 
-    __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spec", "stopped")
+    __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spec")
 
     def __init__(self, node_id: str, spec: NodeSpec, interval_ms: int) -> None:
         self.id = node_id
@@ -70,7 +69,6 @@ class SimulatedNode:
         self.finished: list[ContainerStatus] = []
         self.report: ScheduledCall | None = None  # the next heartbeat in the agenda
         self.report_ms = 0  # when that is
-        self.stopped = False
         # A few phases: not all nodes report at once, and those of one phase are handled in one batch.
         self.phase = zlib.crc32(node_id.encode()) % _PHASES * interval_ms // _PHASES
 
@@ -190,7 +188,6 @@ class SimulatedCluster(NodeManagers):
         return time_ms * _PHASES // self._interval_ms * self._interval_ms // _PHASES if self._interval_ms else 0
 
     def _report(self, call: ScheduledCall) -> None:
-        """Send a heartbeat."""
         node: SimulatedNode = call.about
         node.report = None
         now_ms = self._context.now_ms()
@@ -209,7 +206,6 @@ class SimulatedCluster(NodeManagers):
     def _obey(self, node: SimulatedNode, answer: HeartbeatResponse) -> None:
         """Follow the orders of a response, and schedule the next heartbeat."""
         if answer.action is NodeAction.SHUTDOWN:
-            node.stopped = True
             del self._nodes[node.id]
             for task in list(node.running.values()):
                 self._end(task, EXIT_KILLED_BY_RESOURCEMANAGER)

@@ -58,7 +58,7 @@ def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, n
     assert found.events > 30
 
 
-def test_a_wrong_key_is_named_with_what_is_allowed(tmp_path: Path) -> None:
+def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path) -> None:
     (tmp_path / "rm.yaml").write_text("dispatcher: {queue_size: 3}")
 
     done = run_command("run", "rm.yaml", cwd=tmp_path)
@@ -86,7 +86,7 @@ def test_each_machine_has_a_graph_by_its_name_in_any_case(
     assert capsys.readouterr().out == to_csv(FACTORIES[name])
 
 
-def test_an_unknown_machine_is_answered_with_those_there_are() -> None:
+def test_an_unknown_machine_is_answered_with_the_known_machines() -> None:
     done = run_command("graph", "rmap")
 
     assert (done.returncode, done.stdout) == (2, "")

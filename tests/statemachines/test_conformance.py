@@ -9,7 +9,7 @@ from statemachines.registry import FACTORIES, UnknownMachineError
 
 
 @pytest.mark.parametrize("machine", FACTORIES)
-def test_what_is_declared_is_allowed_and_nothing_else(machine: str) -> None:
+def test_only_declared_transitions_are_allowed(machine: str) -> None:
     factory = FACTORIES[machine]
     declared = {(row.from_state, row.event, to_state) for row in factory.transitions() for to_state in row.to_states}
     states = list(type(factory.initial_state))
@@ -58,7 +58,9 @@ def test_machine_is_known_in_upper_and_lower_case(machine: str) -> None:
         ),
     ],
 )
-def test_violation_says_what_the_table_has_instead(from_state: str, to_state: str, event: str | None, why: str) -> None:
+def test_violation_names_the_transitions_that_the_table_allows(
+    from_state: str, to_state: str, event: str | None, why: str
+) -> None:
     assert violation("MRTask", from_state, to_state, event) == why
 
 

@@ -35,7 +35,7 @@ def test_add_transition_returns_a_new_factory_and_leaves_the_old_one_as_it_was(f
     assert two.make("lamp", S.GREEN).do_transition(E.STOP, None) is S.RED
 
 
-def test_machines_of_a_factory_do_not_see_what_is_added_to_it_later(factory: Factory) -> None:
+def test_machines_do_not_see_arcs_added_to_a_derived_factory(factory: Factory) -> None:
     machine = factory.add_transition(S.RED, S.GREEN, E.GO).make("lamp")
 
     factory.add_transition(S.RED, S.YELLOW, E.GO)

@@ -195,7 +195,7 @@ def test_machines_that_were_replaced_are_shown_and_noted(rows: FakeJournal) -> N
     assert result.stderr == "note: seq 3: RMNode n:1: a new machine has its id; the previous one was in LOST\n"
 
 
-def test_journal_whose_beginning_is_gone_is_no_disagreement(rows: FakeJournal) -> None:
+def test_removed_start_of_a_journal_is_not_a_disagreement(rows: FakeJournal) -> None:
     rows += [row(7, "n:1", "RUNNING STATUS_UPDATE RUNNING")]
 
     result = invoke(Path("any"))
@@ -223,14 +223,14 @@ def test_disagreements_are_errors_and_the_exit_code_says_so(rows: FakeJournal) -
     ]
 
 
-def test_journal_that_is_being_written_is_followed_to_what_is_whole_in_it(rows: FakeJournal) -> None:
+def test_open_journal_is_followed_to_its_last_whole_frame(rows: FakeJournal) -> None:
     rows += [row(1, "n:1", "NEW STARTED RUNNING")]
     rows.open += [row(2, "n:1", "RUNNING EXPIRE LOST")]
 
     assert json.loads(invoke(Path("any"), "-f", "json").stdout)["counts"] == {"RMNode": {"LOST": 1}}
 
 
-def test_damage_is_told_once_and_the_exit_code_says_so(rows: FakeJournal) -> None:
+def test_damage_is_reported_once_and_sets_the_exit_code(rows: FakeJournal) -> None:
     rows += [row(1, "n:1", "NEW STARTED RUNNING")]
     rows.damages += ["segment-00000002.journal: is missing"]
 
@@ -243,7 +243,7 @@ def test_damage_is_told_once_and_the_exit_code_says_so(rows: FakeJournal) -> Non
 # -- mistakes ---------------------------------------------------------------------------------------------------------
 
 
-def test_unknown_machine_is_answered_with_those_there_are(journal: Path) -> None:
+def test_unknown_machine_is_answered_with_the_known_machines(journal: Path) -> None:
     result = invoke(journal, "--machine", "rmap")
 
     assert isinstance(result.exception, UnknownMachineError)
@@ -255,7 +255,7 @@ def test_undeclared_machine_can_be_chosen_if_the_journal_has_it(rows: FakeJourna
     assert json.loads(invoke(Path("any"), "--machine", "gadget", "-f", "json").stdout)["counts"] == {"Gadget": {"B": 1}}
 
 
-def test_folder_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_journal_is_rejected(tmp_path: Path) -> None:
     assert isinstance(invoke(tmp_path).exception, JournalError)
 
 
@@ -267,7 +267,7 @@ def test_folder_that_is_no_journal_is_refused(tmp_path: Path) -> None:
         *["2026-11-21T10:00:00+99:00", "2026-11-21T10:00:00X", "0001-01-01T00:00+23:59"],
     ],
 )
-def test_text_that_is_no_moment_is_refused_in_one_line(text: str, journal: Path) -> None:
+def test_text_that_is_not_a_moment_is_rejected_in_one_line(text: str, journal: Path) -> None:
     error = invoke(journal, f"--at={text}").exception
 
     assert isinstance(error, MomentError)

@@ -20,7 +20,7 @@ def test_name_is_found_in_upper_and_lower_case(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "rmap", "rmapp ", "JobImpl"])
-def test_unknown_name_is_refused_in_one_line_with_those_there_are(name: str) -> None:
+def test_unknown_name_is_rejected_in_one_line_with_the_known_names(name: str) -> None:
     with pytest.raises(UnknownMachineError) as refused:
         factory_of(name)
 

@@ -49,7 +49,7 @@ def test_machine_takes_less_than_a_hundred_bytes_beyond_its_operand(factory: Fac
 
 @pytest.mark.parametrize("state", [Other.RED, Other.GO])
 @pytest.mark.parametrize("synchronized", [False, True])
-def test_member_of_another_enum_is_no_initial_state(factory: Factory, state: Any, synchronized: bool) -> None:
+def test_member_of_another_enum_is_rejected_as_initial_state(factory: Factory, state: Any, synchronized: bool) -> None:
     with pytest.raises(ValueError, match="not one of its states"):
         factory.make("lamp", state, synchronized=synchronized)
 
@@ -65,7 +65,7 @@ def test_machine_in_a_state_that_the_table_lacks_refuses_every_event(factory: Fa
     assert machine.current_state is S.YELLOW
 
 
-def test_single_arc_ignores_what_its_hook_returns(factory: Factory) -> None:
+def test_single_arc_ignores_its_hooks_result(factory: Factory) -> None:
     machine = factory.add_transition(S.RED, S.GREEN, E.GO, lambda *_: S.YELLOW).make("lamp")
 
     assert machine.do_transition(E.GO, None) is S.GREEN
@@ -147,7 +147,7 @@ def test_member_of_another_enum_with_the_same_name_is_refused(factory: Factory) 
     assert machine.current_state is S.RED
 
 
-def test_machine_goes_on_after_a_refusal(factory: Factory) -> None:
+def test_machine_continues_after_a_refusal(factory: Factory) -> None:
     machine = factory.add_transition(S.RED, S.GREEN, E.GO).make("lamp")
     with pytest.raises(InvalidStateTransitionError):
         machine.do_transition(E.STOP, None)
@@ -167,7 +167,7 @@ def test_previous_state_is_the_one_before_the_last_transition(factory: Factory) 
 # -- the error --------------------------------------------------------------------------------------------------------
 
 
-def test_refusal_says_what_happened_what_would_have_been_right_and_what_to_do(factory: Factory) -> None:
+def test_refusal_names_the_event_the_accepted_events_and_the_remedy(factory: Factory) -> None:
     class Lamp:
         entity = "lamp_1"
 

@@ -105,7 +105,6 @@ def test_entity_has_its_state_since_the_event_that_brought_it_there() -> None:
         EntityState("Thing", "a", "DOWN", since_seq=3, since_at=30, transitions=3, machines=1),
         EntityState("Thing", "b", "UP", since_seq=2, since_at=20, transitions=1, machines=1),
     ]
-    assert travel.entity("Thing", "b") == EntityState("Thing", "b", "UP", 2, 20, 1, 1)
     assert (travel.seq, travel.at, travel.is_end) == (5, 50, True)
     assert (travel.disagreements, travel.remarks) == (0, {})
 
@@ -136,11 +135,10 @@ def test_entities_are_counted_by_machine_and_state_in_the_order_of_the_enum() ->
     }
 
 
-def test_what_the_journal_has_not_told_of_is_nowhere() -> None:
+def test_entity_without_a_row_does_not_appear() -> None:
     travel = travelled(row(1, "a", "NEW START UP"))
 
-    assert travel.entity("Thing", "b") is None
-    assert travel.entity("Gadget", "a") is None
+    assert states(travel) == {("Thing", "a"): "UP"}
 
 
 def test_journal_without_transitions_has_no_entities() -> None:
@@ -155,7 +153,7 @@ def test_journal_without_transitions_has_no_entities() -> None:
     )
 
 
-def test_only_what_is_wanted_is_followed() -> None:
+def test_only_wanted_entities_are_followed() -> None:
     rows = [row(1, "a", "NEW START UP"), row(2, "b", "DOWN START UP"), row(3, "x", "Z GO A", machine="Gadget")]
 
     travel = travelled(*rows, wanted=lambda machine, entity: machine == "Thing" and entity == "a")
@@ -196,7 +194,7 @@ COURSE = [
         (END, "UP", "DOWN", 9),
     ],
 )
-def test_moment_includes_what_is_at_it(moment: Moment, a: str | None, b: str | None, seq: int | None) -> None:
+def test_moment_includes_rows_at_that_moment(moment: Moment, a: str | None, b: str | None, seq: int | None) -> None:
     travel = travelled(*COURSE, moment=moment)
 
     expected = {("Thing", name): state for name, state in (("a", a), ("b", b)) if state is not None}
@@ -229,7 +227,7 @@ def test_first_row_after_a_time_ends_it_also_where_the_clock_was_set_back() -> N
 # -- what there is to say ---------------------------------------------------------------------------------------------
 
 
-def test_refused_event_leaves_the_state_and_is_told() -> None:
+def test_refused_event_leaves_the_state_and_is_reported() -> None:
     travel = travelled(row(1, "a", "NEW STOP"), row(2, "b", "NEW START UP"), row(3, "b", "UP START"))
 
     assert list(travel.entities()) == [
@@ -289,7 +287,7 @@ def test_machine_that_returns_to_its_initial_state_is_no_new_one() -> None:
 
     travel = travelled(*(row(seq, "a", step) for seq, step in enumerate(steps, 1)))
 
-    assert travel.entity("Thing", "a") == EntityState("Thing", "a", "UP", 4, 40, transitions=4, machines=1)
+    assert list(travel.entities()) == [EntityState("Thing", "a", "UP", 4, 40, transitions=4, machines=1)]
     assert (travel.replaced(), travel.remarks) == ({}, {})
 
 
@@ -315,7 +313,7 @@ def test_entity_that_is_under_way_in_a_whole_journal_is_a_disagreement() -> None
     assert travel.disagreements == 1
 
 
-def test_row_that_begins_elsewhere_is_followed_and_told() -> None:
+def test_row_that_begins_in_another_state_is_followed_and_reported() -> None:
     travel = travelled(row(1, "a", "NEW START UP"), row(5, "a", "DOWN STOP DOWN"), row(6, "a", "DOWN TURN UP"))
 
     assert list(travel.entities()) == [EntityState("Thing", "a", "UP", 6, 60, transitions=3, machines=1)]
@@ -330,7 +328,7 @@ def test_since_when_is_unknown_after_a_gap() -> None:
 
 
 @pytest.mark.parametrize("step", ["UP STOP UP", "UP START DOWN", "UP TURN NEW", "UP LEAP DOWN"])
-def test_transition_that_the_table_has_not_is_followed_and_told(step: str) -> None:
+def test_undeclared_transition_is_followed_and_reported(step: str) -> None:
     from_state, event_type, to_state = step.split()
 
     travel = travelled(row(1, "a", "NEW START UP"), row(2, "a", step))
@@ -373,14 +371,14 @@ def test_undeclared_machine_is_followed_by_names_and_reported_once() -> None:
     assert travel.disagreements == 0
 
 
-def test_gap_of_a_machine_that_nobody_declares_is_told() -> None:
+def test_gap_of_an_undeclared_machine_is_reported() -> None:
     travel = travelled(row(1, "x", "A GO B", machine="Gadget"), row(2, "x", "A GO C", machine="Gadget"))
 
     assert states(travel) == {("Gadget", "x"): "C"}
     assert travel.disagreements == 1
 
 
-def test_rows_out_of_order_are_told() -> None:
+def test_rows_out_of_order_are_reported() -> None:
     travel = travelled(row(5, "a", "NEW START UP"), row(4, "b", "NEW START UP"))
 
     assert remarks(travel) == [Remark(RemarkKind.DISORDER, 4, "Thing", "b", "this row follows one of seq 5")]
@@ -432,7 +430,7 @@ def last_states(rows: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
 
 
 @given(walks(), st.integers(0, 90), st.integers(0, 300))
-def test_any_walk_ends_at_any_moment_where_its_last_row_before_tells(
+def test_replay_of_any_walk_ends_in_the_state_of_its_last_row_before_the_moment(
     rows: list[dict[str, Any]], seq: int, at: int
 ) -> None:
     whole = travelled(*rows)
@@ -529,7 +527,7 @@ def test_whole_journal_ends_in_the_states_that_the_daemon_had(life: Life) -> Non
     assert {(each.machine, each.entity): each.state.name for each in kept}.items() <= states(travel).items()
 
 
-def test_counts_are_those_of_the_daemons_recorder(life: Life) -> None:
+def test_counts_equal_the_daemons_recorder(life: Life) -> None:
     travel = states_at(life.rows)
 
     machines = life.manager.recorder.machines
@@ -552,7 +550,7 @@ def test_at_any_seq_the_states_are_those_that_the_daemon_had_then(life: Life) ->
         assert states(travel) == seen[number]
 
 
-def test_at_any_time_the_states_are_those_of_the_last_rows(life: Life) -> None:
+def test_states_at_any_time_equal_the_last_rows(life: Life) -> None:
     rows, moments = life.rows, random.Random(7)
     for limit in moments.sample(range(rows[-1]["seq"]), 3):
         travel = states_at(rows, Moment(seq=limit))
@@ -585,8 +583,7 @@ def test_node_that_registers_again_is_a_new_machine_in_daemon_and_replay(tmp_pat
 
     assert travel.disagreements == 0
     assert states(travel) == witness.states()
-    again = travel.entity("RMNode", "n1:45454")
-    assert again is not None
+    (again,) = [each for each in travel.entities() if each.entity == "n1:45454"]
     assert (again.state, again.since_at, again.machines) == ("RUNNING", 4_000_000_000, 3)
     assert travel.replaced() == {"RMNode": {"RUNNING": 1, "LOST": 1}}
     both = Counter(travel.counts()["RMNode"]) + Counter(travel.replaced()["RMNode"])

@@ -1,10 +1,8 @@
 """The scheduler as the resource manager calls it, after YARN's ResourceScheduler.
 
     ResourceScheduler      takes the lock; passes each event and each direct call to one of these:
-      NodeEvents           nodes added, updated, changed and removed
-      ApplicationEvents    applications and attempts added and removed
-      Reservations         nodes reserved for asks that are too large for them now
-      SchedulerBooks       pending asks, and containers: allocated, resized, released
+      EventHandlers        nodes, applications and attempts added, changed and removed
+      SchedulerBooks       pending asks, reservations, and containers: allocated, resized, released
       ClusterNodeTracker   the nodes, and the search for one with room
       SchedulingPolicy     order of service, limits and queues: FIFO's or the capacity scheduler's
 
@@ -21,8 +19,7 @@ the decisions; posting does not block.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
@@ -30,14 +27,11 @@ from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, R
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.application_events import ApplicationEvents
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.node_events import NodeEvents
+from statemachines.resourcemanager.scheduler.core.event_handlers import EventHandlers
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
-from statemachines.resourcemanager.scheduler.core.reservations import Reservations
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
@@ -54,21 +48,8 @@ class ResourceScheduler:
         self._nodes = nodes  # guarded by _lock
         self._policy = policy  # guarded by _lock
         self._books = SchedulerBooks(context, nodes, policy)  # guarded by _lock
-        self._reservations = Reservations(context, self._books, policy)  # guarded by _lock
-        node_events = NodeEvents(context, nodes, self._books, self._reservations, policy, on_heartbeat=on_heartbeat)
-        application_events = ApplicationEvents(context, self._books, self._reservations, policy)
-        self._handlers: dict[str, Callable[[Any], None]] = {  # never changes; called under _lock
-            "NODE_ADDED": node_events.add,
-            "NODE_REMOVED": node_events.remove,
-            "NODE_UPDATE": node_events.update,
-            "NODE_RESOURCE_UPDATE": node_events.update_resource,
-            "NODE_LABELS_UPDATE": node_events.update_label,
-            "APP_ADDED": application_events.add_app,
-            "APP_REMOVED": application_events.remove_app,
-            "APP_ATTEMPT_ADDED": application_events.add_attempt,
-            "APP_ATTEMPT_REMOVED": application_events.remove_attempt,
-            "CONTAINER_EXPIRED": lambda event: self._books.expire(event.entity),
-        }
+        handlers = EventHandlers(context, nodes, self._books, policy, on_heartbeat=on_heartbeat)
+        self._handlers = handlers.by_type  # never changes; called under _lock
 
     def handle(self, event: SchedulerEvent) -> None:
         with self._lock:
@@ -106,7 +87,7 @@ class ResourceScheduler:
                 blacklist = attempt.blacklist.union(blacklist_additions).difference(blacklist_removals)
                 if blacklist != attempt.blacklist:
                     attempt.blacklist = blacklist
-                    self._reservations.cancel_all(attempt)
+                    books.cancel_reservations(attempt)
                     books.request_again(attempt, books.withdraw(attempt))
             books.request(attempt, requests)
             if self._policy.has_work:
@@ -184,7 +165,7 @@ class ResourceScheduler:
             if attempt is None or attempt.id not in books.attempts or attempt.is_stopped:
                 self._policy.move(app, queue, has_attempt=False)
             else:
-                self._reservations.cancel_all(attempt)
+                books.cancel_reservations(attempt)
                 asks = books.withdraw(attempt)
                 self._policy.move(app, queue, has_attempt=True)
                 books.request_again(attempt, asks)

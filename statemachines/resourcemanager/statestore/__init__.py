@@ -1,7 +1,5 @@
 """The resource manager's state store: applications and attempts, stored before their state is acknowledged."""
 
-from statemachines.resourcemanager.statestore.errors import StateStoreError, StateStoreVersionError
-from statemachines.resourcemanager.statestore.memory import MemoryRMStateStore
 from statemachines.resourcemanager.statestore.records import (
     ApplicationAttemptStateData,
     ApplicationStateData,
@@ -10,7 +8,13 @@ from statemachines.resourcemanager.statestore.records import (
     RMState,
 )
 from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
-from statemachines.resourcemanager.statestore.store import RMStateStore, RMStateStoreState
+from statemachines.resourcemanager.statestore.store import (
+    MemoryRMStateStore,
+    RMStateStore,
+    RMStateStoreState,
+    StateStoreError,
+    StateStoreVersionError,
+)
 
 __all__ = [
     "ApplicationAttemptStateData",

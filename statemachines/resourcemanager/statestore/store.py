@@ -1,4 +1,4 @@
-"""The base of state stores, after YARN's RMStateStore: writes arrive as events and are answered by events.
+"""State stores, after YARN's RMStateStore, and the one in memory: writes arrive and are answered as events.
 
     ACTIVE --an indispensable write fails--> FENCED, forever
 
@@ -12,13 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
+from dispatcher.errors import DispatcherError
 from statemachines.resourcemanager.events.base import RMEvent
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
-from statemachines.resourcemanager.statestore.records import RMState
+from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.statestore.records import RecoveredApplication, RMState
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +32,27 @@ _ANSWERS: dict[str, Callable[[str], RMEvent]] = {
     "STORE_APP_ATTEMPT": partial(RMAppAttemptEvent, RMAppAttemptEventType.ATTEMPT_NEW_SAVED),
     "UPDATE_APP_ATTEMPT": partial(RMAppAttemptEvent, RMAppAttemptEventType.ATTEMPT_UPDATE_SAVED),
 }
+
+
+class StateStoreError(DispatcherError):
+    """The file of a state store cannot be used."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {problem}")
+
+
+class StateStoreVersionError(StateStoreError):
+    """The file was written by a newer version of this program."""
+
+    def __init__(self, path: Path, found: int, supported: int) -> None:
+        self.found = found
+        self.supported = supported
+        super().__init__(
+            path,
+            f"a state store of version {found}; this program supports versions up to {supported}. "
+            "Run the version that wrote it, or give state_store.path another file.",
+        )
 
 
 class RMStateStoreState(Enum):
@@ -97,6 +121,49 @@ class RMStateStore(ABC):
             self._post(RMFatalEvent(RMFatalEventType.STATE_STORE_OP_FAILED, type(self).__name__, error))
 
     def _post(self, event: RMEvent) -> None:
-        """Post to the central dispatcher."""
         assert self._context is not None  # attached before the first write
         self._context.post(event)
+
+
+class MemoryRMStateStore(RMStateStore):
+    """Answers each write at once. The object may be passed on to the next resource manager.
+
+    Handler thread only, of one resource manager at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._applications: dict[str, RecoveredApplication] = {}
+        self._epoch = 0
+
+    def handle(self, event: RMStateStoreEvent) -> None:
+        entity, kind, applications = event.entity, event.type._name_, self._applications
+        if kind == "UPDATE_APP_ATTEMPT" or kind == "STORE_APP_ATTEMPT":
+            application = applications.get(application_of(entity))
+            if application is not None:  # otherwise it was removed with its attempts
+                application.attempts[entity] = event.state
+        elif kind == "UPDATE_APP" or kind == "STORE_APP":
+            application = applications.get(entity)
+            if application is None:
+                applications[entity] = RecoveredApplication(event.state)
+            else:
+                application.data = event.state
+        elif kind == "REMOVE_APP":
+            applications.pop(entity, None)
+        else:
+            application = applications.get(application_of(entity))
+            if application is not None:
+                application.attempts.pop(entity, None)
+        self._answer(event)
+
+    def load_state(self) -> RMState:
+        return RMState(
+            {
+                app_id: RecoveredApplication(application.data, dict(sorted(application.attempts.items())))
+                for app_id, application in self._applications.items()
+            }
+        )
+
+    def get_and_increment_epoch(self) -> int:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return epoch

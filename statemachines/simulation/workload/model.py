@@ -1,16 +1,108 @@
-"""A workload, independent of its file format."""
+"""A workload, independent of its file format, and how a resource manager gets it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dispatcher.errors import DispatcherError
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.errors import ApplicationNotFoundError
+from statemachines.resourcemanager.machines.rmappattempt import RMAppAttemptState
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource_manager import ResourceManager
+from statemachines.resourcemanager.submission import ApplicationSubmission
+from statemachines.simulation.agenda import ScheduledCall
+from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.specs import ApplicationSpec
-from statemachines.simulation.workload_runner import RecordedWaits, WorkloadRunner
+
+
+@dataclass(slots=True)
+class RecordedWaits:
+    """How many applications wait in the replay that did not wait in the recorded cluster, and why.
+
+    The two clusters may differ in scheduling rules, users or unrecorded capacity. Written by the handler thread, and
+    read when it has ended.
+    """
+
+    at_once: int = 0
+    """Applications whose master was placed without a wait in the recorded cluster."""
+    waiting: int = 0
+    """Those of them that wait in the replay."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """The scheduler's reasons when the waits began."""
+
+    @property
+    def share(self) -> float:
+        """`waiting` as a share of `at_once`, 0 to 1."""
+        return self.waiting / self.at_once if self.at_once else 0.0
+
+    def check(self, context: RMContext, app_id: str) -> None:
+        """Count a submitted application that was placed at once in the recorded cluster."""
+        self.at_once += 1
+        app = context.apps.get(app_id)
+        attempt = app.current_attempt if app is not None else None
+        if attempt is None or attempt.state is not RMAppAttemptState.SCHEDULED:
+            return
+        self.waiting += 1
+        self.reasons[context.scheduler.why_waiting(attempt.entity, attempt.master_request())] += 1
+
+
+class WorkloadRunner:
+    """The clients of a simulated cluster: registers nodes at once, submits applications at their times.
+
+    Each application is taken from the iterable after the previous one was submitted, so a workload need not fit into
+    memory. Handler thread only.
+    """
+
+    def __init__(
+        self, manager: ResourceManager, nodes: Iterable[NodeSpec], applications: Iterable[ApplicationSpec]
+    ) -> None:
+        self._manager = manager
+        self._context = manager.context
+        self._clients = manager.clients
+        self._nodes = nodes
+        self._applications = iter(applications)
+        self._cluster: SimulatedCluster  # set by `start`
+        self.waits = RecordedWaits()
+
+    def start(self) -> None:
+        """Register the nodes, and schedule the first application. The workload's time 0 is now."""
+        self._cluster = SimulatedCluster.of(self._manager)
+        self._cluster.start_ms = self._context.now_ms()
+        for node in self._nodes:
+            self._cluster.add_node(node)
+        self._schedule_next()
+
+    def _schedule_next(self) -> None:
+        spec = next(self._applications, None)
+        if spec is not None:
+            self._cluster.agenda.at(self._cluster.start_ms + spec.submit_ms, self._submit, ScheduledCall(spec))
+
+    def _submit(self, call: ScheduledCall) -> None:
+        spec: ApplicationSpec = call.about
+        app_id = self._clients.submit_application(
+            ApplicationSubmission(
+                spec.name, spec.am_resource, spec.user, spec.queue, spec.am_host, spec.gpu_models, spec.max_attempts
+            )
+        )
+        self._cluster.specs[app_id] = spec
+        if spec.kill_ms is not None:
+            self._cluster.agenda.at(self._cluster.start_ms + spec.kill_ms, self._kill, ScheduledCall(app_id))
+        if spec.recorded_wait_ms == 0:
+            # 1 ms later, once all consequences of the submission have been handled.
+            self._cluster.agenda.at(self._context.now_ms() + 1, self._check_wait, ScheduledCall(app_id))
+        self._schedule_next()
+
+    def _check_wait(self, call: ScheduledCall) -> None:
+        self.waits.check(self._context, call.about)
+
+    def _kill(self, call: ScheduledCall) -> None:
+        with contextlib.suppress(ApplicationNotFoundError):  # it has ended and was forgotten
+            self._clients.force_kill_application(call.about)
 
 
 class WorkloadError(DispatcherError):

@@ -17,15 +17,7 @@ from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import GPU_MILLI, Resource
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 from statemachines.simulation.workload.model import Workload, WorkloadError
-from statemachines.simulation.workload.values import (
-    MOST_MS,
-    again,
-    before,
-    not_text,
-    not_whole,
-    shown,
-    workload_name,
-)
+from statemachines.simulation.workload.values import MOST_MS, Collected, again, before, not_text, not_whole, shown
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = (
@@ -135,18 +127,14 @@ class _Table:
         return _Row(self._path, number, dict(zip(self._header, cells, strict=True)))
 
 
-class _Reader:
+class _Reader(Collected):
     """Collects the rows of all the files of one workload."""
 
     def __init__(self, defaults: WorkloadDefaults, skip_bad_rows: bool) -> None:
+        super().__init__(skip_bad_rows)
         self._nodes_per_rack = defaults.nodes_per_rack
-        self._skip_bad_rows = skip_bad_rows
-        self._nodes: dict[str, NodeSpec] = {}
-        self._applications: dict[str, ApplicationSpec] = {}
-        self._bad_rows: list[WorkloadError] = []
 
     def read_nodes(self, path: Path, text: str) -> None:
-        """Read one node list."""
         table = _Table(path, text, NODE_COLUMNS)
         nodes_before = len(self._nodes)
         for number, line in table.lines():
@@ -158,7 +146,6 @@ class _Reader:
             raise WorkloadError(path, f"no nodes in it{self._left_out()}; expected rows of {','.join(NODE_COLUMNS)}")
 
     def read_pods(self, path: Path, text: str) -> None:
-        """Read one pod list."""
         table = _Table(path, text, POD_COLUMNS)
         for number, line in table.lines():
             try:
@@ -169,16 +156,7 @@ class _Reader:
     def workload(self, path: Path) -> Workload:
         if not self._applications:
             raise WorkloadError(path, f"no pods in it{self._left_out()}; expected rows of {','.join(POD_COLUMNS)}")
-        applications = sorted(self._applications.values(), key=lambda application: application.submit_ms)
-        return Workload(workload_name(path), tuple(self._nodes.values()), tuple(applications), tuple(self._bad_rows))
-
-    def _refuse(self, error: WorkloadError) -> None:
-        if not self._skip_bad_rows:
-            raise error
-        self._bad_rows.append(error)
-
-    def _left_out(self) -> str:
-        return f" ({len(self._bad_rows)} bad rows left out)" if self._bad_rows else ""
+        return self._workload(path)
 
     def _add_node(self, row: _Row) -> None:
         host = row.text("sn")

@@ -28,12 +28,12 @@ from statemachines.simulation.workload.values import (
     MOST_CONTAINERS,
     MOST_MS,
     MOST_NODES,
+    Collected,
     again,
     before,
     not_text,
     not_whole,
     shown,
-    workload_name,
 )
 
 _DEFAULT_RACK = "default-rack"
@@ -74,23 +74,19 @@ class _Task(NamedTuple):
     """Including its rack: /default-rack/node1."""
 
 
-class _Reader:
+class _Reader(Collected):
     """Collects the objects of all the files of one workload."""
 
     def __init__(self, defaults: WorkloadDefaults, skip_bad_rows: bool) -> None:
-        self._skip_bad_rows = skip_bad_rows
+        super().__init__(skip_bad_rows)
         self._node_capacity = Resource(defaults.node_memory_mb, defaults.node_vcores * 1000, gpus=defaults.node_gpus)
         self._am_resource = Resource(defaults.am_memory_mb, defaults.am_vcores * 1000)
         self._container_resource = Resource(defaults.container_memory_mb, defaults.container_vcores * 1000)
-        self._nodes: dict[str, NodeSpec] = {}
-        self._applications: dict[str, ApplicationSpec] = {}
         self._hosts: dict[str, tuple[Path, int, str]] = {}  # of tasks, with their first place in the files
-        self._bad_rows: list[WorkloadError] = []
         self._jobs_seen = 0
         self._containers_seen = 0
 
     def read(self, path: Path, text: str) -> None:
-        """Read one file."""
         row, counted = 1, 0
         try:
             for position, value in json_values(text):
@@ -108,23 +104,15 @@ class _Reader:
         """The result. Only now is it known whether any file defines nodes."""
         if not self._applications:
             raise WorkloadError(path, f"no jobs in it{self._left_out()}; expected objects with job.tasks")
-        nodes = self._nodes or self._nodes_of_hosts()
-        if not nodes:
+        if not self._nodes:
+            self._nodes = self._nodes_of_hosts()
+        if not self._nodes:
             raise WorkloadError(
                 path,
                 f"no nodes in it{self._left_out()}: no task has a container.host and there is no topology; "
                 'add one, such as {"num.nodes": 10, "num.racks": 2}',
             )
-        applications = sorted(self._applications.values(), key=lambda application: application.submit_ms)
-        return Workload(workload_name(path), tuple(nodes.values()), tuple(applications), tuple(self._bad_rows))
-
-    def _refuse(self, error: WorkloadError) -> None:
-        if not self._skip_bad_rows:
-            raise error
-        self._bad_rows.append(error)
-
-    def _left_out(self) -> str:
-        return f" ({len(self._bad_rows)} bad rows left out)" if self._bad_rows else ""
+        return self._workload(path)
 
     def _nodes_of_hosts(self) -> dict[str, NodeSpec]:
         nodes: dict[str, NodeSpec] = {}

@@ -1,9 +1,13 @@
-"""The bounds of values, and the messages for bad ones, of all workload readers."""
+"""What all workload readers share: the bounds of values, the messages for bad ones, and what is collected."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+
+from statemachines.resourcemanager.node_spec import NodeSpec
+from statemachines.simulation.specs import ApplicationSpec
+from statemachines.simulation.workload.model import Workload, WorkloadError
 
 MOST_MS = 100 * 366 * 24 * 3600 * 1000
 """100 years. The journal keeps int64 nanoseconds, which microseconds mistaken for ms would overflow."""
@@ -41,6 +45,25 @@ def again(name: str) -> str:
     return f"found {shown(name)} again, expected each name once"
 
 
-def workload_name(path: Path) -> str:
-    absolute = path.resolve()
-    return absolute.name if absolute.is_dir() else absolute.stem
+class Collected:
+    """The nodes, applications and bad rows in the files of one workload so far."""
+
+    def __init__(self, skip_bad_rows: bool) -> None:
+        self._skip_bad_rows = skip_bad_rows
+        self._nodes: dict[str, NodeSpec] = {}
+        self._applications: dict[str, ApplicationSpec] = {}
+        self._bad_rows: list[WorkloadError] = []
+
+    def _refuse(self, error: WorkloadError) -> None:
+        if not self._skip_bad_rows:
+            raise error
+        self._bad_rows.append(error)
+
+    def _left_out(self) -> str:
+        return f" ({len(self._bad_rows)} bad rows left out)" if self._bad_rows else ""
+
+    def _workload(self, path: Path) -> Workload:
+        absolute = path.resolve()
+        name = absolute.name if absolute.is_dir() else absolute.stem
+        applications = sorted(self._applications.values(), key=lambda application: application.submit_ms)
+        return Workload(name, tuple(self._nodes.values()), tuple(applications), tuple(self._bad_rows))

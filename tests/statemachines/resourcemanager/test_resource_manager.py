@@ -22,7 +22,7 @@ from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.services.node_managers import NodeManagers
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
-from statemachines.simulation.workload_runner import WorkloadRunner
+from statemachines.simulation.workload.model import WorkloadRunner
 
 from ...dispatcher.waiting import until
 from ..simulation.replays import TIMEOUT_S, app, config, node, task, workload

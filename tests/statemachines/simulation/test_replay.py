@@ -155,7 +155,7 @@ def test_master_without_an_end_runs_until_it_is_killed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("life", [{"tasks": (task(9000),)}, {"am_duration_ms": 9000}, {"tasks": (task(9, 1, 9000),)}])
-def test_nothing_happens_any_more_after_a_kill(life: dict[str, Any]) -> None:
+def test_nothing_happens_after_a_kill(life: dict[str, Any]) -> None:
     replay = run(workload(node(), app(kill_ms=2000, **life)))
 
     assert replay.progress().virtual_ms == 2000
@@ -199,7 +199,7 @@ def test_container_goes_to_the_node_that_it_prefers(path: Path) -> None:
     assert nodes[:2] == ["n3", "n2"]
 
 
-def test_what_no_node_can_hold_is_told_after_the_end() -> None:
+def test_replay_reports_asks_that_no_node_can_take() -> None:
     work = workload(node(), app("giant", am=11), app("small", am=1))
 
     replay = run(work)
@@ -210,7 +210,7 @@ def test_what_no_node_can_hold_is_told_after_the_end() -> None:
     assert replay.progress().applications_by_state == {"ACCEPTED": 1, "FINISHED": 1}
 
 
-def test_what_waits_for_those_who_never_end_is_told_after_the_end() -> None:
+def test_replay_reports_asks_that_wait_behind_endless_applications() -> None:
     work = workload(node(), app("endless", am_duration_ms=None), app("waiting", am=10))
 
     replay = run(work)
@@ -253,7 +253,7 @@ def test_nothing_is_kept_of_containers_and_masters_that_have_ended() -> None:
     assert leftovers == {}
 
 
-def test_what_has_ended_is_freed_without_the_collector_of_cycles() -> None:
+def test_ended_entities_are_freed_without_the_cyclic_garbage_collector() -> None:
     """Each container and its machine referred to each other: ten million of them were garbage for hours."""
 
     def entities() -> dict[int, RMContainer | RMApp | RMAppAttempt]:
@@ -298,7 +298,7 @@ def test_journal_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     assert Journal(tmp_path / "1").content() == Journal(tmp_path / "2").content()
 
 
-def test_progress_tells_what_was_done() -> None:
+def test_progress_counts_events_and_containers() -> None:
     done: list[bool] = []
     work = workload(node(), app(tasks=(task(500),)), app(outcome=Outcome.FAILED, max_attempts=1))
     replay = Replay(work, config(), on_done=lambda: done.append(True))
@@ -350,7 +350,7 @@ def test_wait_gives_up_after_its_timeout() -> None:
     assert not Replay(workload(), config()).wait(0.01)
 
 
-def test_run_raises_what_made_the_handler_thread_fail() -> None:
+def test_run_raises_the_error_that_stopped_the_handler_thread() -> None:
     replay = Replay(workload(node(), app()), config())
     replay.manager.dispatcher.mailbox_executor.execute(lambda: 1 / 0, "a mail that fails")
 

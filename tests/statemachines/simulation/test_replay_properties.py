@@ -1,4 +1,4 @@
-"""Any small workload in virtual time: who ends how, and that nothing is left behind."""
+"""Any small workload in virtual time: how each application ends, and that nothing is left behind."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
 from statemachines.resourcemanager.config import SchedulerConfig
@@ -16,29 +16,25 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
-from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
-from statemachines.resourcemanager.scheduler.capacity.queue_asks import QueueAsks
-from statemachines.resourcemanager.scheduler.capacity.queue_reports import (
-    queue_infos,
-    why_held_up,
-    why_not_movable,
-    why_refused,
+from statemachines.resourcemanager.scheduler.capacity.queues import (
+    DEFAULT_PARTITION,
+    LeafQueue,
+    ParentQueue,
+    Queue,
+    QueueTree,
+    full_queue,
+    is_user_full,
 )
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 from statemachines.resourcemanager.scheduler.capacity.wait_sets import service_key
-from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
-    PendingAsk,
     SchedulerApplication,
     SchedulerApplicationAttempt,
-    SchedulingOpportunity,
 )
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
-from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -56,39 +52,24 @@ class CapacityScheduler(ResourceScheduler):
         super().__init__(context, nodes, CapacityPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
 
 
-class CapacityPolicy(SchedulingPolicy):
+class CapacityPolicy(ContainerAllocator):
     """The limits of queues, of users and of masters; queues by priority and utilisation."""
 
     application_type = QueueApplication
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
+        super().__init__(nodes)
         self.tree = QueueTree(config)
         self.activations = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
-        self.pending: QueueAsks = QueueAsks(nodes)
-        self._nodes = nodes
-        self._allocator = ContainerAllocator(self.pending, nodes)
         self._fair_apps: dict[QueueApplication, None] = {}  # in queues with the fair ordering policy
         self._to_activate: dict[LeafQueue, None] = {}  # leaves whose share of masters may have new room
 
     # -- order of service ---------------------------------------------------------------------------------------------
 
-    def choose(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity
-    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        return self._allocator.choose(node, opportunity)
-
-    def choose_to_reserve(
-        self, node: SchedulerNode, opportunity: SchedulingOpportunity
-    ) -> AppPlacementAllocator | None:
-        return self._allocator.choose_to_reserve(node, opportunity)
-
-    def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
-        return self._allocator.assign_containers(freed)
-
     @property
     def has_work(self) -> bool:
-        return bool(self._to_activate) or self._allocator.has_work
+        return bool(self._to_activate) or self._has_servable
 
     def in_order(self, attempts: Iterable[SchedulerApplicationAttempt]) -> list[AppPlacementAllocator]:
         """Asks of pending applications come last."""
@@ -112,10 +93,6 @@ class CapacityPolicy(SchedulingPolicy):
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
-    def may_allocate(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
-        app = app_of(attempt)
-        return self._allocator.may_allocate(app.leaf, app.user, requirements)
-
     def may_grow(self, attempt: SchedulerApplicationAttempt, partition: str, old: Resource, new: Resource) -> bool:
         had = dict(amounts_of(old))
         grown = tuple((type_, n - had.get(type_, 0)) for type_, n in amounts_of(new) if n > had.get(type_, 0))
@@ -128,7 +105,28 @@ class CapacityPolicy(SchedulingPolicy):
 
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
         app = app_of(attempt)
-        return why_held_up(app, requirements, self.activations[app.leaf])
+        leaf, partition = app.leaf, requirements.partition
+        if not app.is_active:
+            where, percent = f"queue {leaf.path}", f"{float(leaf.am_share):.4g}"
+            if self.activations[leaf].is_first(app):
+                return f"masters already use their share of {where}, {percent} of its maximum"
+            return f"its application is pending: others come first for the share of masters in {where}, {percent}"
+        if not leaf.may_use(partition):
+            return f"queue {leaf.path} may not use partition {partition}"
+        amounts = amounts_of(requirements.resource)
+        for queue in leaf.lineage:
+            share = queue.share(partition)
+            if share.maximum == 1 and share.has_room(()):
+                continue  # the queue may use the whole partition: the ask waits for room, not for the limit
+            if not share.has_room(amounts):
+                return (
+                    f"queue {queue.path} has {resource_of(share.used)}{_in(partition)}; its maximum is "
+                    f"{resource_of(share.limit)}"
+                )
+        if is_user_full(leaf, app.user, partition, amounts):
+            used = leaf.users[app.user].used.get(partition, {})
+            return f"user {app.user} has {resource_of(used)}{_in(partition)}, its limit in queue {leaf.path}"
+        return None
 
     # -- usage --------------------------------------------------------------------------------------------------------
 
@@ -137,18 +135,18 @@ class CapacityPolicy(SchedulingPolicy):
         if app.is_active and app.leaf.add_asks(app.user, delta):
             # One active user fewer raises the limit of the others, in every partition.
             for partition in app.leaf.shares:
-                self._allocator.user_limits_grew(app.leaf, partition)
+                self._user_limits_grew(app.leaf, partition)
 
     def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
         app = app_of(attempt)
         app.charge(partition, amounts_of(resource))
         # Beyond the queue's guarantee, the user limit grows with the queue's usage.
-        self._allocator.user_limits_grew(app.leaf, partition, beyond_guarantee=True)
+        self._user_limits_grew(app.leaf, partition, beyond_guarantee=True)
 
     def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
         app = app_of(attempt)
         app.charge(partition, amounts_of(resource), -1)
-        self._allocator.usage_shrank(app.leaf, partition, app.user)
+        self._usage_shrank(app.leaf, partition, app.user)
         if app.leaf.is_fair:
             self._move_up(app)
 
@@ -157,7 +155,7 @@ class CapacityPolicy(SchedulingPolicy):
         for app in self._fair_apps:
             app.note_share(partition)
             self._move_up(app)
-        self._allocator.partition_resized(partition, self.tree.queues())
+        self._partition_resized(partition, self.tree.queues())
         self._to_activate.update({leaf: None for leaf in self.activations if leaf.pending})
 
     def _move_up(self, app: QueueApplication) -> None:
@@ -174,7 +172,7 @@ class CapacityPolicy(SchedulingPolicy):
         leaf = self.tree.leaf(submission.queue)
         # A recovered application was accepted before: it is refused only if its queue no longer exists.
         if leaf is None or not is_recovering:
-            refusal = why_refused(self.tree, submission)
+            refusal = self.check_submission(submission)
             if refusal is not None:
                 return refusal
         assert leaf is not None  # otherwise refused
@@ -191,7 +189,7 @@ class CapacityPolicy(SchedulingPolicy):
 
     def _leave(self, app: QueueApplication) -> None:
         self._fair_apps.pop(app, None)
-        app.leave()
+        app.leaf.leave(app.user)
 
     def add_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
         app = app_of(attempt)
@@ -216,7 +214,8 @@ class CapacityPolicy(SchedulingPolicy):
         attempt = app.attempt
         assert attempt is not None  # a pending application has one
         app.leaf.add_asks(app.user, attempt.pending_count)
-        self.pending.enter(attempt)
+        for allocator in attempt.pending.values():
+            self.pending.add(allocator)
 
     def priority_changed(self, app: SchedulerApplication) -> None:
         self.activations[_queued(app).leaf].reorder(_queued(app))
@@ -227,10 +226,10 @@ class CapacityPolicy(SchedulingPolicy):
     # -- queues -------------------------------------------------------------------------------------------------------
 
     def queues(self) -> Sequence[QueueInfo]:
-        return queue_infos(self.tree)
+        return [_info(queue) for queue in self.tree.queues()]
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        return why_refused(self.tree, submission)
+        return _why_closed(self.tree, submission.queue, submission.node_label)
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
         leaf = self.tree.leaf(submission.queue)
@@ -239,7 +238,24 @@ class CapacityPolicy(SchedulingPolicy):
     def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None:
         if app is None:
             return f"{application} is not in the scheduler: it has ended, or has not been accepted yet"
-        return why_not_movable(self.tree, _queued(app), queue, self._held(app))
+        app, leaf = _queued(app), self.tree.leaf(queue)
+        if leaf is app.leaf:
+            return None
+        refusal = _why_closed(self.tree, queue, app.submission.node_label, app.leaf.lineage)
+        if leaf is None or refusal is not None:
+            return refusal
+        by_partition: dict[str, dict[str, int]] = {}
+        for partition, amounts in self._held(app):
+            add(by_partition.setdefault(partition, {}), amounts)
+        for partition, amounts_held in by_partition.items():
+            for above in leaf.lineage:
+                if above not in app.leaf.lineage and not above.share(partition).has_room(tuple(amounts_held.items())):
+                    return (
+                        f"the containers of {app.id} use {resource_of(amounts_held)}{_in(partition)}, which would "
+                        f"bring queue {above.path} beyond its maximum capacity, "
+                        f"{resource_of(above.share(partition).limit)}"
+                    )
+        return None
 
     def is_in_queue(self, app: SchedulerApplication, queue: str) -> bool:
         return self.tree.leaf(queue) is _queued(app).leaf
@@ -256,8 +272,8 @@ class CapacityPolicy(SchedulingPolicy):
         for partition, amounts in held:
             app.charge(partition, amounts)
         for partition in dict(held):
-            self._allocator.usage_shrank(old, partition, app.user)
-            self._allocator.user_limits_grew(leaf, partition)
+            self._usage_shrank(old, partition, app.user)
+            self._user_limits_grew(leaf, partition)
         self._to_activate |= {old: None, leaf: None}
         if has_attempt:
             assert attempt is not None
@@ -292,4 +308,48 @@ def _are_alike(requests: list[ContainerRequest]) -> bool:
     return all(
         request.host is None and request.rack is None and request.node_label == requests[0].node_label
         for request in requests
+    )
+
+
+def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: Collection[Queue] = ()) -> str | None:
+    """Why the queue accepts no new application; the queues `is_in` have and count the application already."""
+    queue = tree.find(name)
+    if queue is None:
+        return f"queue {name} does not exist; queues that accept applications: {', '.join(sorted(tree.leaves))}"
+    if not isinstance(queue, LeafQueue):
+        return f"queue {queue.path} is a parent queue and does not accept applications"
+    for above in queue.lineage:
+        if above.config.state != "RUNNING":
+            return f"queue {above.path} is stopped and does not accept new applications"
+        if above not in is_in and above.parent is not None and above.applications >= above.config.maximum_applications:
+            return f"queue {above.path} already has {above.applications} applications, its maximum"
+    if label and not queue.may_use(label):
+        return f"queue {queue.path} may not use partition {label}"
+    return None
+
+
+def _in(partition: str) -> str:
+    return f" of partition {partition}" if partition else ""
+
+
+def _info(queue: Queue) -> QueueInfo:
+    """Shares cover the default partition, resources all partitions."""
+    share = queue.share(DEFAULT_PARTITION)
+    used: dict[str, int] = {}
+    for of_partition in queue.shares.values():
+        add(used, of_partition.used.items())
+    return QueueInfo(
+        path=queue.path,
+        state="RUNNING" if queue.is_running else "STOPPED",
+        capacity=share.guarantee,
+        maximum_capacity=float(share.maximum),
+        used_capacity=share.used_share / share.guarantee if share.guarantee else 0.0,
+        used=resource_of(used),
+        applications=queue.applications,
+        pending_applications=queue.pending,
+        containers=queue.containers,
+        children=tuple(child.path for child in queue.children) if isinstance(queue, ParentQueue) else (),
+        priority=queue.config.priority,
+        accessible_node_labels=tuple(queue.config.accessible_node_labels),
+        default_node_label=queue.config.default_node_label,
     )

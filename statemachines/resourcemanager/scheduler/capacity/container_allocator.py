@@ -1,10 +1,9 @@
-"""How pending asks get containers, event-driven and on heartbeats; also introduces the neighbouring modules.
+"""How pending asks get containers, event-driven and on heartbeats, in which order.
 
 An ask waits for one of three things: room on a node, a queue below its maximum, or its user below the user limit. All
 asks of one user of a leaf with the same requirements wait for the same: a node fits all or none, and limits allow all
-or none. They form one UserAsks, which is in one WaitSet (wait_sets.py, indexed by queue_asks.py): for room or for a
-queue, together with all others of the same requirements; for the user limit, with all others of the leaf, sorted by
-their users' usage.
+or none. They form one UserAsks, which is in one WaitSet (wait_sets.py): for room or for a queue, together with all
+others of the same requirements; for the user limit, with all others of the leaf, sorted by their users' usage.
 
 So no event examines asks that it does not help. A node with new room helps the first asks of the wait sets for room
 whose requirements it meets; a queue that uses less helps the wait sets for that queue; a user that uses less, or a
@@ -12,77 +11,204 @@ higher user limit, helps the leaf's users that are below the limit now. UserAsks
 checked yet, are unblocked. Once everything possible is served, nothing is unblocked: a new ask within its limits may
 take the first node found, before all pending asks.
 
-Wait sets whose asks may be served now are ready sets. They are merged in order of service (service_order.py): leaves
-level by level, by priority and utilisation; within a leaf by its ordering policy; within an application by the
-priority of its asks. An ask taken from a ready set is assigned a node, or its UserAsks moves to the wait set for what
-it lacks next.
+Wait sets whose asks may be served now are ready sets. They are merged in order of service: leaves level by level, by
+priority and utilisation; within a leaf by its ordering policy; within an application by the priority of its asks. An
+ask taken from a ready set is assigned a node, or its UserAsks moves to the wait set for what it lacks next.
 
 Threading: under the scheduler's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full
-from statemachines.resourcemanager.scheduler.capacity.queue_asks import QueueAsks
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue
-from statemachines.resourcemanager.scheduler.capacity.service_order import ReadySet, ServiceOrder, first_leaf
-from statemachines.resourcemanager.scheduler.capacity.wait_sets import UserAsks
+from statemachines.resourcemanager.scheduler.capacity.queue_applications import app_of
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue, full_queue, is_user_full
+from statemachines.resourcemanager.scheduler.capacity.wait_sets import QueueAsks, UserAsks, WaitSet
 from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     PendingAsk,
+    SchedulerApplicationAttempt,
     SchedulingOpportunity,
 )
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
-from statemachines.resourcemanager.scheduler.core.policy import Assignment
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
+from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
 
 
-class ContainerAllocator:
-    """Assigns pending asks to nodes, and tracks which limits have grown."""
+@dataclass(slots=True, eq=False)
+class ReadySet:
+    """A wait set whose asks may be served now."""
+
+    wait_set: WaitSet
+    requirements: NodeRequirements | None = None  # if the asks wait for room
+    nodes: list[SchedulerNode] | None = None  # the only nodes that may have room for them; None: all may
+    is_done: bool = False  # none of its asks can be served in this round
+
+    def find_node(self) -> SchedulerNode | None:
+        """A node with room for asks that wait for room; without one, the set is done."""
+        assert self.nodes is not None
+        assert self.requirements is not None
+        for node in self.nodes:
+            if self.requirements.fits(node):
+                return node
+        self.is_done = True
+        return None
+
+
+def first_leaf(leaves: Collection[LeafQueue], partition: str) -> LeafQueue:
+    if len(leaves) == 1:
+        return next(iter(leaves))
+    return min([(leaf.place(partition), leaf) for leaf in leaves])[1]
+
+
+_Heads = list[tuple[tuple[Any, int], int, ReadySet]]
+"""A heap of one leaf's ready sets: the key of the first UserAsks, the entry's number as a tie-breaker, and the set."""
+_Taken = tuple[ReadySet, UserAsks, SchedulerNode | None]
+
+
+class ServiceOrder:
+    """A heap of leaves by place, and for a leaf in several ready sets, a heap of these sets.
+
+    While asks are served usage only grows, so no place improves: each is compared again only at the front.
+    """
+
+    def __init__(self, partition: str, ready_sets: list[ReadySet]) -> None:
+        self._partition = partition
+        self._ready_sets = ready_sets
+        self._entries = 0  # so far; numbers entries, so that ready sets are never compared
+        self._heads: dict[LeafQueue, _Heads] = {}  # only for leaves found in several sets
+        self._has_moved = False  # noted places may be out of date
+        leaves: dict[LeafQueue, None] = {}
+        for ready in ready_sets:
+            for leaf in ready.wait_set.leaves:
+                leaves[leaf] = None
+        self._leaves = [(leaf.place(partition), leaf) for leaf in leaves]  # places are unique
+        if len(self._leaves) > 1:
+            heapq.heapify(self._leaves)
+
+    def take(self) -> _Taken | None:
+        """The first UserAsks, with its node if it waited for room, or None.
+
+        The caller puts the ready set back for the leaf's next asks.
+        """
+        leaves = self._leaves
+        while leaves:
+            noted, leaf = leaves[0]
+            if self._has_moved and len(leaves) > 1:
+                place = leaf.place(self._partition)
+                if place != noted:
+                    heapq.heapreplace(leaves, (place, leaf))
+                    continue
+            heads = self._heads.get(leaf)
+            taken = self._first_of(leaf) if heads is None else self._take_from(heads, leaf)
+            if taken is not None:
+                return taken
+            heapq.heappop(leaves)
+        return None
+
+    def put_back(self, ready: ReadySet, leaf: LeafQueue) -> None:
+        """The set's first asks of the leaf have been looked at; the leaf is the first one, and may have others."""
+        self._has_moved = True
+        if ready.nodes is not None and not ready.is_done:
+            ready.find_node()
+        heads = self._heads.get(leaf)
+        if heads is not None:
+            self._push(heads, ready, leaf)
+        if not self._is_open():
+            self._leaves.clear()
+
+    def _first_of(self, leaf: LeafQueue) -> _Taken | None:
+        """The leaf's first UserAsks; builds the leaf's heap if it turns out to be in several sets."""
+        found: _Taken | None = None
+        for ready in self._ready_sets:
+            user_asks = None if ready.is_done else ready.wait_set.first(leaf)
+            if user_asks is None:
+                continue
+            if found is not None:
+                heads = self._heads[leaf] = []
+                for each in self._ready_sets:
+                    self._push(heads, each, leaf)
+                return self._take_from(heads, leaf)
+            node = None
+            if ready.nodes is None or (node := ready.find_node()) is not None:
+                found = ready, user_asks, node
+        return found
+
+    def _take_from(self, heads: _Heads, leaf: LeafQueue) -> _Taken | None:
+        while heads:
+            noted, _, ready = heapq.heappop(heads)
+            node = None
+            if ready.is_done or (ready.nodes is not None and (node := ready.find_node()) is None):
+                continue
+            user_asks = ready.wait_set.first(leaf)
+            if user_asks is None:
+                continue
+            if heads and user_asks.key > noted:
+                self._push(heads, ready, leaf)
+                continue
+            return ready, user_asks, node
+        return None
+
+    def _push(self, heads: _Heads, ready: ReadySet, leaf: LeafQueue) -> None:
+        user_asks = ready.wait_set.first(leaf)
+        if user_asks is not None and not ready.is_done:
+            self._entries += 1
+            heapq.heappush(heads, (user_asks.key, self._entries, ready))
+
+    def _is_open(self) -> bool:
+        """Whether any set still has servable asks."""
+        for ready in self._ready_sets:  # noqa: SIM110 - a hot path, and `any` costs more
+            if not ready.is_done and ready.wait_set:
+                return True
+        return False
+
+
+class ContainerAllocator(SchedulingPolicy):
+    """The policy's order of service: assigns pending asks to nodes, and tracks which limits have grown."""
 
     # All fields are guarded by the scheduler's lock.
-    def __init__(self, asks: QueueAsks, nodes: ClusterNodeTracker) -> None:
-        self._asks = asks
+    def __init__(self, nodes: ClusterNodeTracker) -> None:
+        self.pending: QueueAsks = QueueAsks(nodes)
         self._nodes = nodes
         self._shrunk: dict[str, dict[Queue, None]] = {}  # queues whose usage fell and that asks wait for; by partition
 
     # -- limits that have grown ---------------------------------------------------------------------------------------
 
-    def usage_shrank(self, leaf: LeafQueue, partition: str, user: str) -> None:
-        """The user's usage of this leaf has fallen."""
+    def _usage_shrank(self, leaf: LeafQueue, partition: str, user: str) -> None:
         self._queues_shrank(leaf.lineage, partition)
-        waiting = self._asks.for_user_limit(leaf, partition)
+        waiting = self.pending.for_user_limit(leaf, partition)
         if waiting is not None:
             for user_asks in waiting.below_limit_of(user):
-                self._asks.unblock(user_asks)
+                self.pending.unblock(user_asks)
 
-    def user_limits_grew(self, leaf: LeafQueue, partition: str, *, beyond_guarantee: bool = False) -> None:
+    def _user_limits_grew(self, leaf: LeafQueue, partition: str, *, beyond_guarantee: bool = False) -> None:
         """The limit of all users may have grown; `beyond_guarantee`: only if the queue uses at least its guarantee."""
-        waiting = self._asks.for_user_limit(leaf, partition)
+        waiting = self.pending.for_user_limit(leaf, partition)
         if waiting is None:
             return
         share = leaf.share(partition)
         if not beyond_guarantee or share.used_share >= share.guarantee:
             for user_asks in waiting.below_limit():
-                self._asks.unblock(user_asks)
+                self.pending.unblock(user_asks)
 
-    def partition_resized(self, partition: str, queues: Iterable[Queue]) -> None:
+    def _partition_resized(self, partition: str, queues: Iterable[Queue]) -> None:
         """The partition's size has changed, and with it all limits there."""
         queues = list(queues)
         self._queues_shrank(queues, partition)
         for queue in queues:
             if isinstance(queue, LeafQueue):
-                waiting = self._asks.for_user_limit(queue, partition)
+                waiting = self.pending.for_user_limit(queue, partition)
                 if waiting is not None:
                     waiting.resized()
-                    self.user_limits_grew(queue, partition)
+                    self._user_limits_grew(queue, partition)
 
     def _queues_shrank(self, queues: Iterable[Queue], partition: str) -> None:
-        asks = self._asks
+        asks = self.pending
         if asks.has_for_queue(partition):
             for queue in queues:
                 if asks.for_queue(queue, partition):
@@ -91,17 +217,15 @@ class ContainerAllocator:
     # -- event-driven -------------------------------------------------------------------------------------------------
 
     @property
-    def has_work(self) -> bool:
+    def _has_servable(self) -> bool:
         """Whether asks might be served without new room on a node."""
-        return bool(self._shrunk) or self._asks.has_unblocked
+        return bool(self._shrunk) or self.pending.has_unblocked
 
-    def may_allocate(self, leaf: LeafQueue, user: str, requirements: NodeRequirements) -> bool:
-        """True only if a new ask of the user may be served before all pending ones.
-
-        That is, all servable asks have been served, and the new ask does not change what the others may have.
-        """
-        asks, partition = self._asks, requirements.partition
-        if self.has_work or asks.has_for_room(requirements) or asks.for_user_limit(leaf, partition) is not None:
+    def may_allocate(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
+        """True only if all servable asks have been served, and this one does not change what the others may have."""
+        asks, partition, app = self.pending, requirements.partition, app_of(attempt)
+        leaf, user = app.leaf, app.user
+        if self._has_servable or asks.for_room(requirements) or asks.for_user_limit(leaf, partition) is not None:
             return False
         amounts = amounts_of(requirements.resource)
         if full_queue(leaf, partition, amounts) is not None:
@@ -109,8 +233,7 @@ class ContainerAllocator:
         return not is_user_full(leaf, user, partition, amounts, newly_active=0 if leaf.users[user].asks else 1)
 
     def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
-        """All assignments now possible, given the nodes with new room and the limits that have grown."""
-        if len(freed) == 1 and not self.has_work:
+        if len(freed) == 1 and not self._has_servable:
             # The usual case: one container has ended, and there is room for one.
             ready_sets = self._ready_on(freed)
             if not ready_sets:
@@ -122,22 +245,22 @@ class ContainerAllocator:
                 assignment = self._assign(ready, user_asks, freed[0])
                 if assignment is not None:
                     yield assignment
-                    if ready.find_node() is None and not self.has_work:
+                    if ready.find_node() is None and not self._has_servable:
                         return
         by_partition: dict[str, list[SchedulerNode]] = {}
         for node in freed:
             by_partition.setdefault(node.partition, []).append(node)
-        while partitions := [*by_partition, *self._shrunk, *self._asks.unblocked_partitions()]:
+        while partitions := [*by_partition, *self._shrunk, *self.pending.unblocked_partitions()]:
             # Serving one partition may unblock asks in another: a user limit depends on the active users of all.
             yield from self._assign_in(partitions[0], by_partition.pop(partitions[0], []))
 
     def _assign_in(self, partition: str, freed: list[SchedulerNode]) -> Iterator[Assignment]:
         ready_sets = self._ready_on(freed)
         for queue in self._shrunk.pop(partition, ()):
-            for wait_set in self._asks.for_queue(queue, partition):
+            for wait_set in self.pending.for_queue(queue, partition):
                 if queue.share(partition).has_room(wait_set.amounts):
                     ready_sets.append(ReadySet(wait_set))
-        unblocked = ReadySet(self._asks.unblocked_in(partition))
+        unblocked = ReadySet(self.pending.unblocked_in(partition))
         if not (ready_sets or unblocked.wait_set):
             return
         order = ServiceOrder(partition, [*ready_sets, unblocked])
@@ -156,7 +279,7 @@ class ContainerAllocator:
         ready_sets: dict[NodeRequirements, ReadySet] = {}
         for node in freed:
             memory_mb, vcores_milli = node.free_memory_mb, node.free_vcores_milli
-            for wait_sets in self._asks.for_room_on(node):
+            for wait_sets in self.pending.for_room_on(node):
                 for requirements, wait_set in wait_sets.items():
                     if (
                         requirements.memory_mb <= memory_mb
@@ -177,7 +300,7 @@ class ContainerAllocator:
             ask = allocator.first
             node = self._nodes.find(user_asks.requirements, ask.request.host, ask.rack)
             if node is None:
-                self._asks.wait_for_room(user_asks)
+                self.pending.wait_for_room(user_asks)
                 return None
         if not self._is_allowed(ready, user_asks):
             return None
@@ -193,10 +316,10 @@ class ContainerAllocator:
             if ready.wait_set.queue is queue:
                 ready.is_done = True  # the queue holds up the whole set
             else:
-                self._asks.wait_for_queue(user_asks, queue)
+                self.pending.wait_for_queue(user_asks, queue)
             return False
         if is_user_full(user_asks.leaf, user_asks.user, partition, user_asks.amounts):
-            self._asks.wait_for_user_limit(user_asks)
+            self.pending.wait_for_user_limit(user_asks)
             return False
         return True
 
@@ -221,7 +344,7 @@ class ContainerAllocator:
         self._wait_for_heartbeats()
         ready_sets = [
             ReadySet(wait_set)
-            for wait_sets in self._asks.for_room_on(node)
+            for wait_sets in self.pending.for_room_on(node)
             for requirements, wait_set in wait_sets.items()
             if requirements.could_fit(node) and not requirements.fits(node)
         ]
@@ -230,7 +353,7 @@ class ContainerAllocator:
 
     def _wait_for_heartbeats(self) -> None:
         """Move unblocked asks, and those whose queue uses less now, to the wait sets for room."""
-        asks = self._asks
+        asks = self.pending
         for partition, queues in self._shrunk.items():
             for queue in queues:
                 for wait_set in asks.for_queue(queue, partition):
@@ -254,11 +377,11 @@ class ContainerAllocator:
                 allocator = user_asks.first()
                 ask = choose(allocator)
                 if ask is None:
-                    self._asks.remove(allocator)  # until the search ends
+                    self.pending.remove(allocator)  # until the search ends
                     skipped.append(allocator)
                 else:
                     first = allocator, ask
             order.put_back(ready, leaf)
         for allocator in skipped:
-            self._asks.add(allocator)
+            self.pending.add(allocator)
         return first

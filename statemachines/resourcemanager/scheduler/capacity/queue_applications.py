@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.util.heap import LazyHeap
-from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, has_room_for_master
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, dominant_share
 from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -41,10 +40,6 @@ class QueueApplication(SchedulerApplication):
         label = self.submission.node_label
         self.master_partition = leaf.default_label if label is None else label
         leaf.enter(self.user)
-
-    def leave(self) -> None:
-        """Leave the leaf: the application holds nothing there, and is neither pending nor active."""
-        self.leaf.leave(self.user)
 
     def key(self, partition: str) -> tuple[float, int, int]:
         """The sort key by its queue's ordering policy; the lowest comes first."""
@@ -89,9 +84,6 @@ class Activation:
         self.leaf = leaf
         self._pending: dict[tuple[str, Amounts], LazyHeap[QueueApplication]] = {}  # never empty ones
 
-    def __contains__(self, app: QueueApplication) -> bool:
-        return app in self._pending.get((app.master_partition, app.master_amounts), ())
-
     def add(self, app: QueueApplication) -> None:
         """Make the application pending."""
         same_need = self._pending.get((app.master_partition, app.master_amounts))
@@ -134,8 +126,9 @@ class Activation:
         return best
 
     def is_first(self, app: QueueApplication) -> bool:
-        """Whether a pending application is the first of those whose masters need the same."""
-        return self._pending[app.master_partition, app.master_amounts].first() is app
+        """Whether the application is pending, and the first of those whose masters need the same."""
+        same_need = self._pending.get((app.master_partition, app.master_amounts))
+        return same_need is not None and same_need.first() is app
 
     def reorder(self, app: QueueApplication) -> None:
         """The application's position may have improved."""

@@ -41,17 +41,14 @@ def _all(queues: Sequence[QueueConfig], path: str) -> Iterator[tuple[QueueConfig
 
 
 def _check_one(queue: QueueConfig, where: str) -> None:
-    if queue.capacity > queue.maximum_capacity:
+    if "" in queue.accessible_node_labels:
         raise ConfigError(
-            f"{where}.capacity: {queue.capacity:g} is more than its maximum_capacity, {queue.maximum_capacity:g}"
+            f"{where}.accessible_node_labels: the default partition has no label; set its share with capacity and "
+            "maximum_capacity"
         )
-    for label, share in queue.accessible_node_labels.items():
-        at = f"{where}.accessible_node_labels.{label}"
-        if not label:
-            raise ConfigError(
-                f"{where}.accessible_node_labels: the default partition has no label; set its share with capacity and "
-                "maximum_capacity"
-            )
+    shares: dict[str, QueueConfig | PartitionCapacityConfig] = {where: queue}
+    shares |= {f"{where}.accessible_node_labels.{label}": it for label, it in queue.accessible_node_labels.items()}
+    for at, share in shares.items():
         if share.capacity > share.maximum_capacity:
             raise ConfigError(
                 f"{at}.capacity: {share.capacity:g} is more than its maximum_capacity, {share.maximum_capacity:g}"

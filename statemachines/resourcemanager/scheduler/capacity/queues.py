@@ -1,4 +1,4 @@
-"""The capacity scheduler's tree of queues: what each queue may use of each partition, and what it uses.
+"""The capacity scheduler's tree of queues: what each queue may use of each partition, what it uses, and the limits.
 
 Pure books: no dispatcher, no nodes, no containers. Shares are absolute, of the whole partition: the configured ones,
 which are relative to the parent, multiplied down the path. A queue may use what its siblings leave, up to its maximum;
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -25,37 +26,26 @@ _ALL = Fraction(1)
 _Order = tuple[bool, int, float, float, int]
 
 
+@dataclass(slots=True, eq=False)
 class Share:
     """What one queue may use, and uses, of one partition."""
 
-    __slots__ = (
-        "_used_share",
-        "capacity",
-        "guarantee",
-        "index",
-        "limit",
-        "maximum",
-        "order",
-        "priority",
-        "total",
-        "used",
-    )
+    capacity: Fraction  # guaranteed share of the partition
+    maximum: Fraction
+    priority: int = 0  # of the queue
+    index: int = 0  # of the queue, among its siblings
+    guarantee: float = field(init=False)  # the capacity
+    total: Mapping[str, int] = field(init=False, default_factory=dict)  # of the partition
+    limit: dict[str, int] = field(init=False, default_factory=dict)  # the maximum, by type; rounded down
+    used: dict[str, int] = field(init=False, default_factory=dict)
+    order: _Order | None = field(init=False, default=None)  # cache of `find_order`; None: to be computed
+    _used_share: float | None = field(init=False, default=0.0)  # cache; None: to be computed
 
-    def __init__(self, capacity: Fraction, maximum: Fraction, priority: int = 0, index: int = 0) -> None:
-        self.priority = priority  # of the queue
-        self.index = index  # of the queue, among its siblings
-        self.capacity = capacity  # guaranteed share of the partition
-        self.guarantee = float(capacity)
-        self.maximum = maximum
-        self.total: Mapping[str, int] = {}  # of the partition
-        self.limit: dict[str, int] = {}  # the maximum, by type; rounded down
-        self.used: dict[str, int] = {}
-        self._used_share: float | None = 0.0  # cache; None: to be computed
-        self.order: _Order | None = None  # cache of `find_order`; None: to be computed
+    def __post_init__(self) -> None:
+        self.guarantee = float(self.capacity)
 
     @property
     def used_share(self) -> float:
-        """The dominant share of the partition."""
         share = self._used_share
         if share is None:
             share = self._used_share = dominant_share(self.used.items(), self.total)
@@ -100,16 +90,13 @@ class Share:
         return True
 
 
+@dataclass(slots=True)
 class User:
     """One user of a leaf queue, while it has applications there."""
 
-    __slots__ = ("applications", "asks", "name", "used")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.applications = 0
-        self.asks = 0  # pending ones of active applications; with any, the user is active
-        self.used: dict[str, dict[str, int]] = {}  # by partition
+    applications: int = 0
+    asks: int = 0  # pending ones of active applications; with any, the user is active
+    used: dict[str, dict[str, int]] = field(default_factory=dict)  # by partition
 
 
 class Queue:
@@ -117,7 +104,6 @@ class Queue:
 
     def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int = 0) -> None:
         self.config = config
-        self.name = config.name
         self.parent = parent
         self.index = index  # among its siblings
         self.path: str = f"{parent.path}.{config.name}" if parent is not None else config.name
@@ -221,8 +207,7 @@ class LeafQueue(Queue):
         return dominant_share(used.items(), self.share(partition).total) if used else 0.0
 
     def enter(self, user: str) -> None:
-        """Add an application of `user`."""
-        self.users.setdefault(user, User(user)).applications += 1
+        self.users.setdefault(user, User()).applications += 1
         for queue in self.lineage:
             queue.applications += 1
 
@@ -266,7 +251,7 @@ class QueueTree:
         root = QueueConfig(name=ROOT, queues=config.queues)
         self.root = ParentQueue(root, None, 0, config.maximum_am_resource_percent)
         self._by_path = {queue.path: queue for queue in _walk(self.root)}
-        self.leaves = {queue.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}
+        self.leaves = {queue.config.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}
         self.totals: dict[str, dict[str, int]] = {}  # by partition
 
     def queues(self) -> Iterator[Queue]:
@@ -309,3 +294,68 @@ def _nearest(key: str, leaf: LeafQueue) -> int | None:
         if value is not None:
             return value
     return None
+
+
+# -- limits of queues, of users, and of masters ------------------------------------------------------------------------
+
+
+def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | None:
+    """The first queue, from the root down, that `amounts` more would bring beyond its maximum, or None."""
+    for level, share in enumerate(leaf.lineage_shares(partition)):
+        if not share.has_room(amounts):
+            return leaf.lineage[level]
+    return None
+
+
+def user_limit(leaf: LeafQueue, partition: str, required: Amounts) -> float:
+    """The dominant share of the partition that a user who asks for `required` may have, as YARN computes it.
+
+    The users share the queue's guarantee, or once the queue uses that, its usage and `required`. Each active user gets
+    an equal part, at least the minimum user limit, at most `user_limit_factor` times the guarantee. A guarantee below
+    `required` counts as `required`: otherwise no user would ever get anything in the queue.
+    """
+    return _limit(leaf, leaf.share(partition), required, _part(leaf, leaf.active_users))
+
+
+def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, newly_active: int = 0) -> bool:
+    """Whether the user has reached its limit; `newly_active`: additional users to count as active.
+
+    A user below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger than
+    a user's part would be pending for ever.
+    """
+    share, part, has = (
+        leaf.share(partition),
+        _part(leaf, leaf.active_users + newly_active),
+        leaf.user_share(user, partition),
+    )
+    # The limit is never lower than this, whatever is required and used: a quick answer for most users.
+    if has < share.guarantee * min(part, leaf.config.user_limit_factor):
+        return False
+    return has >= _limit(leaf, share, required, part)
+
+
+def _part(leaf: LeafQueue, active_users: int) -> float:
+    """Each active user's part of what the queue's users share."""
+    least: float = leaf.config.minimum_user_limit_percent / 100
+    return max(1 / active_users if active_users else 1, least)
+
+
+def _limit(leaf: LeafQueue, share: Share, required: Amounts, part: float) -> float:
+    guaranteed = max(share.guarantee, dominant_share(required, share.total))
+    to_share = guaranteed
+    if share.used_share >= guaranteed:
+        more = [(type_, share.used.get(type_, 0) + amount) for type_, amount in required]
+        to_share = max(share.used_share, dominant_share(more, share.total))
+    return min(to_share * part, guaranteed * leaf.config.user_limit_factor)
+
+
+def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bool:
+    """Whether the share of masters has room for `amounts` more. One application may always run."""
+    if not leaf.active:
+        return True
+    share = leaf.am_share
+    limit, used = leaf.share(partition).limit, leaf.masters_used.get(partition, {})
+    return all(
+        used.get(type_, 0) + amount <= limit.get(type_, 0) * share.numerator // share.denominator
+        for type_, amount in amounts
+    )

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.ids import container_prefix
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Rank = tuple[int, int]
@@ -60,49 +60,33 @@ class SchedulerApplication:
         return -self.priority, self.number
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SchedulerApplicationAttempt:
     """An attempt with its containers and its pending asks."""
 
-    __slots__ = (
-        "app",
-        "blacklist",
-        "default_label",
-        "id",
-        "is_stopped",
-        "live",
-        "master",
-        "new",
-        "next_number",
-        "pending",
-        "pending_count",
-        "prefix",
-        "rank",
-    )
+    id: str
+    app: SchedulerApplication
+    epoch: InitVar[int]
+    default_label: str  # partition of asks that do not name one
+    prefix: str = field(init=False)  # of its containers' ids
+    next_number: int = 1  # of the next container
+    live: dict[str, RMContainer] = field(default_factory=dict)  # not ended
+    new: list[RMContainer] = field(default_factory=list)  # those of them that the master has not pulled
+    master: str | None = None  # the master's container, once allocated
+    blacklist: frozenset[str] = frozenset()  # hosts
+    is_stopped: bool = False  # it has ended, and its containers wait for the next attempt
+    rank: Rank = field(init=False)  # sorts its allocators
+    pending: dict[SchedulerRequestKey, AppPlacementAllocator] = field(default_factory=dict)  # never empty ones
+    pending_count: int = 0  # asks in `pending`
 
-    def __init__(self, id: str, app: SchedulerApplication, epoch: int, default_label: str) -> None:
-        self.id = id
-        self.app = app
-        self.default_label = default_label  # partition of asks that do not name one
-        self.prefix = container_prefix(id, epoch)
-        self.next_number = 1  # of the next container
-        self.live: dict[str, RMContainer] = {}  # not ended
-        self.new: list[RMContainer] = []  # those of them that the master has not pulled
-        self.master: str | None = None  # the master's container, once allocated
-        self.blacklist: frozenset[str] = frozenset()  # hosts
-        self.is_stopped = False  # it has ended, and its containers wait for the next attempt
-        self.rank = app.rank  # sorts its allocators
-        self.pending: dict[SchedulerRequestKey, AppPlacementAllocator] = {}  # never empty ones
-        self.pending_count = 0  # asks in `pending`
+    def __post_init__(self, epoch: int) -> None:
+        self.prefix = container_prefix(self.id, epoch)
+        self.rank = self.app.rank
 
     def next_container_id(self) -> str:
         number = self.next_number
         self.next_number = number + 1
         return f"{self.prefix}{number:06d}"
-
-    @property
-    def expects_master(self) -> bool:
-        """Whether its next container is its master's."""
-        return self.master is None and not self.app.submission.unmanaged_am
 
 
 class AppPlacementAllocator:
@@ -151,16 +135,9 @@ class AppPlacementAllocator:
             return min(next(iter(self._off_switch.values())), next(iter(self._local.values())))
         return next(iter((self._off_switch or self._local).values()))
 
-    @property
-    def first_arrival(self) -> int:
-        return self.first.arrival
-
     def precedes(self, other: AppPlacementAllocator) -> bool:
         """Whether its asks are served first: by rank and priority, then in order of arrival."""
         return self.key < other.key or (self.key == other.key and self.first.arrival < other.first.arrival)
-
-    def set_rank(self, rank: Rank) -> None:
-        self.key = (*rank, self.priority)
 
     def add(self, ask: PendingAsk) -> None:
         if not ask.request.relax_locality or (ask.request.host is None and ask.rack is None):

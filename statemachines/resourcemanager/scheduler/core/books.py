@@ -1,7 +1,13 @@
-"""The scheduler's books: applications, their attempts, their pending asks and their containers.
+"""The scheduler's books: applications, their attempts, their pending asks, their containers and reservations.
 
 `request` allocates a container on a node that meets the requirements. If no node does, or the policy serves asks in
 its own order, the ask becomes pending; once the policy has assigned it to a node, `satisfy` allocates the container.
+
+A reservation holds a node for an ask that it could take but has not enough room for now. Without reservations a large
+ask may starve while small ones take each bit of room as it is freed. They are made on heartbeats only: event-driven, a
+large ask that is first in order gets a node as soon as it has enough room. A node has at most one reservation, and an
+allocator has no more reservations than asks. A reserved node takes no other container. Each of its heartbeats checks
+whether it has enough room now, and whether the ask is still pending: it may have got its container on another node.
 
 Threading: under the scheduler's lock. Containers' machines belong to the dispatcher's handler thread: they are created
 here, and only events change their state.
@@ -11,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from typing import Any
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
@@ -18,6 +25,7 @@ from statemachines.resourcemanager.events.records import ContainerRequest, Conta
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,
+    RMContainerReservedEvent,
     RMContainerResourceEvent,
     RMContainerStartEvent,
 )
@@ -30,32 +38,46 @@ from statemachines.resourcemanager.scheduler.core.application import (
     SchedulerApplication,
     SchedulerApplicationAttempt,
 )
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements, RequirementsTable
+
+_MOST_REQUIREMENTS = 4096
 
 
 class SchedulerBooks:
-    """Queues asks; allocates, resizes and releases containers."""
+    """Queues asks; reserves nodes; allocates, resizes and releases containers."""
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, context: RMContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy) -> None:
         self._context = context
         self._nodes = nodes
         self._policy = policy
-        self._requirements = RequirementsTable()
+        self._requirements: dict[Any, NodeRequirements] = {}  # by the arguments that made them
         self._arrivals = itertools.count()
         self.apps: dict[str, SchedulerApplication] = {}  # not ended
         self.attempts: dict[str, SchedulerApplicationAttempt] = {}  # not ended, or stopped with containers that run on
         self.containers: dict[str, RMContainer] = {}  # with room on a node, whatever the state of their machines
         self.pending_count = 0  # over all attempts
+        self._reserved: dict[SchedulerNode, AppPlacementAllocator] = {}  # nodes with a reserved container
 
-    # -- asks ---------------------------------------------------------------------------------------------------------
+    # -- asks ----------------------------------------------------------------------------------------------------------
 
     def requirements_of(self, attempt: SchedulerApplicationAttempt, request: ContainerRequest) -> NodeRequirements:
-        label = request.node_label
-        return self._requirements.of(request, attempt.default_label if label is None else label, attempt.blacklist)
+        """The one object for all asks that require the same."""
+        host = rack = None
+        if not request.relax_locality:
+            host = request.host
+            rack = request.rack if host is None else None
+        label = attempt.default_label if request.node_label is None else request.node_label
+        key = (request.resource, request.gpu_models, label, host, rack, attempt.blacklist)
+        requirements = self._requirements.get(key)
+        if requirements is None:
+            if len(self._requirements) >= _MOST_REQUIREMENTS:
+                # Pending asks keep their objects; new asks with equal requirements get another one.
+                self._requirements.clear()
+            requirements = self._requirements[key] = NodeRequirements(*key)
+        return requirements
 
     def request(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
         """Allocate a container for each request, or make it pending."""
@@ -114,7 +136,7 @@ class SchedulerBooks:
             pending.remove(allocator)
         attempt.rank = rank
         for allocator in attempt.pending.values():
-            allocator.set_rank(rank)
+            allocator.key = (*rank, allocator.priority)
             pending.add(allocator)
 
     def _count_pending(self, attempt: SchedulerApplicationAttempt, delta: int) -> None:
@@ -122,7 +144,7 @@ class SchedulerBooks:
         self.pending_count += delta
         self._policy.pending_changed(attempt, delta)
 
-    # -- containers ---------------------------------------------------------------------------------------------------
+    # -- containers ----------------------------------------------------------------------------------------------------
 
     def satisfy(
         self,
@@ -157,7 +179,7 @@ class SchedulerBooks:
             container.request, container.gpu_devices = request, devices
         attempt.live[container_id] = self.containers[container_id] = container
         attempt.new.append(container)
-        if attempt.expects_master:
+        if attempt.master is None and not attempt.app.submission.unmanaged_am:
             attempt.master = container_id
         self._policy.charge(attempt, node.partition, request.resource)
         self._context.post(RMContainerStartEvent(container))
@@ -242,3 +264,50 @@ class SchedulerBooks:
         size = container.request.resource.smaller_of(container.last_confirmed)
         if size != container.request.resource:
             self.resize(attempt, container, size)
+
+    # -- reservations --------------------------------------------------------------------------------------------------
+
+    def reserve(self, node: SchedulerNode, allocator: AppPlacementAllocator) -> None:
+        attempt = allocator.attempt
+        container_id = attempt.next_container_id()
+        container = self.make_container(attempt, container_id, node, allocator.first.request)
+        node.reserved_container = container
+        self._reserved[node] = allocator
+        allocator.reservations += 1
+        resource = container.request.resource
+        self._policy.charge(attempt, node.partition, resource)
+        self._context.post(RMContainerReservedEvent(container_id, node.node_id, resource, payload=container.payload()))
+
+    def allocate_reserved(self, node: SchedulerNode, container: RMContainer) -> bool:
+        """Allocate the node's reserved container if the node has room; cancel it if its ask is no longer pending."""
+        allocator = self._reserved[node]
+        is_pending = allocator.attempt.pending.get((allocator.priority, allocator.requirements)) is allocator
+        if not is_pending or allocator.reservations > len(allocator):
+            self.cancel_reservation(node, "its ask got a container on another node")
+            return False
+        if not allocator.requirements.fits(node):
+            return False
+        ask = allocator.choose(node)
+        assert ask is not None  # without a locality delay there always is one
+        self._remove_reservation(node, container)
+        self.satisfy(allocator, ask, node, container)
+        return True
+
+    def cancel_reservation(self, node: SchedulerNode, why: str) -> None:
+        """Cancel the node's reservation, if it has one."""
+        container = node.reserved_container
+        if container is not None:
+            self._remove_reservation(node, container)
+            status = ContainerStatus(container.entity, EXIT_ABORTED, why)
+            self._context.post(RMContainerEvent(RMContainerEventType.KILL, container.entity, status))
+
+    def cancel_reservations(self, attempt: SchedulerApplicationAttempt) -> None:
+        """Cancel the attempt's reservations: its asks are about to be withdrawn."""
+        for node in [node for node, allocator in self._reserved.items() if allocator.attempt is attempt]:
+            self.cancel_reservation(node, "its ask is no longer pending")
+
+    def _remove_reservation(self, node: SchedulerNode, container: RMContainer) -> None:
+        allocator = self._reserved.pop(node)
+        node.reserved_container = None
+        allocator.reservations -= 1
+        self._policy.discharge(allocator.attempt, node.partition, container.request.resource)

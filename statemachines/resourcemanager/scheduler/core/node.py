@@ -1,15 +1,24 @@
-"""The scheduler's books of one node: what is free, and what each container has. `take` never overcommits the node."""
+"""One node's room: what is free, and what each container has; and what an ask requires of a node.
+
+Threading: under the scheduler's lock.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import GPU_MILLI, Resource
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+
+T = TypeVar("T")
+
+NodeSet = str | tuple[str, str | None, str | None]
+"""Candidate nodes: a whole partition; or, for strict locality, one host or rack: (partition, host, rack)."""
 
 
 class Free(NamedTuple):
@@ -206,3 +215,77 @@ class SchedulerNode:
         return bool(self.free_others) and any(
             free > before.others.get(name, 0) for name, free in self.free_others.items()
         )
+
+
+@dataclass(slots=True, eq=False)
+class NodeRequirements:
+    """Resource, partition, GPU models, blacklist, and for strict locality a host or rack.
+
+    A node fits all asks with the same requirements, or none. The books make one object of equal requirements; they are
+    compared by identity.
+    """
+
+    resource: Resource
+    gpu_models: frozenset[str]
+    partition: str
+    host: str | None  # the only host allowed; None: any
+    rack: str | None  # the only rack allowed; None: any
+    blacklist: frozenset[str]  # hosts
+    memory_mb: int = field(init=False)
+    vcores_milli: int = field(init=False)
+    gpus: int = field(init=False)
+    is_plain: bool = field(init=False)
+    node_set: NodeSet = field(init=False)
+
+    def __post_init__(self) -> None:
+        resource, is_anywhere = self.resource, self.host is None and self.rack is None
+        self.memory_mb, self.vcores_milli, self.gpus = resource.memory_mb, resource.vcores_milli, resource.gpus
+        self.is_plain = not (resource.gpus or resource.others or self.gpu_models or self.blacklist)
+        self.node_set = self.partition if is_anywhere else (self.partition, self.host, self.rack)
+
+    def fits(self, node: SchedulerNode) -> bool:
+        """Whether a node of the node set has room and is not excluded."""
+        return (
+            self.memory_mb <= node.free_memory_mb
+            and self.vcores_milli <= node.free_vcores_milli
+            and (self.is_plain or self.fits_further(node))
+        )
+
+    def fits_further(self, node: SchedulerNode) -> bool:
+        """The rest of `fits`, once memory and vcores have been compared."""
+        return node.host not in self.blacklist and node.fits(self.resource, self.gpu_models)
+
+    def allows(self, node: SchedulerNode) -> bool:
+        """Whether the node may be used, regardless of its room."""
+        return (
+            node.partition == self.partition
+            and (self.host is None or node.host == self.host)
+            and (self.rack is None or node.rack == self.rack)
+            and node.host not in self.blacklist
+        )
+
+    def could_fit(self, node: SchedulerNode) -> bool:
+        """Whether the node may be used and would have enough room if it were empty."""
+        return self.allows(node) and node.could_fit(self.resource, self.gpu_models)
+
+    def covers(self, other: NodeRequirements) -> bool:
+        """Whether every node that fits these also fits `other`, host and rack aside."""
+        return (
+            self.memory_mb >= other.memory_mb
+            and self.vcores_milli >= other.vcores_milli
+            and self.gpus >= other.gpus
+            and (not other.gpus or self.resource.gpu_milli >= other.resource.gpu_milli)
+            and (not other.gpu_models or (bool(self.gpu_models) and self.gpu_models <= other.gpu_models))
+            and self.blacklist >= other.blacklist
+            and all(self.resource.other(name) >= amount for name, amount in other.resource.others)
+        )
+
+
+def of_node(by_set: Mapping[NodeSet, T], node: SchedulerNode) -> list[T]:
+    """The values of the node sets that contain the node."""
+    partition = node.partition
+    whole = by_set.get(partition)
+    if len(by_set) == (whole is not None):  # the usual case: no ask requires a host or a rack
+        return [whole] if whole else []
+    found = (whole, by_set.get((partition, node.host, None)), by_set.get((partition, None, node.rack)))
+    return [value for value in found if value]

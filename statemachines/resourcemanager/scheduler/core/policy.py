@@ -23,8 +23,7 @@ from statemachines.resourcemanager.scheduler.core.application import (
     SchedulerApplicationAttempt,
     SchedulingOpportunity,
 )
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
@@ -144,13 +143,13 @@ class SchedulingPolicy(ABC):
         """This and the next three are ResourceScheduler's."""
 
     @abstractmethod
-    def check_submission(self, submission: ApplicationSubmission) -> str | None: ...
-
-    @abstractmethod
     def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None: ...
 
-    @abstractmethod
-    def lifetime_s(self, submission: ApplicationSubmission) -> int | None: ...
+    def check_submission(self, submission: ApplicationSubmission) -> str | None:
+        return None
+
+    def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
+        return submission.lifetime_s
 
     def is_in_queue(self, app: SchedulerApplication, queue: str) -> bool:
         """Whether the application, which may be moved to this queue, is there already."""

@@ -8,9 +8,13 @@ from typing import Any, cast
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
-from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
+from statemachines.resourcemanager.scheduler.capacity.queues import (
+    LeafQueue,
+    QueueTree,
+    has_room_for_master,
+    is_user_full,
+)
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
@@ -77,10 +81,8 @@ class QueueCluster(Cluster):
             for partition, share in queue.shares.items():
                 used[queue.path, partition] = share.used
             if isinstance(queue, LeafQueue):
-                for user in queue.users.values():
-                    used |= {
-                        (f"{queue.path} {user.name}", partition): amounts for partition, amounts in user.used.items()
-                    }
+                for name, user in queue.users.items():
+                    used |= {(f"{queue.path} {name}", partition): amounts for partition, amounts in user.used.items()}
         return {key: amounts for key, amounts in used.items() if amounts}
 
     def used(self) -> dict[tuple[str, str, str], int]:
@@ -126,7 +128,7 @@ class QueueCluster(Cluster):
             assert leaf.pending == len(pending)
             for app in pending:
                 assert not has_room_for_master(leaf, app.master_partition, app.master_amounts)
-                assert app in activation
+                assert app in activation._pending[app.master_partition, app.master_amounts]
 
     def check_waiting(self, nodes: dict[str, SchedulerNode]) -> None:
         """Each pending ask is held up by a limit or fits on no node, and `why_waiting` gives that reason."""
@@ -145,7 +147,7 @@ class QueueCluster(Cluster):
             fitting = [node for node in nodes.values() if self.fits(attempt, request, node)]
             assert self.on_heartbeat or not fitting, f"{request} of {attempt} waits: {why}"
         for leaf in self.tree.leaves.values():
-            active = {(leaf, user.name): user.asks for user in leaf.users.values() if user.asks}
+            active = {(leaf, name): user.asks for name, user in leaf.users.items() if user.asks}
             assert active == {key: count for key, count in asks.items() if key[0] is leaf}
             assert leaf.active_users == len(active)
 

@@ -33,7 +33,7 @@ def test_invalid_tree_is_refused_when_the_scheduler_is_made() -> None:
 # -- elasticity and maximum -------------------------------------------------------------------------------------------
 
 
-def test_queue_has_what_its_sibling_leaves() -> None:
+def test_queue_uses_idle_room_of_its_sibling() -> None:
     cluster = halves()
     attempt = cluster.attempt_in("a")
 

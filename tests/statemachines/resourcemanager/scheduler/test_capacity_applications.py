@@ -123,7 +123,7 @@ def test_moved_application_takes_its_containers_and_asks_along(cluster: QueueClu
     cluster.check()
 
 
-def test_move_makes_room_in_the_queue_that_is_left_and_uses_that_of_the_other(cluster: QueueCluster) -> None:
+def test_move_frees_room_in_the_old_queue_and_uses_room_in_the_new_one(cluster: QueueCluster) -> None:
     mover, stayer = cluster.attempt_in("batch"), cluster.attempt_in("batch", "bob")
     cluster.get(mover, *[ONE] * 5)
     cluster.ask(mover, ONE)
@@ -182,7 +182,7 @@ def test_move_within_a_full_parent_is_possible() -> None:
     assert "not in the scheduler" in str(cluster.scheduler.check_move("application_0_0099", "y"))
 
 
-def test_moved_application_that_is_pending_is_so_where_it_comes() -> None:
+def test_pending_application_stays_pending_in_the_queue_it_moves_to() -> None:
     leaf = {"capacity": 50, "maximum_am_resource_percent": 0}
     cluster = QueueCluster({"name": "a", **leaf}, {"name": "b", **leaf})
     cluster.add_node("n1")
@@ -197,7 +197,7 @@ def test_moved_application_that_is_pending_is_so_where_it_comes() -> None:
     cluster.check()
 
 
-def test_moved_application_that_runs_goes_on_whatever_share_masters_have_left() -> None:
+def test_running_application_keeps_running_in_its_new_queue_whatever_share_masters_have_left() -> None:
     leaf = {"capacity": 50, "maximum_am_resource_percent": 0}
     cluster = QueueCluster({"name": "a", **leaf}, {"name": "b", **leaf})
     cluster.add_node("n1")
@@ -214,7 +214,7 @@ def test_moved_application_that_runs_goes_on_whatever_share_masters_have_left() 
 # -- attempts and recovery --------------------------------------------------------------------------------------------
 
 
-def test_next_attempt_takes_over_what_counts_in_the_queue(cluster: QueueCluster) -> None:
+def test_next_attempt_inherits_the_usage_in_the_queue(cluster: QueueCluster) -> None:
     attempt = cluster.attempt_in("batch", keep_containers_across_attempts=True)
     app = cluster.app_of(attempt).id
     cluster.get(attempt, ONE, ONE, ONE)

@@ -158,7 +158,7 @@ def test_asks_wait_for_a_nodes_heartbeat() -> None:
     cluster.check()
 
 
-def test_heartbeat_brings_so_many_containers_and_no_more() -> None:
+def test_heartbeat_allocates_the_configured_number_of_containers_over_all_queues() -> None:
     cluster = reporting(containers_per_heartbeat=3)
     a, b = cluster.attempt_in("a"), cluster.attempt_in("b")
     for attempt in (a, b):
@@ -170,7 +170,7 @@ def test_heartbeat_brings_so_many_containers_and_no_more() -> None:
     cluster.check()
 
 
-def test_limits_hold_on_heartbeats_and_what_they_held_up_comes_with_a_later_one() -> None:
+def test_limits_hold_on_heartbeats_and_delayed_asks_are_served_by_a_later_one() -> None:
     cluster = reporting()
     attempt = cluster.attempt_in("a")
     cluster.ask(attempt, *[ONE] * 20)

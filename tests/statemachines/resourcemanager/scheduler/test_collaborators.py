@@ -1,4 +1,4 @@
-"""The scheduler's collaborators on their own: books, reservations and a policy without a scheduler."""
+"""The scheduler's collaborators on their own: books and a policy without a scheduler."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from statemachines.resourcemanager.scheduler.core.application import (
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
-from statemachines.resourcemanager.scheduler.core.reservations import Reservations
-from statemachines.resourcemanager.scheduler.fifo.fifo_scheduler import FifoPolicy
+from statemachines.resourcemanager.scheduler.fifo import FifoPolicy
 
 from ..builders import Workshop
 
@@ -39,14 +38,13 @@ class ChargedPolicy(FifoPolicy):
 
 
 class Collaborators:
-    """The books and the reservations of one node of 10, with two attempts."""
+    """The books of one node of 10, with two attempts."""
 
     def __init__(self, workshop: Workshop, *, on_heartbeat: bool = False) -> None:
         self.posted = workshop.posted
         self.nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
         self.policy = ChargedPolicy(self.nodes)
         self.books = SchedulerBooks(workshop.context, self.nodes, self.policy)
-        self.reservations = Reservations(workshop.context, self.books, self.policy)
         self.node = SchedulerNode("n1:1", NodeSpec("n1", Resource(10, 10)))
         self.nodes.add(self.node)
         self.first, self.second = self._attempt(1), self._attempt(2)
@@ -61,7 +59,7 @@ class Collaborators:
         """Reserve the node for an ask of the second attempt."""
         self.books.request(self.second, [ALL])
         (allocator,) = self.second.pending.values()
-        self.reservations.reserve(self.node, allocator)
+        self.books.reserve(self.node, allocator)
         self.posted.events.clear()
         return allocator
 
@@ -129,7 +127,7 @@ def test_reservation_holds_the_node_and_is_charged(on_heartbeats: Collaborators)
 def test_cancelled_reservation_kills_its_container(on_heartbeats: Collaborators) -> None:
     on_heartbeats.reserve()
 
-    on_heartbeats.reservations.cancel_all(on_heartbeats.second)
+    on_heartbeats.books.cancel_reservations(on_heartbeats.second)
 
     assert (on_heartbeats.node.reserved_container, on_heartbeats.policy.charged) == (None, [])
     assert on_heartbeats.posted.told() == ["RMContainer KILL"]
@@ -140,10 +138,10 @@ def test_reserved_container_is_allocated_once_there_is_room(on_heartbeats: Colla
     on_heartbeats.reserve()
     reserved = on_heartbeats.node.reserved_container
     assert reserved is not None
-    before = on_heartbeats.reservations.allocate(on_heartbeats.node, reserved)
+    before = on_heartbeats.books.allocate_reserved(on_heartbeats.node, reserved)
 
     on_heartbeats.node.give_back("other")
-    after = on_heartbeats.reservations.allocate(on_heartbeats.node, reserved)
+    after = on_heartbeats.books.allocate_reserved(on_heartbeats.node, reserved)
 
     assert (before, after, on_heartbeats.second.new) == (False, True, [reserved])
 

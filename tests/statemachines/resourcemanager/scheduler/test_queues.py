@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from dispatcher.errors import ConfigError
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.config import SchedulerConfig
-from statemachines.resourcemanager.scheduler.capacity.limits import (
+from statemachines.resourcemanager.scheduler.capacity.queues import (
+    LeafQueue,
+    ParentQueue,
+    QueueTree,
     full_queue,
     has_room_for_master,
     is_user_full,
     user_limit,
 )
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, ParentQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
 
 ONE = amounts_of(Resource(1, 0))
@@ -97,7 +99,7 @@ GPU = {"gpu": {"capacity": 100}}
         ),
     ],
 )
-def test_bad_tree_is_refused_with_the_path_of_what_is_wrong(queues: list[dict[str, Any]], message: str) -> None:
+def test_invalid_tree_is_rejected_with_the_path_of_the_wrong_key(queues: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         tree(*queues)
 
@@ -170,7 +172,7 @@ def test_limits_follow_the_size_of_the_partition() -> None:
     assert night.share("").limit == {"memory_mb": 16, "vcores_milli": 20, "gpu_milli": 400}
 
 
-def test_percents_with_a_point_are_what_they_say() -> None:
+def test_decimal_percents_are_exact() -> None:
     built = tree({"name": "a", "capacity": 0.1, "maximum_capacity": 0.3}, {"name": "b", "capacity": 99.9})
 
     built.grow("", amounts_of(Resource(1000, 0)))
@@ -186,7 +188,7 @@ def test_partition_that_a_queue_may_not_use_has_nothing_for_it() -> None:
     assert full_queue(leaf(built, "day"), "gpu", ONE) is None
 
 
-def test_what_is_used_is_counted_all_the_way_up_and_by_user() -> None:
+def test_usage_counts_in_every_queue_of_the_path_and_for_the_user() -> None:
     built = tree(*NESTED, total=Resource(100, 100))
     day = leaf(built, "day")
 
@@ -215,13 +217,13 @@ def test_siblings_within_their_guarantee_come_first_then_the_urgent_then_those_t
 
     order = sorted(built.root.children, key=lambda queue: queue.share("").find_order())
 
-    assert [queue.name for queue in order] == ["urgent", "half", "full", "over", "nothing"]
+    assert [queue.config.name for queue in order] == ["urgent", "half", "full", "over", "nothing"]
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_queue_takes_what_its_siblings_leave_up_to_its_maximum() -> None:
+def test_queue_uses_idle_room_of_its_siblings_up_to_its_maximum() -> None:
     built = tree(*NESTED, total=Resource(100, 100))
     day = leaf(built, "day")
 
@@ -268,7 +270,7 @@ def test_queue_beyond_its_limit_in_one_type_gets_nothing_of_the_others() -> None
         pytest.param({"ann": 0}, 1, {"user_limit_factor": 0.1}, 0.05, id="a factor below one"),
     ],
 )
-def test_user_limit_is_that_of_yarn(used: dict[str, int], asked: int, config: dict[str, Any], expected: float) -> None:
+def test_user_limit_equals_yarns(used: dict[str, int], asked: int, config: dict[str, Any], expected: float) -> None:
     built = tree({"name": "a", "capacity": 50, **config}, {"name": "b", "capacity": 50}, total=Resource(100, 100))
     for user, memory_mb in used.items():
         use(leaf(built, "a"), user, memory_mb, asks=1)
@@ -375,7 +377,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_limits_are_never_exceeded_and_each_queue_uses_what_its_parts_use(steps: list[Any]) -> None:
+def test_limits_hold_and_a_queues_usage_is_the_sum_of_its_childrens(steps: list[Any]) -> None:
     built = tree(*NESTED)
     for partition, total in (("", Resource(100, 90, gpus=3)), ("gpu", Resource(60, 60, gpus=4))):
         built.grow(partition, amounts_of(total))

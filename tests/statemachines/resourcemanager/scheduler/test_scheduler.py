@@ -70,7 +70,7 @@ def test_node_found_last_is_filled_before_the_next(cluster: Cluster) -> None:
     assert cluster.where(containers) == ["n1", "n1", "n2", "n2", "n3", "n3"]
 
 
-def test_search_goes_on_at_the_node_found_last_even_if_an_earlier_one_has_room_again(cluster: Cluster) -> None:
+def test_search_continues_at_the_node_found_last_even_if_an_earlier_one_has_room_again(cluster: Cluster) -> None:
     for host in ("n1", "n2"):
         cluster.add_node(host)
     attempt = cluster.new_attempt()
@@ -91,7 +91,7 @@ def test_preferred_node_is_taken_while_it_has_room(cluster: Cluster) -> None:
     assert cluster.where(containers) == ["n2", "n2", "n1"]
 
 
-def test_preferred_node_that_does_not_exist_keeps_nobody_waiting(cluster: Cluster) -> None:
+def test_ask_does_not_wait_for_a_preferred_node_that_does_not_exist(cluster: Cluster) -> None:
     cluster.add_node("n1")
 
     containers = cluster.get(cluster.new_attempt(), cluster.request(HALF, host="elsewhere"))
@@ -99,7 +99,7 @@ def test_preferred_node_that_does_not_exist_keeps_nobody_waiting(cluster: Cluste
     assert cluster.where(containers) == ["n1"]
 
 
-def test_nodes_with_gpus_are_kept_for_those_who_need_them(cluster: Cluster) -> None:
+def test_gpu_nodes_are_kept_for_asks_that_need_gpus(cluster: Cluster) -> None:
     cluster.add_node("gpu", gpus=1)
     cluster.add_node("plain")
 
@@ -185,7 +185,7 @@ def test_more_urgent_asks_of_an_application_come_first_then_the_older(cluster: C
     assert [container.request.tag for container in cluster.pull(attempt)] == order[:2]
 
 
-def test_ask_that_no_node_can_take_does_not_hold_up_those_behind_it(cluster: Cluster) -> None:
+def test_ask_that_no_node_can_take_does_not_block_later_asks(cluster: Cluster) -> None:
     cluster.add_node("n1")
     giant, small = cluster.new_attempt(), cluster.new_attempt()
     cluster.ask(giant, Resource(11, 1))
@@ -221,7 +221,7 @@ def test_earlier_application_comes_first_among_shapes_whichever_was_asked_for_fi
     assert (len(cluster.pull(early)), len(cluster.pull(late))) == (1, 0)
 
 
-def test_order_outlives_the_removal_of_some_who_wait(cluster: Cluster) -> None:
+def test_order_survives_the_withdrawal_of_pending_asks(cluster: Cluster) -> None:
     cluster.add_node("n1")
     attempts = [cluster.new_attempt() for _ in range(16)]
     (running,) = cluster.get(attempts[0], ALL)
@@ -252,7 +252,7 @@ def test_more_urgent_application_comes_first_then_the_earlier(cluster: Cluster) 
     assert [len(cluster.pull(attempt)) for attempt in attempts] == [1, 0, 1]
 
 
-def test_changed_priority_counts_for_those_who_wait_already(cluster: Cluster) -> None:
+def test_changed_priority_reorders_pending_asks(cluster: Cluster) -> None:
     cluster.add_node("n1")
     first, second = cluster.new_attempt(), cluster.new_attempt()
     (blocker,) = cluster.get(first, ALL)
@@ -272,7 +272,7 @@ def test_changed_priority_counts_for_those_who_wait_already(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("way", ["finished", "released", "attempt removed", "node added", "node healthy again"])
-def test_room_goes_to_those_who_wait(cluster: Cluster, way: str) -> None:
+def test_freed_room_goes_to_pending_asks(cluster: Cluster, way: str) -> None:
     node = cluster.add_node("n1")
     holder, waiter = cluster.new_attempt(), cluster.new_attempt()
     (held,) = cluster.get(holder, ALL)
@@ -298,7 +298,7 @@ def test_room_goes_to_those_who_wait(cluster: Cluster, way: str) -> None:
     cluster.check()
 
 
-def test_what_is_released_is_there_for_the_asks_of_the_same_call(cluster: Cluster) -> None:
+def test_released_room_serves_the_asks_of_the_same_call(cluster: Cluster) -> None:
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
     (held,) = cluster.get(attempt, ALL)
@@ -311,7 +311,7 @@ def test_what_is_released_is_there_for_the_asks_of_the_same_call(cluster: Cluste
 
 
 @pytest.mark.parametrize("foreign", ["another's", "unknown", "ended"])
-def test_release_of_what_an_attempt_does_not_have_changes_nothing(cluster: Cluster, foreign: str) -> None:
+def test_release_of_a_container_that_the_attempt_does_not_have_changes_nothing(cluster: Cluster, foreign: str) -> None:
     cluster.add_node("n1")
     attempt, other = cluster.new_attempt(), cluster.new_attempt()
     mine, theirs = cluster.get(attempt, SMALL)[0], cluster.get(other, SMALL)[0]

@@ -69,7 +69,7 @@ def test_only_a_running_container_gets_another_size(cluster: Cluster) -> None:
     cluster.check()
 
 
-def test_room_that_a_smaller_size_leaves_goes_to_those_who_wait(cluster: Cluster) -> None:
+def test_room_freed_by_a_shrunk_container_goes_to_pending_asks(cluster: Cluster) -> None:
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
     (container,) = cluster.get(attempt, ALL)
@@ -81,7 +81,7 @@ def test_room_that_a_smaller_size_leaves_goes_to_those_who_wait(cluster: Cluster
     cluster.check()
 
 
-def test_resized_container_gives_back_what_it_has(cluster: Cluster) -> None:
+def test_resized_container_returns_its_current_size(cluster: Cluster) -> None:
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
     (container,) = cluster.get(attempt, HALF)
@@ -136,7 +136,7 @@ def test_increase_that_is_not_confirmed_in_time_is_taken_back(cluster: Cluster) 
 # -- changed nodes -----------------------------------------------------------------------------------------------------
 
 
-def test_node_that_has_more_serves_those_who_wait(cluster: Cluster) -> None:
+def test_node_with_a_larger_capacity_serves_pending_asks(cluster: Cluster) -> None:
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()
     cluster.ask(attempt, Resource(20, 10), Resource(1, 1, gpus=1))
 
@@ -179,7 +179,7 @@ def test_decommissioning_node_gets_no_new_container(cluster: Cluster) -> None:
     cluster.check()
 
 
-def test_node_that_stays_after_all_serves_those_who_wait(cluster: Cluster) -> None:
+def test_recommissioned_node_serves_pending_asks(cluster: Cluster) -> None:
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()
     cluster.get(attempt, HALF)
     cluster.decommission(node)
@@ -243,7 +243,7 @@ def test_task_that_ends_between_two_attempts_leaves_the_books(cluster: Cluster) 
 
 
 @pytest.mark.parametrize("way", ["application removed", "next attempt without them", "next attempt removed"])
-def test_kept_tasks_that_nobody_wants_any_more_are_ended(cluster: Cluster, way: str) -> None:
+def test_kept_containers_end_once_no_attempt_can_inherit_them(cluster: Cluster, way: str) -> None:
     cluster.add_node("n1")
     app = cluster.add_app()
     first = cluster.add_attempt(app, 1)

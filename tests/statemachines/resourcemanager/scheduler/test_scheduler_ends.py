@@ -11,7 +11,11 @@ from statemachines.resourcemanager import Resource, ResourceScheduler, RMContain
 from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
 from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
+from statemachines.resourcemanager.events.scheduler import (
+    NodeAddedSchedulerEvent,
+    SchedulerEvent,
+    SchedulerEventType,
+)
 
 from ..cluster import Cluster
 
@@ -57,7 +61,7 @@ def test_node_that_goes_takes_its_containers_with_it(cluster: Cluster, way: str)
     cluster.check()
 
 
-def test_node_that_comes_back_has_all_its_room(cluster: Cluster) -> None:
+def test_node_added_again_has_all_its_room(cluster: Cluster) -> None:
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()
     cluster.get(attempt, ALL)
     cluster.lose_node(node)
@@ -84,7 +88,7 @@ def test_node_that_is_announced_twice_keeps_its_books(cluster: Cluster) -> None:
     node = cluster.add_node("n1")
     cluster.get(cluster.new_attempt(), HALF)
 
-    cluster.dispatcher.event_handler.handle(SchedulerEvent(SchedulerEventType.NODE_ADDED, node))
+    cluster.dispatcher.event_handler.handle(NodeAddedSchedulerEvent(node))
 
     assert [node.free_memory_mb for node in cluster.scheduler.nodes()] == [5]
     cluster.check()
@@ -102,7 +106,7 @@ def test_attempt_that_was_removed_gets_nothing(cluster: Cluster) -> None:
     assert (cluster.scheduler.waiting(), cluster.context.containers) == ([], {})
 
 
-def test_events_of_nodes_that_are_gone_are_for_nobody(cluster: Cluster) -> None:
+def test_events_of_removed_nodes_have_no_effect(cluster: Cluster) -> None:
     node = cluster.add_node("n1")
     cluster.lose_node(node)
 
@@ -181,7 +185,7 @@ CALLS: dict[str, Callable[[ResourceScheduler, str], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_each_call_takes_the_lock_and_gives_it_back(cluster: Cluster, call: str) -> None:
+def test_each_call_acquires_and_releases_the_lock(cluster: Cluster, call: str) -> None:
     """Events arrive on a different thread than direct calls."""
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
@@ -194,7 +198,7 @@ def test_each_call_takes_the_lock_and_gives_it_back(cluster: Cluster, call: str)
     assert lock.held == 0
 
 
-def test_nodes_may_come_while_somebody_goes_through_them(cluster: Cluster) -> None:
+def test_nodes_may_be_added_during_an_iteration_over_them(cluster: Cluster) -> None:
     cluster.add_node("n1")
     nodes = cluster.scheduler.nodes()
 

@@ -54,7 +54,7 @@ def test_room_of_a_released_container_goes_with_the_next_heartbeat() -> None:
 
 
 @pytest.mark.parametrize(("most", "got"), [(2, [2, 2, 1]), (-1, [5, 0, 0])])
-def test_one_heartbeat_gives_so_many_containers_at_most(most: int, got: list[int]) -> None:
+def test_heartbeat_allocates_at_most_the_configured_number_of_containers(most: int, got: list[int]) -> None:
     cluster = on_heartbeats(containers_per_heartbeat=most)
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()
     cluster.ask(attempt, *[SMALL] * 5)
@@ -153,7 +153,7 @@ def test_ask_that_insists_never_takes_another_node() -> None:
     assert (before, cluster.where(cluster.pull(attempt))) == ([], ["preferred"])
 
 
-def test_one_heartbeat_is_one_opportunity_however_much_it_gives() -> None:
+def test_heartbeat_counts_as_one_opportunity_however_many_containers_it_allocates() -> None:
     cluster = on_heartbeats(node_locality_delay=2)
     _, near, _ = racks(cluster)
     picky, other = cluster.new_attempt(), cluster.new_attempt()
@@ -165,7 +165,7 @@ def test_one_heartbeat_is_one_opportunity_however_much_it_gives() -> None:
     assert (cluster.pull(picky), len(cluster.pull(other))) == ([], 5)
 
 
-def test_who_waits_for_its_host_does_not_hold_up_those_behind_it() -> None:
+def test_ask_waiting_for_its_host_does_not_block_later_asks() -> None:
     cluster = on_heartbeats()
     _, _, far = racks(cluster)
     attempt = cluster.new_attempt()
@@ -177,7 +177,7 @@ def test_who_waits_for_its_host_does_not_hold_up_those_behind_it() -> None:
     assert [container.request.tag for container in cluster.pull(attempt)] == [easy.tag]
 
 
-def test_delay_begins_anew_when_somebody_got_what_it_prefers() -> None:
+def test_locality_delay_restarts_once_an_ask_gets_its_preferred_node() -> None:
     cluster = on_heartbeats(node_locality_delay=1, rack_locality_additional_delay=0)
     preferred, _, far = racks(cluster)
     attempt = cluster.new_attempt()

@@ -57,15 +57,15 @@ def test_each_gpu_asked_for_is_another_device(resource: Resource, fits: bool) ->
 
 @pytest.mark.parametrize(("models", "fits"), [(set(), True), ({"T4"}, True), ({"T4", "V100"}, True), ({"V100"}, False)])
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_node_of_another_model_is_no_fit(models: set[str], fits: bool, gpus: int) -> None:
+def test_node_of_another_gpu_model_does_not_fit(models: set[str], fits: bool, gpus: int) -> None:
     assert node(gpus=1, model="T4").fits(gpu(gpus), frozenset(models)) is fits
 
 
-def test_node_without_a_model_is_no_fit_where_one_is_named() -> None:
+def test_node_without_a_gpu_model_does_not_fit_an_ask_that_names_one() -> None:
     assert not node().fits(Resource(1, 1), frozenset({"T4"}))
 
 
-def test_what_is_taken_is_not_free_any_more() -> None:
+def test_taken_resources_are_no_longer_free() -> None:
     one = node(gpus=2)
 
     devices = one.take("c1", Resource(8000, 7000, gpus=1, gpu_milli=300))
@@ -78,7 +78,7 @@ def test_what_is_taken_is_not_free_any_more() -> None:
     assert not one.fits(Resource(192, 1001))
 
 
-def test_what_is_given_back_is_free_again() -> None:
+def test_returned_resources_are_free_again() -> None:
     one = node(gpus=2)
     before = books(one)
     one.take("c1", Resource(100, 200, gpus=2, gpu_milli=300))
@@ -88,7 +88,7 @@ def test_what_is_given_back_is_free_again() -> None:
     assert books(one) == before
 
 
-def test_giving_back_what_was_not_taken_changes_nothing() -> None:
+def test_returning_an_unknown_container_changes_nothing() -> None:
     one = node(gpus=1)
     one.take("c1", gpu(1, 400))
     before = books(one)
@@ -109,7 +109,7 @@ def test_container_without_room_is_refused_and_the_books_stay(resource: Resource
     assert books(one) == before
 
 
-def test_container_that_has_its_room_gets_no_more() -> None:
+def test_container_cannot_be_booked_twice() -> None:
     one = node()
     one.take("c1", Resource(1, 1))
     before = books(one)
@@ -218,7 +218,7 @@ def test_less_is_always_possible_even_if_the_node_has_too_little() -> None:
     assert (one.free_memory_mb, one.free_vcores_milli) == (-6900, -7900)
 
 
-def test_capacity_may_become_less_than_what_is_used() -> None:
+def test_capacity_may_shrink_below_the_usage() -> None:
     one = node(gpus=2, others={"fpga": 2})
     one.take("c1", Resource(8000, 8000, 2, 600, named({"fpga": 2})))
 
@@ -229,7 +229,7 @@ def test_capacity_may_become_less_than_what_is_used() -> None:
     assert one.capacity == Resource(1000, 9000, 1)
 
 
-def test_what_is_given_back_of_a_capacity_that_is_gone_is_not_free() -> None:
+def test_resources_returned_beyond_a_reduced_capacity_are_not_free() -> None:
     one = node(gpus=2)
     one.take("c1", Resource(8192, 8000, 2))
     one.set_capacity(Resource(8000, 8000))
@@ -263,7 +263,7 @@ def test_container_that_was_there_is_noted_whether_there_is_room_or_not() -> Non
         (Resource(1, 1, others=named({"disk": 1})), True),
     ],
 )
-def test_node_tells_whether_more_is_free_of_any_type(capacity: Resource, has_more: bool) -> None:
+def test_node_reports_whether_more_of_any_type_is_free(capacity: Resource, has_more: bool) -> None:
     one = node(gpus=1, others={"fpga": 1})
     before = one.free()
 

@@ -70,7 +70,7 @@ def test_ask_that_insists_waits_for_its_host_or_rack(cluster: Cluster, where: di
     cluster.check()
 
 
-def test_ask_that_insists_does_not_hold_up_those_behind_it(cluster: Cluster) -> None:
+def test_ask_with_strict_locality_does_not_block_later_asks(cluster: Cluster) -> None:
     racks(cluster)
     attempt = cluster.new_attempt()
     cluster.ask(attempt, cluster.request(ALL, host="elsewhere", relax_locality=False))
@@ -80,7 +80,7 @@ def test_ask_that_insists_does_not_hold_up_those_behind_it(cluster: Cluster) -> 
     assert cluster.where(containers) == ["a1"]
 
 
-def test_ask_that_insists_is_served_when_its_host_comes(cluster: Cluster) -> None:
+def test_ask_with_strict_locality_is_served_once_its_host_is_added(cluster: Cluster) -> None:
     attempt = cluster.new_attempt()
     cluster.ask(attempt, cluster.request(ALL, host="late", relax_locality=False))
     cluster.add_node("early")
@@ -90,7 +90,7 @@ def test_ask_that_insists_is_served_when_its_host_comes(cluster: Cluster) -> Non
     assert cluster.where(cluster.pull(attempt)) == ["late"]
 
 
-def test_several_nodes_of_one_host_serve_those_who_prefer_it(cluster: Cluster) -> None:
+def test_every_node_of_a_host_serves_asks_that_prefer_the_host(cluster: Cluster) -> None:
     for port in (1, 2):
         cluster.add_node("n1", port=port)
     cluster.add_node("n2")
@@ -194,7 +194,7 @@ def test_waiting_ask_takes_no_room_on_a_host_that_is_blacklisted_meanwhile(clust
     cluster.check()
 
 
-def test_host_that_is_blacklisted_no_longer_serves_those_who_wait_in_their_order(cluster: Cluster) -> None:
+def test_pending_asks_are_served_in_order_once_their_host_leaves_the_blacklist(cluster: Cluster) -> None:
     cluster.add_node("n1")
     attempt = cluster.new_attempt()
     cluster.blacklist(attempt, ("n1",))

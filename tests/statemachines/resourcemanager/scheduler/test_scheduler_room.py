@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.core import node_search as node_search_module
-from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.core.node_search import NodeSearch
-from statemachines.resourcemanager.scheduler.core.requirements import NodeRequirements
+from statemachines.resourcemanager.scheduler.core import node_tracker
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node_tracker import NodeSearch
 from statemachines.simulation.workload import NodeSpec
 
 ANYWHERE: frozenset[str] = frozenset()
@@ -87,7 +86,7 @@ def test_node_that_got_room_is_found_last() -> None:
     assert room.find(whole) is nodes[0]
 
 
-def test_nobody_is_looked_at_twice_without_having_got_more_room() -> None:
+def test_search_examines_a_node_again_only_after_it_has_more_room() -> None:
     room, nodes = gpus_taken(200)
     want = Looking(1)
 
@@ -100,7 +99,7 @@ def test_nobody_is_looked_at_twice_without_having_got_more_room() -> None:
     assert want.looks == 201
 
 
-def test_who_needs_more_does_not_look_where_less_was_not_found() -> None:
+def test_larger_requirements_skip_nodes_where_a_smaller_search_failed() -> None:
     room, _ = gpus_taken(2000)
     assert room.find(Looking(1)) is None
     greater = Looking(2)
@@ -110,7 +109,7 @@ def test_who_needs_more_does_not_look_where_less_was_not_found() -> None:
     assert greater.looks <= 64
 
 
-def test_who_needs_less_of_one_type_looks_for_itself() -> None:
+def test_requirements_smaller_in_one_type_ignore_the_failed_search() -> None:
     room, nodes = gpus_taken(200)
     assert room.find(Looking(2)) is None
 
@@ -135,7 +134,7 @@ def test_line_stays_short_however_often_nodes_get_room() -> None:
 
 
 def test_places_are_forgotten_when_there_are_too_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_search_module, "_MOST_STARTS", 10)
+    monkeypatch.setattr(node_tracker, "_MOST_STARTS", 10)
     room = NodeSearch([node(number) for number in range(5)])
 
     found = [room.find(requirements(memory_mb)) for memory_mb in (*[5] * 30, *[4] * 30)]
@@ -205,7 +204,7 @@ NEEDS = st.builds(
 @given(
     NEEDS, NEEDS, st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.lists(st.integers(0, 1000), max_size=2)
 )
-def test_who_covers_another_fits_nowhere_where_the_other_does_not(
+def test_requirements_fit_no_node_that_the_requirements_they_cover_do_not(
     more: NodeRequirements, less: NodeRequirements, number: int, memory_mb: int, vcores_milli: int, gpus: list[int]
 ) -> None:
     one = node(number, memory_mb, vcores_milli, 0)

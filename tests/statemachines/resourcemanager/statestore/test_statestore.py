@@ -73,7 +73,7 @@ def test_next_resource_manager_finds_the_last_record_of_each(stores: Stores) -> 
     }
 
 
-def test_applications_come_in_the_order_of_their_submission_and_attempts_in_that_of_their_ids(stores: Stores) -> None:
+def test_applications_are_ordered_by_submission_and_attempts_by_id(stores: Stores) -> None:
     state = written(
         stores, store_app(3), store_app(1), store_app(2), update_app(3), store_attempt(1, 2), store_attempt(1, 1)
     )
@@ -82,7 +82,7 @@ def test_applications_come_in_the_order_of_their_submission_and_attempts_in_that
     assert list(state.applications[app_id(1)].attempts) == [attempt_id(1, 1), attempt_id(1, 2)]
 
 
-def test_each_write_is_answered_unless_nobody_waits_for_the_answer(stores: Stores) -> None:
+def test_each_write_is_answered_unless_no_answer_is_requested(stores: Stores) -> None:
     owner = Owner()
     store = stores.open(owner)
     for event in (
@@ -105,7 +105,7 @@ def test_each_write_is_answered_unless_nobody_waits_for_the_answer(stores: Store
     ]
 
 
-def test_removed_application_goes_with_its_attempts_and_leaves_those_of_others(stores: Stores) -> None:
+def test_removed_application_takes_only_its_own_attempts_with_it(stores: Stores) -> None:
     state = written(
         stores, store_app(1), store_app(2), store_attempt(1), store_attempt(1, 2), store_attempt(2), remove_app(1, 2)
     )
@@ -139,7 +139,7 @@ def test_application_that_is_removed_and_stored_again_begins_anew(stores: Stores
     assert state.applications[app_id(1)].attempts == {}
 
 
-def test_what_was_loaded_does_not_change_with_later_writes(stores: Stores) -> None:
+def test_loaded_state_does_not_change_with_later_writes(stores: Stores) -> None:
     written(stores, store_app(1), store_attempt(1))
     owner = Owner()
     store = stores.open(owner)
@@ -194,7 +194,7 @@ def modelled(events: list[RMStateStoreEvent]) -> dict[str, tuple[Any, dict[str, 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(WRITES, max_size=25), st.integers(1, 5), st.integers(0, 25))
-def test_any_writes_leave_what_they_say(
+def test_any_sequence_of_writes_leaves_their_net_effect(
     kind: str, events: list[RMStateStoreEvent], batch_size: int, reopened_after: int
 ) -> None:
     owner = Owner()

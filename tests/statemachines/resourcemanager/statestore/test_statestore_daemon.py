@@ -40,7 +40,7 @@ def test_client_hears_that_its_application_cannot_be_stored_and_others_can(tmp_p
     assert applications_in(tmp_path / "state.db") == [app_id(2)]
 
 
-def test_resource_manager_that_cannot_store_what_it_must_stops(tmp_path: Path) -> None:
+def test_resource_manager_stops_if_an_indispensable_write_fails(tmp_path: Path) -> None:
     refuse(tmp_path / "state.db", attempt_id(1), table="attempts")
     with daemon(tmp_path / "state.db") as manager:
         manager.bring(Workload("nodes", (NodeSpec("n1", Resource(10, 10)),), ()))

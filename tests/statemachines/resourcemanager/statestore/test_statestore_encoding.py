@@ -16,7 +16,7 @@ from statemachines.resourcemanager.statestore import (
     ApplicationStateData,
     MasterContainerData,
 )
-from statemachines.resourcemanager.statestore.encoding import decode, encode
+from statemachines.resourcemanager.statestore.records import decode, encode
 
 from ..stores import app_record, attempt_record
 
@@ -91,8 +91,8 @@ def test_equal_records_make_equal_texts() -> None:
     assert len(texts) == 1
 
 
-def test_text_that_is_no_unicode_does_not_keep_a_record_from_being_stored() -> None:
-    """A master's diagnostics may hold undecodable bytes of a path: they were to cost the resource manager its life."""
+def test_record_with_a_lone_surrogate_is_stored() -> None:
+    """A master's diagnostics may hold undecodable bytes of a path, which used to stop the resource manager."""
     record = attempt_record(1, diagnostics="no such file: \udcff\x00.jar")
 
     assert decode(encode(record), ApplicationAttemptStateData).diagnostics == "no such file: ?\x00.jar"

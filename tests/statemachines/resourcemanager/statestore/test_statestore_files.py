@@ -59,7 +59,7 @@ def test_file_of_a_newer_version_is_refused_and_not_touched(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_file_that_is_no_database_is_refused_and_not_touched(tmp_path: Path) -> None:
+def test_file_that_is_not_a_database_is_rejected_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("milk, bread\n" * 1000)
 

@@ -15,7 +15,7 @@ from dispatcher import ServiceState
 from statemachines.resourcemanager.events import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
 from statemachines.resourcemanager.events import RMStateStoreEventType as E
 from statemachines.resourcemanager.statestore import RMStateStoreState
-from statemachines.resourcemanager.statestore.database import StateDatabase
+from statemachines.resourcemanager.statestore.sqlite import StateDatabase
 
 from ..stores import (
     TIMEOUT_S,
@@ -65,7 +65,7 @@ def test_write_is_in_the_file_when_it_is_answered(path: Path, tmp_path: Path) ->
 
 
 def test_commit_waits_for_the_disk(path: Path) -> None:
-    """No test can cut the power: that SQLite is told to sync each commit is all that can be seen."""
+    """No test can cut the power; it checks that SQLite syncs each commit."""
     database = StateDatabase(path)
     levels = [database._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
     database.close()
@@ -90,7 +90,7 @@ def test_writes_that_wait_share_commits_of_the_batch_size(path: Path, tmp_path: 
     assert seen == [1, 4, 4, 4, 7, 7, 7, 8]
 
 
-def test_stop_commits_and_answers_what_is_queued(path: Path) -> None:
+def test_stop_commits_and_answers_queued_writes(path: Path) -> None:
     latch = Latch()
     store = sqlite_store(path, latch)
     store.start()
@@ -109,7 +109,7 @@ def test_stop_commits_and_answers_what_is_queued(path: Path) -> None:
     assert applications_in(path) == [app_id(number) for number in range(500)]
 
 
-def test_store_that_never_started_keeps_what_it_was_given_by_init(path: Path) -> None:
+def test_store_that_never_started_keeps_its_epoch(path: Path) -> None:
     store = sqlite_store(path)
     store.get_and_increment_epoch()
 
@@ -192,7 +192,7 @@ def test_any_other_write_that_fails_ends_the_resource_manager_and_fences_the_sto
     assert applications_in(path) == [app_id(1), app_id(2), app_id(3)]
 
 
-def test_record_that_is_no_record_fails_alone(path: Path) -> None:
+def test_write_of_an_invalid_record_fails_alone(path: Path) -> None:
     owner = Owner()
     with sqlite_store(path, owner) as store:
         store.handle(RMStateStoreEvent(E.STORE_APP, app_id(1), {1, 2}))

@@ -181,7 +181,7 @@ _VALUES = st.recursive(
 @settings(max_examples=300, deadline=None)
 @given(values=st.lists(_VALUES, max_size=4), skip_bad_rows=st.booleans())
 @example(values=[json.loads(JOB) | {"job.count": 2}], skip_bad_rows=False)
-def test_any_json_raises_nothing_but_workload_error_and_skipping_keeps_what_is_good(
+def test_any_json_raises_only_workload_errors_and_skipping_keeps_the_good_rows(
     values: list[object], skip_bad_rows: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "objects.json"

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from statemachines.simulation.workload import WorkloadDefaults
 
 
-def test_defaults_are_those_of_hadoop_s_simulator() -> None:
+def test_defaults_equal_the_hadoop_simulators() -> None:
     assert WorkloadDefaults().model_dump() == {
         "node_memory_mb": 10240,
         "node_vcores": 10,

@@ -1,4 +1,4 @@
-"""Which files of a path are read, and how their formats are told apart."""
+"""Which files of a path are read, and how their formats are recognised."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def names(path: Path) -> list[str]:
     return [application.name for application in read_workload(path).applications]
 
 
-def test_package_exports_what_it_promises() -> None:
+def test_package_exports_exactly_its_dunder_all() -> None:
     public = {name for name in vars(package) if name[0].isalpha()}
     modules = {name for name in public if f"{package.__name__}.{name}" in sys.modules}
 
@@ -40,7 +40,7 @@ def test_package_exports_what_it_promises() -> None:
 
 
 @pytest.mark.parametrize("name", ["jobs.json", "jobs.csv", "jobs", "jobs.txt"])
-def test_format_of_a_file_is_told_by_its_content(tmp_path: Path, name: str) -> None:
+def test_content_determines_the_format_of_a_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("\n \n" + SLS, encoding="utf-8")
 
@@ -91,7 +91,7 @@ def test_duplicates_are_found_across_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", ["a,b\n1,2\n", "hello", "1", '"job.tasks"', '"\n', "sn;cpu_milli;memory_mib;gpu;model"])
 @pytest.mark.parametrize("name", ["bad.csv", "bad.json"])
-def test_unknown_format_names_the_file_and_what_is_expected(tmp_path: Path, bad: str, name: str) -> None:
+def test_unknown_format_names_the_file_and_the_expected_formats(tmp_path: Path, bad: str, name: str) -> None:
     folder_of(tmp_path, jobs_json=SLS)
     (tmp_path / name).write_text(bad)
 
@@ -132,7 +132,7 @@ def test_several_node_lists_beside_a_pod_list_are_refused(tmp_path: Path) -> Non
         read_workload(tmp_path / "pods.csv")
 
 
-def test_node_list_alone_is_no_workload(tmp_path: Path) -> None:
+def test_node_list_alone_is_rejected(tmp_path: Path) -> None:
     folder_of(tmp_path, pods_csv=PODS, nodes_csv=NODES)
 
     with pytest.raises(WorkloadError, match="a node list without pods"):
@@ -183,7 +183,9 @@ def test_folder_without_files_is_reported(tmp_path: Path) -> None:
         (b"\xef\xbb\xbf\n\xe4", 2, "found byte 0xe4"),
     ],
 )
-def test_what_is_not_utf_8_text_is_reported(tmp_path: Path, content: bytes, row: int, problem: str) -> None:
+def test_file_that_is_not_utf_8_is_reported_with_its_row(
+    tmp_path: Path, content: bytes, row: int, problem: str
+) -> None:
     path = tmp_path / "jobs.json"
     path.write_bytes(content)
 

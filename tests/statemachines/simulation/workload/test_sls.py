@@ -243,7 +243,7 @@ def test_bad_value_of_a_task_is_reported_with_the_task_s_own_line(
 
 
 @pytest.mark.parametrize("bad", [5, "x", None, [], True])
-def test_task_that_is_no_object_is_reported(tmp_path: Path, bad: object) -> None:
+def test_task_that_is_not_an_object_is_reported(tmp_path: Path, bad: object) -> None:
     with pytest.raises(WorkloadError, match="expected an object") as caught:
         read(tmp_path, TOPOLOGY, job(job_tasks=[task(), bad]))
 
@@ -284,7 +284,7 @@ def test_containers_of_all_jobs_together_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [5, "x", None, [], True, {}, {"a": 1}])
-def test_what_is_neither_a_job_nor_nodes_is_refused(tmp_path: Path, bad: object) -> None:
+def test_object_that_is_neither_job_nor_nodes_is_rejected(tmp_path: Path, bad: object) -> None:
     with pytest.raises(WorkloadError, match=r'expected an object|expected "job\.tasks"') as caught:
         read(tmp_path, TOPOLOGY, job(), bad)
 

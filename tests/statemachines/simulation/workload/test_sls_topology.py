@@ -107,6 +107,6 @@ def test_workload_without_any_node_says_how_to_add_some(tmp_path: Path) -> None:
         read(tmp_path, job())
 
 
-def test_topology_alone_is_no_workload(tmp_path: Path) -> None:
+def test_topology_alone_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=r"no jobs in it; expected objects with job.tasks"):
         read(tmp_path, {"num.nodes": 2})

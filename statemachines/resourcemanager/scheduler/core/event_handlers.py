@@ -1,12 +1,17 @@
-"""How the scheduler handles nodes that are added, report, change or are removed.
+"""How the scheduler handles its events: nodes, applications and attempts that are added, report, change or are removed.
 
 Threading: under the scheduler's lock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,
@@ -14,6 +19,9 @@ from statemachines.resourcemanager.events.rmcontainer import (
 )
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import (
+    AppAddedSchedulerEvent,
+    AppAttemptAddedSchedulerEvent,
+    AppAttemptRemovedSchedulerEvent,
     NodeAddedSchedulerEvent,
     NodeLabelsUpdateSchedulerEvent,
     NodeResourceUpdateSchedulerEvent,
@@ -26,17 +34,15 @@ from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
-from statemachines.resourcemanager.scheduler.core.reservations import Reservations
 
 
-class NodeEvents:
+class EventHandlers:
     # All fields are guarded by the scheduler's lock.
     def __init__(
         self,
         context: RMContext,
         nodes: ClusterNodeTracker,
         books: SchedulerBooks,
-        reservations: Reservations,
         policy: SchedulingPolicy,
         *,
         on_heartbeat: bool,
@@ -45,26 +51,38 @@ class NodeEvents:
         self._config = context.config.scheduler
         self._nodes = nodes
         self._books = books
-        self._reservations = reservations
         self._policy = policy
         self._on_heartbeat = on_heartbeat
         self._heartbeats = 0  # so far
+        self._applications = 0  # so far; numbers them
+        self.by_type: dict[str, Callable[[Any], None]] = {
+            "NODE_ADDED": self._add_node,
+            "NODE_REMOVED": self._remove_node,
+            "NODE_UPDATE": self._update_node,
+            "NODE_RESOURCE_UPDATE": self._update_resource,
+            "NODE_LABELS_UPDATE": self._update_label,
+            "APP_ADDED": self._add_app,
+            "APP_REMOVED": self._remove_app,
+            "APP_ATTEMPT_ADDED": self._add_attempt,
+            "APP_ATTEMPT_REMOVED": self._remove_attempt,
+            "CONTAINER_EXPIRED": lambda event: books.expire(event.entity),
+        }
+        """By the name of the event's type."""
 
-    # -- added and removed --------------------------------------------------------------------------------------------
+    # -- nodes added and removed ---------------------------------------------------------------------------------------
 
-    def add(self, event: SchedulerEvent) -> None:
+    def _add_node(self, event: NodeAddedSchedulerEvent) -> None:
         rmnode = self._context.nodes.get(event.entity)
         if rmnode is None or self._nodes.get(event.entity) is not None:
             return
         node = SchedulerNode(event.entity, rmnode.spec, rmnode.capacity)
         self._policy.capacity_changed(node.partition, node.capacity, 1)
-        if isinstance(event, NodeAddedSchedulerEvent):
-            for report in event.containers:
-                self._recover_container(node, report)
+        for report in event.containers:
+            self._recover_container(node, report)
         self._nodes.add(node)
         self._nodes.note_freed(node)
 
-    def remove(self, event: SchedulerEvent) -> None:
+    def _remove_node(self, event: SchedulerEvent) -> None:
         node = self._nodes.get(event.entity)
         if node is None:
             return
@@ -73,7 +91,7 @@ class NodeEvents:
             live = self._books.live(container_id)
             assert live is not None  # every container on a node belongs to an attempt
             self._books.end(*live, RMContainerEventType.KILL, why)
-        self._reservations.cancel(node, why)
+        self._books.cancel_reservation(node, why)
         self._nodes.remove(node)
         self._policy.capacity_changed(node.partition, node.capacity, -1)
 
@@ -113,9 +131,9 @@ class NodeEvents:
             return None
         return None if attempt.is_stopped and attempt.master == container_id else attempt
 
-    # -- reports ------------------------------------------------------------------------------------------------------
+    # -- reports of nodes ----------------------------------------------------------------------------------------------
 
-    def update(self, event: SchedulerEvent) -> None:
+    def _update_node(self, event: SchedulerEvent) -> None:
         """Handle the node's report on its containers; on heartbeats, assign containers to the node."""
         rmnode = self._context.nodes.get(event.entity)
         if rmnode is None:
@@ -143,7 +161,7 @@ class NodeEvents:
         """Allocate the node's reserved container, then pending asks; reserve the node for an ask that is too large."""
         books, policy, most = self._books, self._policy, self._config.containers_per_heartbeat  # -1: no limit
         if node.reserved_container is not None:
-            if self._reservations.allocate(node, node.reserved_container):
+            if self._books.allocate_reserved(node, node.reserved_container):
                 most -= most > 0
             elif node.reserved_container is not None:
                 return
@@ -157,7 +175,7 @@ class NodeEvents:
         if count != most and books.pending_count and not node.is_draining:
             allocator = policy.choose_to_reserve(node, opportunity)
             if allocator is not None:
-                self._reservations.reserve(node, allocator)
+                self._books.reserve(node, allocator)
 
     def _opportunity(self) -> SchedulingOpportunity:
         nodes, delay = len(self._nodes), self._config.node_locality_delay
@@ -171,7 +189,7 @@ class NodeEvents:
         """Stop assigning containers to a node that is being decommissioned, until it is recommissioned."""
         is_draining = rmnode.state is RMNodeState.DECOMMISSIONING
         if is_draining and not node.is_draining:
-            self._reservations.cancel(node, f"its node {node.node_id} is being decommissioned")
+            self._books.cancel_reservation(node, f"its node {node.node_id} is being decommissioned")
             self._nodes.close(node)
             node.is_draining = True
         elif node.is_draining and not is_draining:
@@ -179,14 +197,14 @@ class NodeEvents:
             self._nodes.open(node)
             self._nodes.note_freed(node)
 
-    # -- changes ------------------------------------------------------------------------------------------------------
+    # -- changes of nodes ----------------------------------------------------------------------------------------------
 
-    def update_resource(self, event: NodeResourceUpdateSchedulerEvent) -> None:
+    def _update_resource(self, event: NodeResourceUpdateSchedulerEvent) -> None:
         """Change the node's capacity; its containers keep what they have."""
         node = self._nodes.get(event.entity)
         if node is None:
             return
-        self._reservations.cancel(node, f"the capacity of its node {node.node_id} changed")
+        self._books.cancel_reservation(node, f"the capacity of its node {node.node_id} changed")
         self._policy.capacity_changed(node.partition, node.capacity, -1)
         self._nodes.close(node)
         node.set_capacity(event.capacity)
@@ -197,12 +215,12 @@ class NodeEvents:
             self._drain_or_not(node, rmnode)
         self._nodes.note_freed(node)
 
-    def update_label(self, event: NodeLabelsUpdateSchedulerEvent) -> None:
+    def _update_label(self, event: NodeLabelsUpdateSchedulerEvent) -> None:
         """Move the node to another partition; its containers keep running and are charged there."""
         node = self._nodes.get(event.entity)
         if node is None or node.partition == event.partition:
             return
-        self._reservations.cancel(node, f"its node {node.node_id} moved to another partition")
+        self._books.cancel_reservation(node, f"its node {node.node_id} moved to another partition")
         policy, before = self._policy, node.partition
         policy.capacity_changed(before, node.capacity, -1)
         self._nodes.close(node)
@@ -216,3 +234,77 @@ class NodeEvents:
             policy.discharge(attempt, before, container.request.resource)
             policy.charge(attempt, node.partition, container.request.resource)
         self._nodes.note_freed(node)
+
+    # -- applications and attempts -------------------------------------------------------------------------------------
+
+    def _add_app(self, event: AppAddedSchedulerEvent) -> None:
+        app_id, is_recovering = event.entity, event.is_recovering
+        rmapp = self._context.apps.get(app_id)
+        if rmapp is None:
+            return  # killed before this event arrived, and already forgotten
+        app = self._policy.application_type(app_id, rmapp.submission, self._applications)
+        refusal = self._policy.add_app(app, is_recovering)
+        if refusal is not None:
+            # A recovered application may have an attempt by now: too late to reject it.
+            type = RMAppEventType.KILL if is_recovering else RMAppEventType.APP_REJECTED
+            self._context.post(RMAppEvent(type, app_id, refusal))
+            return
+        self._applications += 1
+        self._books.apps[app_id] = app
+        if not is_recovering:
+            self._context.post(RMAppEvent(RMAppEventType.APP_ACCEPTED, app_id))
+
+    def _remove_app(self, event: SchedulerEvent) -> None:
+        books = self._books
+        app = books.apps.get(event.entity)
+        if app is None:
+            return
+        attempt = app.attempt
+        if attempt is not None and attempt.is_stopped and attempt.id in books.attempts:
+            self._kill_containers(attempt, "its application ended")
+            del books.attempts[attempt.id]
+        del books.apps[event.entity]
+        self._policy.remove_app(app)
+        app.attempt = None  # breaks the reference cycle
+
+    def _add_attempt(self, event: AppAttemptAddedSchedulerEvent) -> None:
+        books, attempt_id = self._books, event.entity
+        app = books.apps.get(application_of(attempt_id))
+        if app is None:
+            return  # the recovered application was refused
+        attempt = SchedulerApplicationAttempt(attempt_id, app, self._context.epoch, self._policy.default_label(app))
+        before, app.attempt = app.attempt, attempt
+        if before is not None and before.is_stopped and before.id in books.attempts:
+            if not event.transfer_state:
+                self._kill_containers(before, "its attempt ended")
+            del books.attempts[before.id]
+            for container in before.live.values():
+                container.attempt = attempt_id
+            attempt.live, before.live = before.live, {}
+            attempt.blacklist = before.blacklist
+        if event.is_recovering:
+            attempt.master = self._context.attempts[attempt_id].master_container
+        books.attempts[attempt_id] = attempt
+        self._policy.add_attempt(attempt)
+        if not event.is_recovering:
+            self._context.post(RMAppAttemptEvent(RMAppAttemptEventType.ATTEMPT_ADDED, attempt_id))
+
+    def _remove_attempt(self, event: AppAttemptRemovedSchedulerEvent) -> None:
+        attempt = self._books.attempts.get(event.entity)
+        if attempt is None or attempt.is_stopped:
+            return
+        self._books.cancel_reservations(attempt)
+        self._books.withdraw(attempt)
+        self._kill_containers(attempt, "its attempt ended", but_running=event.keep_containers)
+        if event.keep_containers:
+            attempt.is_stopped = True
+        else:
+            del self._books.attempts[attempt.id]
+        self._policy.remove_attempt(attempt)
+
+    def _kill_containers(self, attempt: SchedulerApplicationAttempt, why: str, *, but_running: bool = False) -> None:
+        """Kill the attempt's containers; `but_running`: except running ones other than the master's."""
+        for container in list(attempt.live.values()):
+            is_kept = but_running and container.entity != attempt.master
+            if not (is_kept and container.entity in self._books.node_of(container).launched):
+                self._books.end(attempt, container, RMContainerEventType.KILL, why)
