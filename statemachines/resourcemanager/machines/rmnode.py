@@ -15,8 +15,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from statemachines.resourcemanager.entity import Entity
-from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
-from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType, RMContainerResourceEvent
 from statemachines.resourcemanager.events.rmnode import RMNodeStatusEvent

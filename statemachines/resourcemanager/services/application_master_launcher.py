@@ -1,4 +1,4 @@
-"""Starts and stops the containers of application masters through the node managers.
+"""Starts and stops the containers of application masters through the node managers, whose interface is here.
 
 Threading: `handle` runs on the handler thread and does the work there, or in a pool if nodes may be slow to answer. One
 thread at a time works for an attempt, in the order of its events: a stop never overtakes a start, which would leave the
@@ -12,14 +12,33 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Protocol
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.services import AMLauncherEvent, AMLauncherEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.services.node_managers import NodeManagers
+from statemachines.resourcemanager.virtual_time import Deadlines
 
 log = logging.getLogger(__name__)
+
+
+class NodeManagers(Protocol):
+    """The nodes' daemons, as the resource manager calls them. They register and report through its tracker."""
+
+    @property
+    def deadlines(self) -> Deadlines | None:
+        """Their deadlines on the resource manager's clock and handler thread; None: they have their own clocks."""
+        return None
+
+    def start_container(self, container: RMContainer) -> None:
+        """Start an acquired container on its node. Raises an Exception if the node cannot.
+
+        Called from the launcher's pool if it has one, otherwise on the handler thread.
+        """
+
+    def stop_container(self, container_id: str) -> None:
+        """Stop a container, if it runs. Threads as for `start_container`."""
 
 
 class ApplicationMasterLauncher:

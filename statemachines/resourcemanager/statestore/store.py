@@ -14,7 +14,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Protocol
 
-from statemachines.resourcemanager.events.base import RMEvent
+from statemachines.resourcemanager.events.records import RMEvent
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent

@@ -19,7 +19,7 @@ from statemachines.resourcemanager import (
 )
 from statemachines.resourcemanager.events import ContainerRequest, RMContainerEventType, RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.services.node_managers import NodeManagers
+from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 from statemachines.simulation.workload_runner import WorkloadRunner

@@ -13,8 +13,7 @@ import itertools
 from collections.abc import Iterable
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
-from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,

@@ -13,8 +13,7 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
-from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,
@@ -46,7 +45,7 @@ class Reservations:
         allocator.reservations += 1
         resource = container.request.resource
         self._policy.charge(attempt, node.partition, resource)
-        self._context.post(RMContainerReservedEvent(container_id, node.node_id, resource, payload=container.payload()))
+        self._context.post(RMContainerReservedEvent(container_id, resource, container.payload()))
 
     def allocate(self, node: SchedulerNode, container: RMContainer) -> bool:
         """Allocate the node's reserved container if the node has room; cancel it if its ask is no longer pending."""

@@ -213,7 +213,7 @@ def test_end_is_kept_with_its_time(workshop: Workshop) -> None:
 def test_reservation_is_kept(workshop: Workshop, state: str) -> None:
     container = workshop.container(state)
 
-    container.handle(event_for(container, "RESERVED", node="node2:1", resource=LARGER))
+    container.handle(event_for(container, "RESERVED", resource=LARGER))
 
     assert container.reserved_resource == LARGER
 

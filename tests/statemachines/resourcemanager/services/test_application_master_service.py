@@ -22,8 +22,8 @@ from statemachines.resourcemanager.events import (
     FinalApplicationStatus,
     NodesListManagerEventType,
 )
+from statemachines.resourcemanager.machines.rmappattempt import MasterSession
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
-from statemachines.resourcemanager.services.master_session import MasterSession
 
 from ..builders import MASTER, TASK, event_for
 from .desk import Desk
