@@ -6,6 +6,7 @@ As in RMApp, a final state is stored before the attempt enters it. Handler threa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dispatcher.mailbox import ProcessingTimeService
@@ -57,16 +58,14 @@ _APP_EVENT = {
 }
 
 
+@dataclass(slots=True)
 class ResourceUsage:
     """What an attempt's ended containers have used; `preempted` counts those that were preempted."""
 
-    __slots__ = ("_gpu_milli_ms", "_memory_mb_ms", "_vcores_milli_ms", "preempted")
-
-    def __init__(self) -> None:
-        self._memory_mb_ms = 0  # integers: a sum over millions of containers stays exact
-        self._vcores_milli_ms = 0
-        self._gpu_milli_ms = 0
-        self.preempted = 0
+    _memory_mb_ms: int = 0  # integers: a sum over millions of containers stays exact
+    _vcores_milli_ms: int = 0
+    _gpu_milli_ms: int = 0
+    preempted: int = 0
 
     def add(self, resource: Resource, ms: int) -> None:
         self._memory_mb_ms += resource.memory_mb * ms
@@ -88,16 +87,14 @@ class ResourceUsage:
         return self._gpu_milli_ms / 1_000_000
 
 
+@dataclass(slots=True)
 class MasterSession:
     """Whether an attempt's master has registered or finished, and its last response."""
 
-    __slots__ = ("has_finished", "is_listened_to", "last_response", "response_id")
-
-    def __init__(self) -> None:
-        self.response_id = BEFORE_REGISTERING  # of the last response; 0 after registering
-        self.last_response: Any = None  # sent again if it got lost
-        self.has_finished = False
-        self.is_listened_to = False  # == response_id >= 0 and not has_finished: one check per heartbeat
+    response_id: int = BEFORE_REGISTERING  # of the last response; 0 after registering
+    last_response: Any = None  # sent again if it got lost
+    has_finished: bool = False
+    is_listened_to: bool = False  # == response_id >= 0 and not has_finished: one check per heartbeat
 
 
 class Application(Protocol):
