@@ -234,7 +234,7 @@ def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
     assert set(threading.enumerate()) == threads
 
 
-def test_without_node_managers_containers_are_allocated_and_expire_as_nobody_starts_them() -> None:
+def test_without_node_managers_allocated_containers_expire_unstarted() -> None:
     """Each attempt fails by its container's end, which is not its own fault: another one follows."""
     manager = ResourceManager(config(container_allocation_expiry_s=60), clock=ManualClock())
     acquired: list[tuple[str, int]] = []

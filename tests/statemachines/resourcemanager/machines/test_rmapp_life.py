@@ -273,7 +273,7 @@ def test_reason_for_the_end_is_kept(workshop: Workshop, state: str, event: str, 
     assert (app.state.name, app.diagnostics) == (end, ["because"])
 
 
-def test_times_of_launch_and_end_are_those_of_the_first_such_event(workshop: Workshop) -> None:
+def test_first_launch_and_first_end_set_their_times(workshop: Workshop) -> None:
     app = workshop.app("ACCEPTED")
     events = ["ATTEMPT_LAUNCHED", "ATTEMPT_LAUNCHED", "ATTEMPT_REGISTERED", "ATTEMPT_UNREGISTERED"]
 

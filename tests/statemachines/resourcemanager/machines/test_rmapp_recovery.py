@@ -53,7 +53,7 @@ def states(app: RMApp) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["FINISHED", "FAILED", "KILLED"])
-def test_ended_application_is_there_again_and_the_scheduler_never_hears_of_it(workshop: Workshop, end: str) -> None:
+def test_ended_application_is_recovered_without_the_scheduler(workshop: Workshop, end: str) -> None:
     app = recover(workshop, attempt_record(1, "FAILED"), attempt_record(2, end), state=end, finish_ms=70)
     send(app, "APP_RUNNING_ON_NODE")
 
@@ -114,7 +114,7 @@ def test_time_of_the_first_launch_stays(workshop: Workshop) -> None:
     assert (app.launch_ms, workshop.posted.told()) == (3, [])
 
 
-def test_without_work_preserving_recovery_nobody_knows_the_live_attempt() -> None:
+def test_without_work_preserving_recovery_the_scheduler_does_not_get_the_live_attempt() -> None:
     workshop = Workshop(work_preserving_recovery=False)
 
     app = recover(workshop, attempt_record(1))
@@ -129,7 +129,7 @@ def test_without_work_preserving_recovery_nobody_knows_the_live_attempt() -> Non
 @pytest.mark.parametrize(
     ("end", "then"), [("FAILED", "ACCEPTED"), ("FINISHED", "FINAL_SAVING"), ("KILLED", "FINAL_SAVING")]
 )
-def test_application_hears_of_an_end_that_only_its_attempt_had_stored(workshop: Workshop, end: str, then: str) -> None:
+def test_application_learns_of_an_end_that_only_its_attempt_had_stored(workshop: Workshop, end: str, then: str) -> None:
     app = recover(workshop, attempt_record(1, end, diagnostics="because"))
     told, removed = workshop.posted.events
 
@@ -164,7 +164,7 @@ def test_failures_before_the_restart_count(workshop: Workshop) -> None:
     assert app.state.name == "FINAL_SAVING"
 
 
-def test_numbers_of_attempts_go_on_after_those_that_the_store_still_had(workshop: Workshop) -> None:
+def test_next_attempt_is_numbered_after_the_stored_ones(workshop: Workshop) -> None:
     settings = {"attempt_failures_validity_interval_ms": 10, "max_attempts": 2}
     app = recover(
         workshop, attempt_record(3, "FAILED", finish_ms=0), attempt_record(4), submitted=settings, launch_ms=3

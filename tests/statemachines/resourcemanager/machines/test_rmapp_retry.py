@@ -117,7 +117,9 @@ def test_next_attempt_has_the_next_number_and_is_known_by_its_id(workshop: Works
 
 
 @pytest.mark.parametrize("keep_containers", [False, True])
-def test_next_attempt_hears_whether_it_takes_over_containers(workshop: Workshop, keep_containers: bool) -> None:
+def test_start_of_the_next_attempt_says_whether_it_takes_over_containers(
+    workshop: Workshop, keep_containers: bool
+) -> None:
     app = workshop.app("RUNNING", attempts=1)
 
     fail(app, keep_containers=keep_containers)
@@ -209,7 +211,7 @@ def test_attempts_stay_in_the_store_otherwise(submitted: dict[str, Any]) -> None
     assert "RMStateStore REMOVE_APP_ATTEMPT" not in workshop.posted.told()
 
 
-def test_attempt_that_is_not_too_old_stays_in_the_store_and_so_do_those_after_it(workshop: Workshop) -> None:
+def test_attempt_that_is_not_too_old_stays_in_the_store_with_its_successors(workshop: Workshop) -> None:
     app = failing_every(workshop, 100, attempts=4, max_attempts=2, attempt_failures_validity_interval_ms=250)
 
     fail(app)

@@ -233,7 +233,7 @@ def test_masters_end_while_saving_does_not_change_another_outcome(
 
 
 @pytest.mark.parametrize(("state", "event"), [("RUNNING", "KILL"), ("RUNNING", "EXPIRE"), ("RUNNING", "UNREGISTERED")])
-def test_nobody_cleans_up_an_unmanaged_master(workshop: Workshop, state: str, event: str) -> None:
+def test_unmanaged_master_is_not_cleaned_up(workshop: Workshop, state: str, event: str) -> None:
     attempt = workshop.attempt(state, unmanaged_am=True)
 
     for each in (event, "ATTEMPT_UPDATE_SAVED"):
@@ -306,7 +306,7 @@ def test_end_of_another_container_is_kept_for_the_master(workshop: Workshop, sta
 
 
 @pytest.mark.parametrize("state", ["LAUNCHED", "RUNNING", "FINISHING", "FINAL_SAVING"])
-def test_nodes_may_forget_what_nobody_will_fetch_when_the_master_has_ended(workshop: Workshop, state: str) -> None:
+def test_nodes_forget_unpulled_containers_when_the_master_has_ended(workshop: Workshop, state: str) -> None:
     attempt = workshop.attempt(state)
     attempt.finished_containers = [(NODE, ContainerStatus(TASK, 0)), ("node2:45454", ContainerStatus("c2", 0))]
 

@@ -31,7 +31,9 @@ def add_nodes(workshop: Workshop, *hosts: str, gpu_model: str | None = None) -> 
 
 
 @pytest.mark.parametrize("transfer_state", [False, True])
-def test_scheduler_hears_whether_the_attempt_takes_over_containers(workshop: Workshop, transfer_state: bool) -> None:
+def test_event_for_the_scheduler_says_whether_the_attempt_takes_over_containers(
+    workshop: Workshop, transfer_state: bool
+) -> None:
     attempt = workshop.attempt()
 
     send(attempt, "START", transfer_state=transfer_state)

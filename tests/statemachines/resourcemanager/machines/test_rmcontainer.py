@@ -106,7 +106,7 @@ def test_container_is_forgotten_when_and_only_when_it_has_ended(workshop: Worksh
 # -- what others hear -------------------------------------------------------------------------------------------------
 
 
-def test_attempt_hears_of_the_end_with_status_and_node(workshop: Workshop) -> None:
+def test_attempt_is_notified_of_the_end_with_status_and_node(workshop: Workshop) -> None:
     container = workshop.container("RUNNING")
     event = event_for(container, "FINISHED")
 
@@ -116,7 +116,7 @@ def test_attempt_hears_of_the_end_with_status_and_node(workshop: Workshop) -> No
     assert (finished.entity, finished.status, finished.node) == (container.attempt, event.status, NODE)
 
 
-def test_attempt_that_made_the_container_hears_of_its_end_when_another_has_taken_it_over(workshop: Workshop) -> None:
+def test_first_attempt_is_notified_of_the_end_of_a_container_that_another_has_taken_over(workshop: Workshop) -> None:
     """An attempt that waits for its master's container took the end of any for the end of that one."""
     container = workshop.container("RUNNING")
     container.attempt = "appattempt_0_0001_000002"
@@ -127,7 +127,7 @@ def test_attempt_that_made_the_container_hears_of_its_end_when_another_has_taken
     assert finished.entity == "appattempt_0_0001_000001"
 
 
-def test_node_hears_which_container_to_stop(workshop: Workshop) -> None:
+def test_node_is_ordered_to_stop_the_container(workshop: Workshop) -> None:
     container = workshop.container("RUNNING")
 
     container.handle(event_for(container, "KILL"))
@@ -137,7 +137,7 @@ def test_node_hears_which_container_to_stop(workshop: Workshop) -> None:
 
 
 @pytest.mark.parametrize(("state", "event"), [("ALLOCATED", "ACQUIRED"), ("NEW", "RECOVER")])
-def test_application_hears_on_which_node_it_runs(workshop: Workshop, state: str, event: str) -> None:
+def test_application_is_notified_of_the_node_that_it_uses(workshop: Workshop, state: str, event: str) -> None:
     container = workshop.container(state)
 
     container.handle(event_for(container, event))
@@ -146,7 +146,7 @@ def test_application_hears_on_which_node_it_runs(workshop: Workshop, state: str,
     assert (running.entity, running.node) == (container.application, NODE)
 
 
-def test_what_comes_for_a_container_after_its_end_is_for_nobody(workshop: Workshop) -> None:
+def test_event_for_an_ended_container_is_dropped(workshop: Workshop) -> None:
     container = workshop.container("RUNNING")
     handler = EntityEventHandler(workshop.context.containers)
 
@@ -318,7 +318,7 @@ def test_container_of_a_size_that_was_never_asked_for_is_stopped(workshop: Works
 # -- the journal ------------------------------------------------------------------------------------------------------
 
 
-def test_payload_tells_the_journal_what_the_container_has(workshop: Workshop) -> None:
+def test_payload_describes_the_container_for_the_journal(workshop: Workshop) -> None:
     assert workshop.container().payload() == {
         "application": "application_0_0001",
         "attempt": "appattempt_0_0001_000001",

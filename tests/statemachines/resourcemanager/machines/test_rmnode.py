@@ -192,7 +192,7 @@ def test_node_knows_whether_the_scheduler_has_it(workshop: Workshop, case: Case)
 
 @pytest.mark.parametrize("to", ["RUNNING", "UNHEALTHY"])
 def test_containers_of_a_node_that_begins(workshop: Workshop, to: str) -> None:
-    """Nobody else would stop what runs on a node that registers ill: the scheduler never hears of it."""
+    """The scheduler never learns of a node that registers as unhealthy, so it cannot stop the containers there."""
     node = workshop.node("NEW")
     ended = NMContainerStatus("container_0_0001_01_000003", Resource(1, 1), status=ContainerStatus("c", 0))
 
@@ -231,7 +231,7 @@ def test_old_entry_or_placeholder_is_no_longer_counted(workshop: Workshop, port:
     assert dict(workshop.recorder.machines["RMNode"].forgotten) == {"LOST": 1}
 
 
-def test_payload_tells_the_journal_what_the_node_has(workshop: Workshop) -> None:
+def test_payload_describes_the_node_for_the_journal(workshop: Workshop) -> None:
     plain = {"host": "node1", "rack": "/default-rack", "memory_mb": 8192, "vcores_milli": 8000, "gpus": 0}
     gpu_spec = NodeSpec("node1", Resource(8192, 8000, gpus=2), gpu_model="T4")
 

@@ -33,7 +33,7 @@ def node(workshop: Workshop) -> RMNode:
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "DECOMMISSIONING"])
-def test_scheduler_hears_of_a_new_capacity(workshop: Workshop, state: str) -> None:
+def test_scheduler_is_notified_of_a_new_capacity(workshop: Workshop, state: str) -> None:
     node = workshop.node(state)
 
     node.handle(event_for(node, "RESOURCE_UPDATE", about=LARGER))

@@ -231,7 +231,9 @@ def test_container_that_cannot_be_is_logged_and_passed_on(node: RMNode, caplog: 
 
 
 @pytest.mark.parametrize("news", [{"launched": (TASK, THIRD)}, {"finished": (DONE, ended(THIRD))}])
-def test_application_hears_once_that_it_runs_here(workshop: Workshop, node: RMNode, news: dict[str, Any]) -> None:
+def test_application_is_notified_once_that_it_runs_on_the_node(
+    workshop: Workshop, node: RMNode, news: dict[str, Any]
+) -> None:
     report(node, **news)
 
     running = workshop.posted.events[0]
@@ -277,7 +279,7 @@ def test_sizes_and_signals_wait_for_the_next_heartbeat(node: RMNode) -> None:
     assert node.to_signal == [(TASK, "GRACEFUL_SHUTDOWN")]
 
 
-def test_container_hears_that_the_node_has_changed_its_size(workshop: Workshop, node: RMNode) -> None:
+def test_container_is_notified_of_the_size_that_its_node_reports(workshop: Workshop, node: RMNode) -> None:
     report(node, resized=((TASK, LARGER),))
 
     done = workshop.posted.events[-1]

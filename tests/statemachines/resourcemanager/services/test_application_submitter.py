@@ -1,4 +1,4 @@
-"""Submissions: how applications begin, and how those who wait hear that they are stored."""
+"""Submissions: how applications begin, and how waiting clients are answered."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_lifetime_of_nothing_is_refused(desk: Desk, clients: ClientRMService, li
     assert (desk.context.apps, desk.posted.events) == ({}, [])
 
 
-def test_new_ids_come_after_those_that_were_recovered(desk: Desk, clients: ClientRMService) -> None:
+def test_new_ids_come_after_recovered_ones(desk: Desk, clients: ClientRMService) -> None:
     """Also after forgotten ones, which only the greatest number reveals."""
     for id in ("application_0_0003", "application_0_0007", "application_1234_0042"):
         desk.context.apps[id] = RMApp(desk.context, id, SUBMISSION)
@@ -163,7 +163,9 @@ def test_client_is_answered_when_its_application_is_stored(submitters: Submitter
     [["KILL"], ["START", "KILL", "APP_UPDATE_SAVED"], ["START", "APP_REJECTED", "APP_UPDATE_SAVED"]],
     ids=["killed at once", "killed while it is stored", "rejected while it is stored"],
 )
-def test_client_hears_of_an_end_before_it_was_stored(submitters: Submitters, events: list[str]) -> None:
+def test_client_of_an_application_that_ends_before_it_is_stored_gets_an_error(
+    submitters: Submitters, events: list[str]
+) -> None:
     answer = submitters.submit()
     submitters.desk.context.apps[FIRST].diagnostics.append("the queue is full")
 
@@ -174,7 +176,7 @@ def test_client_hears_of_an_end_before_it_was_stored(submitters: Submitters, eve
     assert (raised.value.application_id, raised.value.diagnostics) == (FIRST, "the queue is full")
 
 
-def test_client_hears_of_a_record_that_could_not_be_stored(submitters: Submitters) -> None:
+def test_client_of_an_application_that_could_not_be_stored_gets_an_error(submitters: Submitters) -> None:
     answer = submitters.submit()
 
     submitters.handle("START", "APP_SAVE_FAILED")
@@ -274,7 +276,7 @@ def test_submission_that_fails_fails_its_client_only(submitters: Submitters, mon
     submitters.handler.flush()
 
 
-def test_stop_tells_those_who_wait(submitters: Submitters) -> None:
+def test_stop_fails_waiting_submissions(submitters: Submitters) -> None:
     answers = [submitters.submit(timeout=None) for _ in range(3)]
 
     submitters.clients.stop()

@@ -480,7 +480,7 @@ def test_calls_of_other_threads_are_made_on_the_handler_thread(desk: Desk, clien
     assert (report.application_id, seen) == (app.entity, [True, True])
 
 
-def test_reports_are_values_that_nobody_can_change(desk: Desk, clients: ClientRMService) -> None:
+def test_reports_are_immutable(desk: Desk, clients: ClientRMService) -> None:
     report = clients.get_application_report(desk.app("RUNNING").entity)
 
     for field in fields(report):

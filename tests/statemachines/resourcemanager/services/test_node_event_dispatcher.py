@@ -45,7 +45,7 @@ def test_event_of_an_active_node_that_its_state_does_not_take_is_counted(worksho
     assert workshop.recorder.machines["RMNode"].invalid == 1
 
 
-def test_event_of_a_node_that_never_was_is_for_nobody(workshop: Workshop) -> None:
+def test_event_for_an_unknown_node_is_dropped(workshop: Workshop) -> None:
     NodeEventDispatcher(workshop.context).handle(RMNodeEvent(RMNodeEventType.EXPIRE, "nowhere:1"))
 
     assert workshop.posted.events == []

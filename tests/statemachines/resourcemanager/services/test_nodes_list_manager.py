@@ -1,4 +1,4 @@
-"""Which hosts may have nodes, and who hears what becomes of them."""
+"""Which hosts may have nodes, and which applications are notified of their changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def inactive(workshop: Workshop) -> dict[str, str]:
     return {id_: node.state.name for id_, node in workshop.context.inactive_nodes.items()}
 
 
-# -- who hears of it --------------------------------------------------------------------------------------------------
+# -- notifying applications -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("type", NodesListManagerEventType)
@@ -89,7 +89,7 @@ def test_applications_hear_what_becomes_of_a_node(
         ("KILLED", False),
     ],
 )
-def test_application_whose_final_state_is_stored_hears_nothing(
+def test_application_whose_final_state_is_stored_is_not_notified(
     workshop: Workshop, lists: NodesListManager, state: str, hears: bool
 ) -> None:
     workshop.app(state)
@@ -99,7 +99,7 @@ def test_application_whose_final_state_is_stored_hears_nothing(
     assert sum(workshop.recorder.machines["RMApp"].transitions.values()) == int(hears)
 
 
-def test_unusable_nodes_are_those_that_were_not_usable_again(lists: NodesListManager) -> None:
+def test_node_is_unusable_until_it_is_usable_again(lists: NodesListManager) -> None:
     for node in ("a:1", "b:1"):
         lists.handle(NodesListManagerEvent(NodesListManagerEventType.NODE_UNUSABLE, node))
 

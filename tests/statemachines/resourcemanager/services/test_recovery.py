@@ -65,7 +65,7 @@ def test_containers_of_an_attempt_that_goes_on_get_no_id_twice() -> None:
     assert machine.created == 13
 
 
-def test_master_hears_of_containers_that_ended_while_nobody_managed() -> None:
+def test_master_learns_of_containers_that_ended_while_the_manager_was_down() -> None:
     lives = Lives(Job("job", tasks=(60_000, 60_000)))
     lives.until(MID_RUN_MS)
     for container in sorted(lives.world.running())[1:]:
@@ -79,7 +79,7 @@ def test_master_hears_of_containers_that_ended_while_nobody_managed() -> None:
     check_nothing_is_left(life.manager)
 
 
-def test_master_that_crashed_while_nobody_managed_is_followed_by_another_attempt() -> None:
+def test_master_that_crashed_while_the_manager_was_down_is_followed_by_another_attempt() -> None:
     lives = Lives(Job("job", tasks=(3000,)))
     lives.until(MID_RUN_MS)
     master, task = sorted(lives.world.running())
