@@ -164,7 +164,7 @@ class ResourceManager(CompositeService):
     def connect(self, node_managers: NodeManagers) -> None:
         """Launch masters through `node_managers` from now on. Handler thread, or before the start."""
         self.node_managers = node_managers
-        self._launcher.connect(node_managers)
+        self._launcher.node_managers = node_managers
         if self._virtual_time is not None and node_managers.deadlines is not None:
             self._virtual_time.follow(node_managers.deadlines)
 

@@ -259,8 +259,8 @@ def test_node_that_is_heard_of_does_not_expire(
     assert "RMNode EXPIRE" not in workshop.posted.told()
 
 
-def test_any_host_may_have_nodes_where_there_are_no_lists(workshop: Workshop) -> None:
-    assert ResourceTrackerService(workshop.context).register_node(SPEC) == NODE
+def test_any_host_may_have_nodes_while_both_lists_are_empty(tracker: ResourceTrackerService) -> None:
+    assert tracker.register_node(SPEC) == NODE
 
 
 # -- heartbeats with ids ----------------------------------------------------------------------------------------------
