@@ -19,16 +19,7 @@ from statemachines.resourcemanager.events.scheduler import (
     SchedulerEventType,
 )
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
-from statemachines.resourcemanager.machines.rmnode import (
-    UNKNOWN_PORT,
-    RMNode,
-    all_changes,
-    app_on_node,
-    log,
-    node_id,
-    take_containers,
-    take_report,
-)
+from statemachines.resourcemanager.machines.rmnode import UNKNOWN_PORT, RMNode, log, node_id
 from statemachines.resourcemanager.machines.rmnode import RMNodeState as S
 from statemachines.resourcemanager.resource import Resource
 from statemachines.table import STAY, Row, from_table
@@ -79,7 +70,7 @@ def start(node: RMNode, event: RMNodeStartedEvent) -> S:
     """Add a node that registered to the scheduler, with the containers that it reports."""
     came_back = _take_from_inactive(node)
     for app_id in event.running_apps:
-        app_on_node(node, app_id)
+        node.app_on_node(app_id)
     running = [report.container for report in event.containers if report.status is None]
     if event.healthy and not came_back:
         node.containers.update(running)
@@ -114,7 +105,7 @@ def take_status(node: RMNode, event: RMNodeStatusEvent) -> S:
     if not event.healthy:
         _become_unusable(node)
         return S.UNHEALTHY
-    take_report(node, event)
+    node.take_report(event)
     return S.RUNNING
 
 
@@ -126,7 +117,7 @@ def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
         return S.DECOMMISSIONED
     node.health = event.healthy
     if event.healthy:
-        take_report(node, event)
+        node.take_report(event)
     return S.DECOMMISSIONING
 
 
@@ -179,9 +170,9 @@ def _resume(node: RMNode, event: RMNodeReconnectEvent) -> None:
         node.original_capacity = capacity
     running = frozenset(report.container for report in event.containers if report.status is None)
     ended = tuple(report.status for report in event.containers if report.status is not None)
-    take_containers(node, *all_changes(node, (), ended, running))
+    node.take_containers(*node.all_changes((), ended, running))
     for app_id in event.running_apps:
-        app_on_node(node, app_id)
+        node.app_on_node(app_id)
     if is_changed and node.state is S.RUNNING:
         node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, capacity))
 
