@@ -201,7 +201,7 @@ def test_application_can_be_killed_in_the_moment_of_its_submission() -> None:
     assert run.apps() == [("KILLED", 0)]
 
 
-def test_metrics_tell_the_states_of_all_machines() -> None:
+def test_metrics_count_the_states_of_all_machines() -> None:
     run = Run(workload(node(), app()))
 
     run.go()

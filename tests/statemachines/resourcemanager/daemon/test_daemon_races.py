@@ -197,7 +197,7 @@ def test_container_that_ends_while_it_is_allowed_to_grow_is_not_waited_for() -> 
         assert task not in played.context.container_allocation_expirer
 
 
-def test_node_that_is_to_be_emptied_is_not_told_to_shut_down_meanwhile() -> None:
+def test_node_is_not_shut_down_before_it_handles_its_graceful_decommissioning() -> None:
     """An outdated event ended the watch, and the node's next heartbeat came from an excluded host."""
     with hand_played() as played:
         played.run_master()

@@ -247,8 +247,8 @@ def test_attempt_that_finishes_late_does_not_change_another_outcome(workshop: Wo
     assert app.state.name == final
 
 
-def test_what_is_said_of_the_end_is_stored_and_kept_once(workshop: Workshop) -> None:
-    """A master's last words come when it unregisters, and again when its attempt ends."""
+def test_diagnostics_of_the_end_are_stored_and_kept_once(workshop: Workshop) -> None:
+    """A master's diagnostics arrive when it unregisters, and again when its attempt ends."""
     app = workshop.app("RUNNING")
 
     send(app, "ATTEMPT_UNREGISTERED", diagnostics="all done")

@@ -32,7 +32,7 @@ def recover(
     submitted: dict[str, Any] | None = None,
     **stored: Any,
 ) -> RMApp:
-    """An application that is recovered with these attempts; `stored` is what its own record says."""
+    """An application recovered with these attempts; `stored` overrides fields of its own record."""
     app = workshop.app(**(submitted or {}))
     record = app.record()._replace(**stored)
     send(app, "RECOVER", state=RecoveredApplication(record, {attempt.attempt_id: attempt for attempt in attempts}))
@@ -41,7 +41,7 @@ def recover(
 
 
 def told_directly(workshop: Workshop) -> list[tuple[str, str, bool]]:
-    """The scheduler's direct calls: (type, entity, whether it must not answer)."""
+    """The direct calls of the scheduler: (type, entity, is_recovering)."""
     return [(event.type.name, event.entity, event.is_recovering) for event in workshop.scheduler.told]  # type: ignore[attr-defined]
 
 
@@ -62,7 +62,7 @@ def test_ended_application_is_recovered_without_the_scheduler(workshop: Workshop
     assert told_directly(workshop) == []
 
 
-def test_attempt_without_an_end_takes_that_of_its_application(workshop: Workshop) -> None:
+def test_attempt_without_a_stored_end_takes_the_end_of_its_application(workshop: Workshop) -> None:
     """The application's end was stored, and the attempt's was not."""
     app = recover(workshop, attempt_record(1), state="KILLED", finish_ms=70)
 
@@ -149,7 +149,7 @@ def test_containers_of_a_failed_attempt_are_kept_for_the_next_one_across_a_resta
 
 
 def test_older_attempt_without_an_end_has_failed(workshop: Workshop) -> None:
-    """There is a later one, so it cannot live; its last write was lost."""
+    """A later attempt exists, so this one has ended; its last write was lost."""
     app = recover(workshop, attempt_record(1), attempt_record(2))
 
     assert states(app) == ["FAILED", "LAUNCHED"]

@@ -26,7 +26,7 @@ def fail(app: RMApp, **more: Any) -> None:
 
 
 def failing_every(workshop: Workshop, ms: int, attempts: int, **submitted: Any) -> RMApp:
-    """A running application whose attempts have failed so long after one another, the last one now."""
+    """A running application whose attempts failed at these intervals, the last one now."""
     app = workshop.app("RUNNING", attempts=attempts, **submitted)
     for attempt in app.attempts:
         workshop.clock.advance(ms)
@@ -156,8 +156,8 @@ def test_container_that_ends_after_its_attempt_is_noted_for_the_next_one(worksho
 
 
 @pytest.mark.parametrize(("interval_ms", "state"), [(None, "FINAL_SAVING"), (100, "ACCEPTED"), (101, "FINAL_SAVING")])
-def test_failures_count_as_long_as_the_interval_says(workshop: Workshop, interval_ms: int | None, state: str) -> None:
-    """Of two allowed, the first was 100 ms ago."""
+def test_failures_count_within_the_interval(workshop: Workshop, interval_ms: int | None, state: str) -> None:
+    """Two attempts are allowed; the first failed 100 ms ago."""
     app = failing_every(workshop, 100, attempts=2, max_attempts=2, attempt_failures_validity_interval_ms=interval_ms)
 
     fail(app)

@@ -16,7 +16,7 @@ FIRST, SECOND = "appattempt_0_0001_000001", "appattempt_0_0001_000002"
 
 
 def ended(workshop: Workshop, state: str, event: str, **more: object) -> RMAppAttempt:
-    """An attempt in `state` that ended by `event`; only what was posted after the store's answer is left."""
+    """An attempt that `event` ended in `state`; only the events posted after the store's answer are left."""
     attempt = workshop.attempt(state)
     send(attempt, event, **more)
     workshop.posted.events.clear()
@@ -317,7 +317,7 @@ def test_nodes_forget_unpulled_containers_when_the_master_has_ended(workshop: Wo
     assert attempt.finished_containers == []
 
 
-def test_what_was_not_fetched_waits_for_the_next_master_where_containers_are_kept(workshop: Workshop) -> None:
+def test_unpulled_containers_wait_for_the_next_master_if_containers_are_kept(workshop: Workshop) -> None:
     attempt = workshop.attempt("RUNNING", **KEEP)
     unfetched = [(NODE, ContainerStatus(TASK, 0))]
     attempt.finished_containers = list(unfetched)

@@ -117,7 +117,7 @@ def test_attempt_is_notified_of_the_end_with_status_and_node(workshop: Workshop)
 
 
 def test_first_attempt_is_notified_of_the_end_of_a_container_that_another_has_taken_over(workshop: Workshop) -> None:
-    """An attempt that waits for its master's container took the end of any for the end of that one."""
+    """An attempt that waited for its master's container took the end of any container for the master's."""
     container = workshop.container("RUNNING")
     container.attempt = "appattempt_0_0001_000002"
 
@@ -168,7 +168,7 @@ def test_event_for_an_ended_container_is_dropped(workshop: Workshop) -> None:
         ("RESERVED", "KILL", False),
     ],
 )
-def test_attempt_is_charged_for_what_the_container_had(
+def test_attempt_is_charged_for_the_size_of_the_container(
     workshop: Workshop, state: str, event: str, is_used: bool
 ) -> None:
     container = workshop.container(state)
@@ -221,7 +221,7 @@ def test_reservation_is_kept(workshop: Workshop, state: str) -> None:
 # -- expiry -----------------------------------------------------------------------------------------------------------
 
 
-def test_container_that_is_fetched_and_not_launched_expires(workshop: Workshop) -> None:
+def test_acquired_container_that_is_not_launched_expires(workshop: Workshop) -> None:
     container = workshop.container("ALLOCATED")
     expirer = workshop.context.container_allocation_expirer
     container.handle(event_for(container, "ACQUIRED"))
@@ -248,7 +248,7 @@ def test_container_that_is_stopped_expires_no_more(workshop: Workshop, event: st
 
 
 def resized(workshop: Workshop, to: Resource) -> RMContainer:
-    """A running container that the scheduler has booked another size for; its master knows."""
+    """A running container with another size booked by the scheduler, and acquired by its master."""
     container = workshop.container("RUNNING")
     container.request = container.request._replace(resource=to)
     container.handle(event_for(container, "ACQUIRE_UPDATED_CONTAINER", resource=to))

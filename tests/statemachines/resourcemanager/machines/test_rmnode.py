@@ -38,7 +38,7 @@ def with_app(workshop: Workshop, node: RMNode) -> None:
 
 
 def with_container(workshop: Workshop, node: RMNode) -> None:
-    """One that the node has not reported yet."""
+    """An application that the node has not reported yet."""
     workshop.container("ACQUIRED")
 
 
@@ -55,7 +55,7 @@ def ill_before(workshop: Workshop, node: RMNode) -> None:
 
 
 def not_fetched(workshop: Workshop, node: RMNode) -> None:
-    """The scheduler has not fetched the last report."""
+    """A node whose last report the scheduler has not pulled."""
     node.next_heartbeat = False
 
 
@@ -183,7 +183,7 @@ def test_node_is_inactive_when_and_only_when_it_has_left(workshop: Workshop, cas
     "case", [case for case in CASES if {ADDED, REMOVED} & set(case.posts) and case.given != "other"], ids=case_id
 )
 def test_node_knows_whether_the_scheduler_has_it(workshop: Workshop, case: Case) -> None:
-    """Otherwise it would be removed twice, or added without having been removed."""
+    """Otherwise the scheduler would remove the node twice, or add it twice."""
     node = take(workshop, case)
 
     last_word = [told for told in case.posts if told in (ADDED, REMOVED)][-1]

@@ -55,7 +55,7 @@ def test_id_that_is_silent_for_the_interval_expires_once(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("sign_of_life", ["received_ping", "register"])
-def test_sign_of_life_gives_the_whole_time_again(watch: Watch, sign_of_life: str) -> None:
+def test_ping_restarts_the_interval(watch: Watch, sign_of_life: str) -> None:
     monitor = watch.liveliness
     monitor.register("a")
     watch.clock.advance(INTERVAL_MS - 1)
@@ -124,7 +124,7 @@ def test_id_that_reaches_its_deadline_expires_once(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize(("deadline_ms", "expired"), [(1005, ["a"]), (1015, [])])
-def test_deadline_can_be_moved_both_ways(watch: Watch, deadline_ms: int, expired: list[str]) -> None:
+def test_deadline_can_be_moved_earlier_and_later(watch: Watch, deadline_ms: int, expired: list[str]) -> None:
     watch.deadlines.register("a", 1010)
 
     watch.deadlines.register("a", deadline_ms)
@@ -194,7 +194,7 @@ def test_deadline_that_moves_because_another_expired_counts(watch: Watch) -> Non
 
 
 def test_id_registered_again_by_its_own_expiry_is_checked_next_time(watch: Watch) -> None:
-    """Otherwise one that is due at once would be expired for ever."""
+    """Otherwise an id that is due again at once would expire forever."""
     both(watch, "a")
     watch.on_expiry = lambda id: watch.deadlines.register("a", 1000)
 
@@ -227,7 +227,7 @@ def test_ids_after_a_failed_expiry_expire_next_time(watch: Watch, name: str) -> 
 
 
 class MonitorsAgainstModel(RuleBasedStateMachine):
-    """The model looks at everything each time."""
+    """Against a model that checks every id each time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ TestMonitorsAgainstModel = pytest.mark.slow(MonitorsAgainstModel.TestCase)
 
 @given(ids=st.lists(IDS, max_size=50), moves_ms=st.integers(1, 5))
 def test_heap_stays_in_proportion_to_what_is_monitored(ids: list[str], moves_ms: int) -> None:
-    """Only the end of a monitoring removed superseded entries: an id that is never ended kept one for each move."""
+    """Only `unregister` removed superseded entries: an id that stayed monitored kept one for each move."""
     watch = Watch()
     for number, id in enumerate(ids * 20):
         watch.deadlines.register(id, 2000 + number * moves_ms)

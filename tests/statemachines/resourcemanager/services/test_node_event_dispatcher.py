@@ -28,7 +28,7 @@ from ..builders import Workshop, event_for
 def test_event_reaches_its_node_if_there_is_something_to_do(
     workshop: Workshop, state: str, event: str, is_handled: bool
 ) -> None:
-    """YARN has no rows for what is to be cleaned up on a node that has left: it logged an error for each."""
+    """YARN has no rows for clean-ups on a node that has left, and logs an error for each."""
     node = workshop.node(state)
 
     NodeEventDispatcher(workshop.context).handle(event_for(node, event))

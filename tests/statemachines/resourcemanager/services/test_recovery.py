@@ -107,7 +107,7 @@ def test_master_that_does_not_come_back_is_followed_by_another_attempt() -> None
     assert lives.world.now_ms > MID_RUN_MS + AM_EXPIRY_MS
 
 
-def test_ended_applications_come_back_as_they_were() -> None:
+def test_ended_applications_are_recovered_unchanged() -> None:
     jobs = Job("good"), Job("bad", fails=True), Job("killed", tasks=(9000,), kill_ms=800)
     lives = Lives(*jobs)
     reports = []
@@ -127,7 +127,7 @@ def test_ended_applications_come_back_as_they_were() -> None:
 
 
 def _but_for_usage(report: Any, attempts: Any) -> Any:
-    """What was of use while it ran is not stored: what its containers used, where masters were, or failed."""
+    """Data of use only during the run is not stored: usage, addresses of masters, blacklists."""
     return (
         replace(report, usage=None, host="", rpc_port=-1, progress=1.0),
         [replace(attempt, host="", rpc_port=-1, progress=1.0, blacklist=()) for attempt in attempts],
