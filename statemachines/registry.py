@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dispatcher.errors import DispatcherError
 from statemachines.factory import StateMachineFactory
 from statemachines.mapreduce import mrjob, mrtask, mrtaskattempt
-from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer_table, rmnode_table
+from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer, rmnode_table
 
 
 class Machine(NamedTuple):
@@ -21,7 +21,7 @@ class Machine(NamedTuple):
 MACHINES = (
     Machine(rmapp_table.FACTORY, "RMAppImpl"),
     Machine(rmappattempt_table.FACTORY, "RMAppAttemptImpl"),
-    Machine(rmcontainer_table.FACTORY, "RMContainerImpl"),
+    Machine(rmcontainer.FACTORY, "RMContainerImpl"),
     Machine(rmnode_table.FACTORY, "RMNodeImpl"),
     Machine(mrjob.FACTORY, "JobImpl"),
     Machine(mrtask.FACTORY, "TaskImpl"),

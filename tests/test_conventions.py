@@ -49,7 +49,6 @@ LAYERS: Layers = (
             "statemachines.resourcemanager.errors",
             "statemachines.resourcemanager.ids",
             "statemachines.resourcemanager.node_spec",
-            "statemachines.resourcemanager.reports",
             "statemachines.resourcemanager.resource",
             "statemachines.resourcemanager.submission",
             "statemachines.resourcemanager.workload_defaults",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any
 
-from statemachines.factory import StateMachineFactory
 from statemachines.observation import as_observed
+from statemachines.table import STAY, Row, from_table
 
 
 class JobStateInternal(Enum):
@@ -59,74 +58,39 @@ _COMMIT = {E.JOB_COMMIT_COMPLETED, E.JOB_COMMIT_FAILED}
 _AFTER_THE_END = {*_UPDATES, *_SETUP, *_COMMIT, E.JOB_ABORT_COMPLETED, E.JOB_TASK_ATTEMPT_FETCH_FAILURE, E.JOB_KILL}
 _TO_THE_BROKEN = {*_AFTER_THE_END, *_ATTEMPTS, E.JOB_INIT, E.JOB_TASK_COMPLETED, E.INTERNAL_ERROR, E.JOB_AM_REBOOT}
 
-_UNDER_WAY = (
-    StateMachineFactory[JobStateInternal, Any](S.NEW, "MRJob")
-    .add_transition(S.NEW, S.NEW, _UPDATES)
-    .add_transition(S.NEW, {S.INITED, S.NEW}, E.JOB_INIT, as_observed)
-    .add_transition(S.NEW, S.FAIL_ABORT, E.JOB_INIT_FAILED)
-    .add_transition(S.NEW, S.KILLED, E.JOB_KILL)
-    .add_transition(S.NEW, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(S.NEW, S.REBOOT, E.JOB_AM_REBOOT)
-    .add_transition(S.INITED, S.INITED, _UPDATES)
-    .add_transition(S.INITED, S.SETUP, E.JOB_START)
-    .add_transition(S.INITED, S.KILLED, E.JOB_KILL)
-    .add_transition(S.INITED, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(S.INITED, S.REBOOT, E.JOB_AM_REBOOT)
-    .add_transition(S.SETUP, S.SETUP, _UPDATES)
-    .add_transition(S.SETUP, S.RUNNING, E.JOB_SETUP_COMPLETED)
-    .add_transition(S.SETUP, S.FAIL_ABORT, E.JOB_SETUP_FAILED)
-    .add_transition(S.SETUP, S.KILL_ABORT, E.JOB_KILL)
-    .add_transition(S.SETUP, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(S.SETUP, S.REBOOT, E.JOB_AM_REBOOT)
-    .add_transition(S.RUNNING, S.RUNNING, {*_UPDATES, *_ATTEMPTS})
-    .add_transition(S.RUNNING, {S.RUNNING, S.COMMITTING, S.FAIL_WAIT, S.FAIL_ABORT}, E.JOB_TASK_COMPLETED, as_observed)
-    .add_transition(S.RUNNING, {S.RUNNING, S.COMMITTING}, E.JOB_COMPLETED, as_observed)
-    .add_transition(S.RUNNING, S.KILL_WAIT, E.JOB_KILL)
-    .add_transition(S.RUNNING, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(S.RUNNING, S.REBOOT, E.JOB_AM_REBOOT)
-    .add_transition(S.COMMITTING, S.COMMITTING, {*_UPDATES, *_ATTEMPTS})
-    .add_transition(S.COMMITTING, S.SUCCEEDED, E.JOB_COMMIT_COMPLETED)
-    .add_transition(S.COMMITTING, S.FAIL_ABORT, E.JOB_COMMIT_FAILED)
-    .add_transition(S.COMMITTING, S.KILL_ABORT, E.JOB_KILL)
-    .add_transition(S.COMMITTING, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(S.COMMITTING, S.REBOOT, E.JOB_AM_REBOOT)
-)
+_UNDER_WAY = (S.NEW, S.INITED, S.SETUP, S.RUNNING, S.COMMITTING)
+_ENDING = (S.FAIL_WAIT, S.FAIL_ABORT, S.KILL_WAIT, S.KILL_ABORT)
+_ENDED = (S.SUCCEEDED, S.FAILED, S.KILLED)
 
-# From here on JOB_AM_REBOOT is ignored: the job is already ending.
-_ENDING = (
-    _UNDER_WAY.add_transition(S.FAIL_WAIT, S.FAIL_WAIT, {*_UPDATES, *_ATTEMPTS, E.JOB_AM_REBOOT})
-    .add_transition(S.FAIL_WAIT, {S.FAIL_WAIT, S.FAIL_ABORT}, E.JOB_TASK_COMPLETED, as_observed)
-    .add_transition(S.FAIL_WAIT, S.FAIL_ABORT, E.JOB_FAIL_WAIT_TIMEDOUT)
-    .add_transition(S.FAIL_WAIT, S.KILLED, E.JOB_KILL)
-    .add_transition(S.FAIL_WAIT, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(
-        S.FAIL_ABORT,
-        S.FAIL_ABORT,
-        {*_UPDATES, *_ATTEMPTS, *_COMMIT, E.JOB_TASK_COMPLETED, E.JOB_FAIL_WAIT_TIMEDOUT, E.JOB_AM_REBOOT},
-    )
-    .add_transition(S.FAIL_ABORT, S.FAILED, E.JOB_ABORT_COMPLETED)
-    .add_transition(S.FAIL_ABORT, S.KILLED, E.JOB_KILL)
-    .add_transition(S.FAIL_ABORT, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(S.KILL_WAIT, S.KILL_WAIT, {*_UPDATES, *_ATTEMPTS, E.JOB_KILL, E.JOB_AM_REBOOT})
-    .add_transition(S.KILL_WAIT, {S.KILL_WAIT, S.KILL_ABORT}, E.JOB_TASK_COMPLETED, as_observed)
-    .add_transition(S.KILL_WAIT, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(
-        S.KILL_ABORT,
-        S.KILL_ABORT,
-        {*_UPDATES, *_SETUP, *_COMMIT, E.JOB_TASK_ATTEMPT_FETCH_FAILURE, E.JOB_AM_REBOOT},
-    )
-    .add_transition(S.KILL_ABORT, S.KILLED, {E.JOB_ABORT_COMPLETED, E.JOB_KILL})
-    .add_transition(S.KILL_ABORT, S.ERROR, E.INTERNAL_ERROR)
+_ROWS: tuple[Row[JobStateInternal], ...] = (
+    ((*_UNDER_WAY, *_ENDING), STAY, _UPDATES),
+    ((*_UNDER_WAY, *_ENDING, *_ENDED), S.ERROR, E.INTERNAL_ERROR),
+    (_UNDER_WAY, S.REBOOT, E.JOB_AM_REBOOT),
+    ((*_ENDING, *_ENDED), STAY, E.JOB_AM_REBOOT),  # the job is already ending
+    ((S.NEW, S.INITED, S.FAIL_WAIT, S.FAIL_ABORT), S.KILLED, E.JOB_KILL),
+    ((S.SETUP, S.COMMITTING), S.KILL_ABORT, E.JOB_KILL),
+    (S.NEW, {S.INITED, S.NEW}, E.JOB_INIT, as_observed),
+    (S.NEW, S.FAIL_ABORT, E.JOB_INIT_FAILED),
+    (S.INITED, S.SETUP, E.JOB_START),
+    (S.SETUP, S.RUNNING, E.JOB_SETUP_COMPLETED),
+    (S.SETUP, S.FAIL_ABORT, E.JOB_SETUP_FAILED),
+    ((S.RUNNING, S.COMMITTING, S.FAIL_WAIT, S.FAIL_ABORT, S.KILL_WAIT), STAY, _ATTEMPTS),
+    (S.RUNNING, {S.RUNNING, S.COMMITTING, S.FAIL_WAIT, S.FAIL_ABORT}, E.JOB_TASK_COMPLETED, as_observed),
+    (S.RUNNING, {S.RUNNING, S.COMMITTING}, E.JOB_COMPLETED, as_observed),
+    (S.RUNNING, S.KILL_WAIT, E.JOB_KILL),
+    (S.COMMITTING, S.SUCCEEDED, E.JOB_COMMIT_COMPLETED),
+    (S.COMMITTING, S.FAIL_ABORT, E.JOB_COMMIT_FAILED),
+    (S.FAIL_WAIT, {S.FAIL_WAIT, S.FAIL_ABORT}, E.JOB_TASK_COMPLETED, as_observed),
+    (S.FAIL_WAIT, S.FAIL_ABORT, E.JOB_FAIL_WAIT_TIMEDOUT),
+    (S.FAIL_ABORT, STAY, {*_COMMIT, E.JOB_TASK_COMPLETED, E.JOB_FAIL_WAIT_TIMEDOUT}),
+    (S.FAIL_ABORT, S.FAILED, E.JOB_ABORT_COMPLETED),
+    (S.KILL_WAIT, STAY, E.JOB_KILL),
+    (S.KILL_WAIT, {S.KILL_WAIT, S.KILL_ABORT}, E.JOB_TASK_COMPLETED, as_observed),
+    (S.KILL_ABORT, STAY, {*_SETUP, *_COMMIT, E.JOB_TASK_ATTEMPT_FETCH_FAILURE}),
+    (S.KILL_ABORT, S.KILLED, {E.JOB_ABORT_COMPLETED, E.JOB_KILL}),
+    (S.SUCCEEDED, STAY, {*_UPDATES, *_ATTEMPTS, E.JOB_KILL}),
+    (S.FAILED, STAY, {*_AFTER_THE_END, *_ATTEMPTS, E.JOB_TASK_COMPLETED}),
+    (S.KILLED, STAY, {*_AFTER_THE_END, E.JOB_START}),
+    ((S.ERROR, S.REBOOT), STAY, _TO_THE_BROKEN),
 )
-
-FACTORY = (
-    _ENDING.add_transition(S.SUCCEEDED, S.SUCCEEDED, {*_UPDATES, *_ATTEMPTS, E.JOB_KILL, E.JOB_AM_REBOOT})
-    .add_transition(S.FAILED, S.FAILED, {*_AFTER_THE_END, *_ATTEMPTS, E.JOB_TASK_COMPLETED, E.JOB_AM_REBOOT})
-    .add_transition(S.KILLED, S.KILLED, {*_AFTER_THE_END, E.JOB_START, E.JOB_AM_REBOOT})
-    .add_transition(S.SUCCEEDED, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(S.FAILED, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(S.KILLED, S.ERROR, E.INTERNAL_ERROR)
-    .add_transition(S.ERROR, S.ERROR, _TO_THE_BROKEN)
-    .add_transition(S.REBOOT, S.REBOOT, _TO_THE_BROKEN)
-    .install_topology()
-)
+FACTORY = from_table("MRJob", S, _ROWS)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any
 
-from statemachines.factory import StateMachineFactory
 from statemachines.observation import as_observed
+from statemachines.table import STAY, Row, from_table
 
 
 class TaskStateInternal(Enum):
@@ -35,31 +34,29 @@ S, E = TaskStateInternal, TaskEventType
 # These keep a running task in its state.
 _UPDATES = {E.T_ATTEMPT_LAUNCHED, E.T_ATTEMPT_COMMIT_PENDING, E.T_ADD_SPEC_ATTEMPT}
 
-FACTORY = (
-    StateMachineFactory[TaskStateInternal, Any](S.NEW, "MRTask")
-    .add_transition(S.NEW, S.SCHEDULED, E.T_SCHEDULE)
-    .add_transition(S.NEW, S.KILLED, E.T_KILL)
-    .add_transition(S.NEW, {S.FAILED, S.KILLED, S.RUNNING, S.SUCCEEDED}, E.T_RECOVER, as_observed)
-    .add_transition(S.SCHEDULED, S.RUNNING, E.T_ATTEMPT_LAUNCHED)
-    .add_transition(S.SCHEDULED, S.KILL_WAIT, E.T_KILL)
-    .add_transition(S.SCHEDULED, S.SCHEDULED, E.T_ATTEMPT_KILLED)
-    .add_transition(S.SCHEDULED, {S.SCHEDULED, S.FAILED}, E.T_ATTEMPT_FAILED, as_observed)
-    .add_transition(S.RUNNING, S.RUNNING, {*_UPDATES, E.T_ATTEMPT_KILLED})
-    .add_transition(S.RUNNING, S.SUCCEEDED, E.T_ATTEMPT_SUCCEEDED)
-    .add_transition(S.RUNNING, {S.RUNNING, S.FAILED}, E.T_ATTEMPT_FAILED, as_observed)
-    .add_transition(S.RUNNING, S.KILL_WAIT, E.T_KILL)
-    .add_transition(S.KILL_WAIT, S.KILL_WAIT, {*_UPDATES, E.T_KILL})
-    .add_transition(
+_ROWS: tuple[Row[TaskStateInternal], ...] = (
+    (S.NEW, S.SCHEDULED, E.T_SCHEDULE),
+    (S.NEW, S.KILLED, E.T_KILL),
+    (S.NEW, {S.FAILED, S.KILLED, S.RUNNING, S.SUCCEEDED}, E.T_RECOVER, as_observed),
+    (S.SCHEDULED, S.RUNNING, E.T_ATTEMPT_LAUNCHED),
+    ((S.SCHEDULED, S.RUNNING), S.KILL_WAIT, E.T_KILL),
+    ((S.SCHEDULED, S.RUNNING), STAY, E.T_ATTEMPT_KILLED),
+    (S.SCHEDULED, {S.SCHEDULED, S.FAILED}, E.T_ATTEMPT_FAILED, as_observed),
+    ((S.RUNNING, S.KILL_WAIT, S.SUCCEEDED), STAY, _UPDATES),
+    (S.RUNNING, S.SUCCEEDED, E.T_ATTEMPT_SUCCEEDED),
+    (S.RUNNING, {S.RUNNING, S.FAILED}, E.T_ATTEMPT_FAILED, as_observed),
+    (
         S.KILL_WAIT,
         {S.KILL_WAIT, S.KILLED},
         {E.T_ATTEMPT_KILLED, E.T_ATTEMPT_SUCCEEDED, E.T_ATTEMPT_FAILED},
         as_observed,
-    )
+    ),
     # A map's output is lost with its node: a task that has succeeded runs again.
-    .add_transition(S.SUCCEEDED, {S.SCHEDULED, S.SUCCEEDED, S.FAILED}, E.T_ATTEMPT_FAILED, as_observed)
-    .add_transition(S.SUCCEEDED, {S.SCHEDULED, S.SUCCEEDED}, E.T_ATTEMPT_KILLED, as_observed)
-    .add_transition(S.SUCCEEDED, S.SUCCEEDED, {*_UPDATES, E.T_ATTEMPT_SUCCEEDED, E.T_KILL})
-    .add_transition(S.FAILED, S.FAILED, set(E) - {E.T_SCHEDULE, E.T_RECOVER})
-    .add_transition(S.KILLED, S.KILLED, {E.T_KILL, E.T_SCHEDULE, E.T_ATTEMPT_KILLED, E.T_ADD_SPEC_ATTEMPT})
-    .install_topology()
+    (S.SUCCEEDED, {S.SCHEDULED, S.SUCCEEDED, S.FAILED}, E.T_ATTEMPT_FAILED, as_observed),
+    (S.SUCCEEDED, {S.SCHEDULED, S.SUCCEEDED}, E.T_ATTEMPT_KILLED, as_observed),
+    (S.SUCCEEDED, STAY, E.T_ATTEMPT_SUCCEEDED),
+    ((S.KILL_WAIT, S.SUCCEEDED), STAY, E.T_KILL),
+    (S.FAILED, STAY, set(E) - {E.T_SCHEDULE, E.T_RECOVER}),
+    (S.KILLED, STAY, {E.T_KILL, E.T_SCHEDULE, E.T_ATTEMPT_KILLED, E.T_ADD_SPEC_ATTEMPT}),
 )
+FACTORY = from_table("MRTask", S, _ROWS)

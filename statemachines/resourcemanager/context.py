@@ -17,20 +17,16 @@ from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventTyp
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
-from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer_table, rmnode_table
+from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer, rmnode_table
 from statemachines.resourcemanager.machines.rmapp import RMApp
-from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
+from statemachines.resourcemanager.machines.rmappattempt import MasterSession, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.scheduling import Scheduler
 from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
-from statemachines.resourcemanager.services.master_session import MasterSession
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
-    "RMApp": rmapp_table.FACTORY,
-    "RMAppAttempt": rmappattempt_table.FACTORY,
-    "RMContainer": rmcontainer_table.FACTORY,
-    "RMNode": rmnode_table.FACTORY,
+    table.FACTORY.name: table.FACTORY for table in (rmapp_table, rmappattempt_table, rmcontainer, rmnode_table)
 }
 """The machines' tables, by their names in the journal."""
 

@@ -60,18 +60,16 @@ class Pending(NamedTuple):
     target: Any
     """The state to enter."""
     then: Callable[[Any, Any], Any] | None
-    """The deferred hook."""
-    event: Any
-    """The event that caused it."""
+    """Called with the entity and that state, before it is entered."""
 
 
 def finish_saving(entity: Any, event: Any) -> Any:
-    """Hook of FINAL_SAVING for the store's answer: run the pending hook, and enter the pending state."""
+    """Hook of FINAL_SAVING for the store's answer: do what is pending, and enter the pending state."""
     pending: Pending | None = entity.pending
     assert pending is not None  # set on every arc to FINAL_SAVING
     entity.pending = None
     if pending.then is not None:
-        pending.then(entity, pending.event)
+        pending.then(entity, pending.target)
     return pending.target
 
 

@@ -41,14 +41,12 @@ from statemachines.resourcemanager.events.services import (
 )
 from statemachines.resourcemanager.scheduler import make_scheduler
 from statemachines.resourcemanager.services.admin_service import AdminService
-from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher
+from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher, NodeManagers
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
-from statemachines.resourcemanager.services.node_managers import NodeManagers
 from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher, NodesListManager
-from statemachines.resourcemanager.services.recovery import recover
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
-from statemachines.resourcemanager.services.rm_app_manager import RMAppManager
+from statemachines.resourcemanager.services.rm_app_manager import RMAppManager, recover
 from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMState, RMStateStore, SqliteRMStateStore
 from statemachines.resourcemanager.virtual_time import VirtualTime
 
@@ -166,7 +164,7 @@ class ResourceManager(CompositeService):
     def connect(self, node_managers: NodeManagers) -> None:
         """Launch masters through `node_managers` from now on. Handler thread, or before the start."""
         self.node_managers = node_managers
-        self._launcher.connect(node_managers)
+        self._launcher.node_managers = node_managers
         if self._virtual_time is not None and node_managers.deadlines is not None:
             self._virtual_time.follow(node_managers.deadlines)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from dispatcher.mailbox import ManualClock
+
 
 class Deadlines(Protocol):
     """A component with deadlines."""
@@ -19,18 +21,8 @@ class Deadlines(Protocol):
         """Do everything that is due now."""
 
 
-class VirtualClock(Protocol):
-    """The part of a ManualClock that VirtualTime uses."""
-
-    def current_processing_time(self) -> int: ...
-
-    def next_timer_ms(self) -> int | None: ...
-
-    def advance(self, ms: int) -> None: ...
-
-
 class VirtualTime:
-    def __init__(self, clock: VirtualClock, deadlines: tuple[Deadlines, ...], has_work: Callable[[], bool]) -> None:
+    def __init__(self, clock: ManualClock, deadlines: tuple[Deadlines, ...], has_work: Callable[[], bool]) -> None:
         """`has_work`: whether work is left at the current time. Only such work changes the `deadlines`."""
         self._clock = clock
         self._agenda: Deadlines | None = None

@@ -21,8 +21,13 @@ from statemachines.resourcemanager.errors import (
     InvalidApplicationMasterRequestError,
     UnknownAttemptError,
 )
-from statemachines.resourcemanager.events.exit_status import EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_SUCCESS
-from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.records import (
+    EXIT_KILLED_BY_RESOURCEMANAGER,
+    EXIT_SUCCESS,
+    ContainerRequest,
+    ContainerStatus,
+    NMContainerStatus,
+)
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.events.services import RMAppManagerEventType
@@ -30,7 +35,7 @@ from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource_manager import ResourceManager
-from statemachines.resourcemanager.services.node_managers import NodeManagers
+from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse, NodeAction
 from statemachines.simulation.agenda import Agenda, ScheduledCall
 from statemachines.simulation.specs import ApplicationSpec, Outcome

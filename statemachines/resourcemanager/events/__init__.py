@@ -1,73 +1,13 @@
+# ruff: noqa: F403, F405
 """The resource manager's events, under YARN's names."""
 
-from statemachines.resourcemanager.events.base import RMEvent
-from statemachines.resourcemanager.events.exit_status import (
-    EXIT_ABORTED,
-    EXIT_DISKS_FAILED,
-    EXIT_KILLED_AFTER_APP_COMPLETION,
-    EXIT_KILLED_BY_RESOURCEMANAGER,
-    EXIT_PREEMPTED,
-    EXIT_SUCCESS,
-)
-from statemachines.resourcemanager.events.records import (
-    ContainerRequest,
-    ContainerStatus,
-    FinalApplicationStatus,
-    NMContainerStatus,
-)
-from statemachines.resourcemanager.events.rmapp import (
-    RMAppEvent,
-    RMAppEventType,
-    RMAppFailedAttemptEvent,
-    RMAppNodeUpdateEvent,
-    RMAppRecoverEvent,
-)
-from statemachines.resourcemanager.events.rmappattempt import (
-    RMAppAttemptEvent,
-    RMAppAttemptEventType,
-    RMAppAttemptRecoverEvent,
-    RMAppAttemptRegistrationEvent,
-    RMAppAttemptStatusUpdateEvent,
-    RMAppAttemptUnregistrationEvent,
-    RMAppStartAttemptEvent,
-)
-from statemachines.resourcemanager.events.rmcontainer import (
-    RMContainerEvent,
-    RMContainerEventType,
-    RMContainerRecoverEvent,
-    RMContainerReservedEvent,
-    RMContainerResourceEvent,
-    RMContainerStartEvent,
-)
-from statemachines.resourcemanager.events.rmnode import (
-    RMNodeEvent,
-    RMNodeEventType,
-    RMNodeReconnectEvent,
-    RMNodeStartedEvent,
-    RMNodeStatusEvent,
-)
-from statemachines.resourcemanager.events.scheduler import (
-    AppAddedSchedulerEvent,
-    AppAttemptAddedSchedulerEvent,
-    AppAttemptRemovedSchedulerEvent,
-    NodeAddedSchedulerEvent,
-    NodeLabelsUpdateSchedulerEvent,
-    NodeResourceUpdateSchedulerEvent,
-    SchedulerEvent,
-    SchedulerEventType,
-)
-from statemachines.resourcemanager.events.services import (
-    AMLauncherEvent,
-    AMLauncherEventType,
-    NodesListManagerEvent,
-    NodesListManagerEventType,
-    RMAppManagerEvent,
-    RMAppManagerEventType,
-    RMFatalEvent,
-    RMFatalEventType,
-    RMStateStoreEvent,
-    RMStateStoreEventType,
-)
+from statemachines.resourcemanager.events.records import *
+from statemachines.resourcemanager.events.rmapp import *
+from statemachines.resourcemanager.events.rmappattempt import *
+from statemachines.resourcemanager.events.rmcontainer import *
+from statemachines.resourcemanager.events.rmnode import *
+from statemachines.resourcemanager.events.scheduler import *
+from statemachines.resourcemanager.events.services import *
 
 __all__ = [
     "EXIT_ABORTED",

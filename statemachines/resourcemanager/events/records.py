@@ -1,11 +1,37 @@
-"""Values in events."""
+"""What the events share: their base, the values in them, and YARN's exit statuses of containers."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dispatcher.event import Event
 from statemachines.resourcemanager.resource import Resource
+
+EXIT_SUCCESS = 0
+EXIT_ABORTED = -100
+"""The resource manager ended the container."""
+EXIT_DISKS_FAILED = -101
+"""The node lost its disks."""
+EXIT_PREEMPTED = -102
+"""The container was preempted for another queue."""
+EXIT_KILLED_BY_RESOURCEMANAGER = -106
+"""The node stopped the container on the resource manager's order."""
+EXIT_KILLED_AFTER_APP_COMPLETION = -107
+"""The node stopped the container because its application had ended."""
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class RMEvent(Event[Any]):
+    """The base of the events. `entity` is the id of the addressed entity: an RMAppEvent's application, for example.
+
+    The journal records when an event was handled, so events have no timestamps.
+    """
+
+    type: Enum
+    timestamp: float = field(default=-1.0, init=False)  # none, as in YARN's AbstractEvent
+    entity: str = field()  # a field without a default, although Event has one
 
 
 class FinalApplicationStatus(Enum):

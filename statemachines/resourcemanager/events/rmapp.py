@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from statemachines.resourcemanager.events.base import RMEvent
+from statemachines.resourcemanager.events.records import RMEvent
 from statemachines.resourcemanager.events.services import NodesListManagerEventType
 
 if TYPE_CHECKING:
@@ -31,20 +32,14 @@ class RMAppEventType(Enum):
     APP_SAVE_FAILED = auto()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RMAppEvent(RMEvent):
     """`node` is for APP_RUNNING_ON_NODE, `diagnostics` for events that end an application."""
 
-    __slots__ = ("diagnostics", "node", "payload")
-
-    def __init__(
-        self, type: RMAppEventType, entity: str, diagnostics: str = "", node: str = "", payload: Any = None
-    ) -> None:
-        self.type = type
-        self.timestamp = -1.0
-        self.entity = entity
-        self.diagnostics = diagnostics
-        self.node = node
-        self.payload = payload
+    type: RMAppEventType
+    diagnostics: str = ""
+    node: str = ""
+    payload: Any = None
 
 
 class RMAppRecoverEvent(RMAppEvent):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from statemachines.resourcemanager.events.base import RMEvent
-from statemachines.resourcemanager.events.records import ContainerStatus, FinalApplicationStatus
+from statemachines.resourcemanager.events.records import ContainerStatus, FinalApplicationStatus, RMEvent
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData
@@ -30,25 +30,14 @@ class RMAppAttemptEventType(Enum):
     RECOVER = auto()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RMAppAttemptEvent(RMEvent):
     """`status` and `node` are for CONTAINER_FINISHED, `diagnostics` for events that end an attempt."""
 
-    __slots__ = ("diagnostics", "node", "status")
-
-    def __init__(
-        self,
-        type: RMAppAttemptEventType,
-        entity: str,
-        diagnostics: str = "",
-        status: ContainerStatus | None = None,
-        node: str = "",
-    ) -> None:
-        self.type = type
-        self.timestamp = -1.0
-        self.entity = entity
-        self.diagnostics = diagnostics
-        self.status = status
-        self.node = node
+    type: RMAppAttemptEventType
+    diagnostics: str = ""
+    status: ContainerStatus | None = None
+    node: str = ""
 
 
 class RMAppStartAttemptEvent(RMAppAttemptEvent):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from statemachines.resourcemanager.events.base import RMEvent
-from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus, RMEvent
 from statemachines.resourcemanager.resource import Resource
 
 
@@ -25,22 +25,16 @@ class RMContainerEventType(Enum):
     NM_DONE_CHANGE_RESOURCE = auto()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RMContainerEvent(RMEvent):
     """`status` is for events that end a container."""
 
-    __slots__ = ("payload", "status")
-
-    def __init__(
-        self, type: RMContainerEventType, entity: str, status: ContainerStatus | None = None, payload: Any = None
-    ) -> None:
-        self.type = type
-        self.timestamp = -1.0
-        self.entity = entity
-        self.status = status
-        self.payload = payload
+    type: RMContainerEventType
+    status: ContainerStatus | None = None
+    payload: Any = None
 
 
-class DescribedContainer(Protocol):
+class _DescribedContainer(Protocol):
     """A container with a payload for the journal."""
 
     @property
@@ -54,7 +48,7 @@ class RMContainerStartEvent(RMContainerEvent):
 
     __slots__ = ("container",)
 
-    def __init__(self, container: DescribedContainer) -> None:
+    def __init__(self, container: _DescribedContainer) -> None:
         self.type = RMContainerEventType.START
         self.timestamp = -1.0
         self.entity = container.entity
@@ -78,13 +72,12 @@ class RMContainerRecoverEvent(RMContainerEvent):
 
 
 class RMContainerReservedEvent(RMContainerEvent):
-    """RESERVED, with the reserved size and its node."""
+    """RESERVED, with the reserved size."""
 
-    __slots__ = ("node", "resource")
+    __slots__ = ("resource",)
 
-    def __init__(self, entity: str, node: str, resource: Resource, payload: Any = None) -> None:
+    def __init__(self, entity: str, resource: Resource, payload: Any = None) -> None:
         super().__init__(RMContainerEventType.RESERVED, entity, payload=payload)
-        self.node = node
         self.resource = resource
 
 

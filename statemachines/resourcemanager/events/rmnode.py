@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from statemachines.resourcemanager.events.base import RMEvent
-from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus, RMEvent
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import Resource
 
-About = TypeVar("About")
+_About = TypeVar("_About")
 
 
 class RMNodeEventType(Enum):
@@ -38,7 +38,7 @@ _Sized = tuple[str, Resource]
 _Signal = tuple[str, str]
 
 
-class RMNodeEvent(RMEvent, Generic[About]):
+class RMNodeEvent(RMEvent, Generic[_About]):
     """The overloads say what `about` is for each type of event."""
 
     __slots__ = ("about", "payload")
@@ -115,6 +115,7 @@ class RMNodeReconnectEvent(RMNodeEvent[None]):
         self.running_apps = running_apps
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RMNodeStatusEvent(RMEvent):
     """A node's heartbeat: the containers that started and ended since the last one, and its health.
 
@@ -122,22 +123,9 @@ class RMNodeStatusEvent(RMEvent):
     containers with the sizes that the node has changed on order.
     """
 
-    __slots__ = ("finished", "healthy", "launched", "resized", "running")
-
-    def __init__(
-        self,
-        entity: str,
-        launched: tuple[str, ...] = (),
-        finished: tuple[ContainerStatus, ...] = (),
-        healthy: bool = True,
-        running: frozenset[str] | None = None,
-        resized: tuple[tuple[str, Resource], ...] = (),
-    ) -> None:
-        self.type = RMNodeEventType.STATUS_UPDATE
-        self.timestamp = -1.0
-        self.entity = entity
-        self.launched = launched
-        self.finished = finished
-        self.healthy = healthy
-        self.running = running
-        self.resized = resized
+    type: RMNodeEventType = field(default=RMNodeEventType.STATUS_UPDATE, init=False)
+    launched: tuple[str, ...] = ()
+    finished: tuple[ContainerStatus, ...] = ()
+    healthy: bool = True
+    running: frozenset[str] | None = None
+    resized: tuple[tuple[str, Resource], ...] = ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from statemachines.resourcemanager.events.base import RMEvent
-from statemachines.resourcemanager.events.records import NMContainerStatus
+from statemachines.resourcemanager.events.records import NMContainerStatus, RMEvent
 from statemachines.resourcemanager.resource import Resource
 
 
@@ -28,62 +28,50 @@ class SchedulerEvent(RMEvent):
     __slots__ = ()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class NodeAddedSchedulerEvent(SchedulerEvent):
     """NODE_ADDED, with the containers that the node already runs."""
 
-    __slots__ = ("containers",)
-
-    def __init__(self, entity: str, containers: tuple[NMContainerStatus, ...] = ()) -> None:
-        super().__init__(SchedulerEventType.NODE_ADDED, entity)
-        self.containers = containers
+    type: SchedulerEventType = field(default=SchedulerEventType.NODE_ADDED, init=False)
+    containers: tuple[NMContainerStatus, ...] = ()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class NodeResourceUpdateSchedulerEvent(SchedulerEvent):
     """NODE_RESOURCE_UPDATE, with the node's new capacity."""
 
-    __slots__ = ("capacity",)
-
-    def __init__(self, entity: str, capacity: Resource) -> None:
-        super().__init__(SchedulerEventType.NODE_RESOURCE_UPDATE, entity)
-        self.capacity = capacity
+    type: SchedulerEventType = field(default=SchedulerEventType.NODE_RESOURCE_UPDATE, init=False)
+    capacity: Resource
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class NodeLabelsUpdateSchedulerEvent(SchedulerEvent):
     """NODE_LABELS_UPDATE, with the node's new partition."""
 
-    __slots__ = ("partition",)
-
-    def __init__(self, entity: str, partition: str) -> None:
-        super().__init__(SchedulerEventType.NODE_LABELS_UPDATE, entity)
-        self.partition = partition
+    type: SchedulerEventType = field(default=SchedulerEventType.NODE_LABELS_UPDATE, init=False)
+    partition: str
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class AppAddedSchedulerEvent(SchedulerEvent):
     """APP_ADDED; not answered if the application is recovering."""
 
-    __slots__ = ("is_recovering",)
-
-    def __init__(self, entity: str, is_recovering: bool = False) -> None:
-        super().__init__(SchedulerEventType.APP_ADDED, entity)
-        self.is_recovering = is_recovering
+    type: SchedulerEventType = field(default=SchedulerEventType.APP_ADDED, init=False)
+    is_recovering: bool = False
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class AppAttemptAddedSchedulerEvent(SchedulerEvent):
     """APP_ATTEMPT_ADDED; not answered if recovering. `transfer_state`: the attempt takes over live containers."""
 
-    __slots__ = ("is_recovering", "transfer_state")
-
-    def __init__(self, entity: str, transfer_state: bool = False, is_recovering: bool = False) -> None:
-        super().__init__(SchedulerEventType.APP_ATTEMPT_ADDED, entity)
-        self.transfer_state = transfer_state
-        self.is_recovering = is_recovering
+    type: SchedulerEventType = field(default=SchedulerEventType.APP_ATTEMPT_ADDED, init=False)
+    transfer_state: bool = False
+    is_recovering: bool = False
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class AppAttemptRemovedSchedulerEvent(SchedulerEvent):
     """APP_ATTEMPT_REMOVED. `keep_containers`: the next attempt takes over the containers."""
 
-    __slots__ = ("keep_containers",)
-
-    def __init__(self, entity: str, keep_containers: bool = False) -> None:
-        super().__init__(SchedulerEventType.APP_ATTEMPT_REMOVED, entity)
-        self.keep_containers = keep_containers
+    type: SchedulerEventType = field(default=SchedulerEventType.APP_ATTEMPT_REMOVED, init=False)
+    keep_containers: bool = False

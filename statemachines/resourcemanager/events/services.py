@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from statemachines.resourcemanager.events.base import RMEvent
+from statemachines.resourcemanager.events.records import RMEvent
 
 
 class AMLauncherEventType(Enum):
@@ -45,40 +46,33 @@ class AMLauncherEvent(RMEvent):
     __slots__ = ()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RMStateStoreEvent(RMEvent):
     """`entity` is an application or an attempt, `state` its record. `notify` False: the write is not answered."""
 
-    __slots__ = ("notify", "state")
-
-    def __init__(self, type: RMStateStoreEventType, entity: str, state: Any = None, notify: bool = True) -> None:
-        self.type = type
-        self.timestamp = -1.0
-        self.entity = entity
-        self.state = state
-        self.notify = notify
+    type: RMStateStoreEventType
+    state: Any = None
+    notify: bool = True
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RMAppManagerEvent(RMEvent):
     """`entity` is an application; `queue` is the target of an APP_MOVE."""
 
-    __slots__ = ("queue",)
-
-    def __init__(self, type: RMAppManagerEventType, entity: str, queue: str = "") -> None:
-        super().__init__(type, entity)
-        self.queue = queue
+    type: RMAppManagerEventType
+    queue: str = ""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class NodesListManagerEvent(RMEvent):
     """`entity` is a node."""
 
-    __slots__ = ()
+    type: NodesListManagerEventType
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RMFatalEvent(RMEvent):
     """The resource manager must stop; `entity` names the failed part."""
 
-    __slots__ = ("cause",)
-
-    def __init__(self, type: RMFatalEventType, entity: str, cause: BaseException | None = None) -> None:
-        super().__init__(type, entity)
-        self.cause = cause
+    type: RMFatalEventType
+    cause: BaseException | None = None

@@ -7,17 +7,17 @@ only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from statemachines.resourcemanager.entity import Entity, Pending
-from statemachines.resourcemanager.events.exit_status import (
+from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_PREEMPTED,
+    FinalApplicationStatus,
 )
-from statemachines.resourcemanager.events.records import FinalApplicationStatus
-from statemachines.resourcemanager.events.rmapp import RMAppEvent
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppRecoverEvent
 from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptEvent,
     RMAppAttemptEventType,
@@ -41,7 +41,6 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 
 __all__ = ["FINAL_STATES", "RMApp", "RMAppState"]
 
-Hook = Callable[["RMApp", Any], Any]
 S = RMAppState
 _NOT_ITS_OWN_FAULT = frozenset({EXIT_PREEMPTED, EXIT_ABORTED, EXIT_DISKS_FAILED, EXIT_KILLED_BY_RESOURCEMANAGER})
 _FINAL_STATUS = {
@@ -187,15 +186,16 @@ class RMApp(Entity):
         self.context.attempts[attempt.entity] = attempt
         return attempt
 
-    def kill_attempt(self, diagnostics: str) -> None:
+    def kill_attempt(self, event: RMAppEvent) -> None:
+        """Hook: have the current attempt killed."""
         attempt = self.current_attempt
         assert attempt is not None  # the states from which this is called have one
         self._state_before_end = self.state
-        self.context.post(RMAppAttemptEvent(RMAppAttemptEventType.KILL, attempt.entity, diagnostics))
+        self.context.post(RMAppAttemptEvent(RMAppAttemptEventType.KILL, attempt.entity, event.diagnostics))
 
-    def save_final(self, target: RMAppState, then: Hook | None, event: RMAppEvent) -> None:
-        """Store `target` with the event's diagnostics; once stored, run `then`, if any, and enter `target`."""
-        self.pending = Pending(target, then, event)
+    def save_final(self, target: RMAppState, event: RMAppEvent) -> None:
+        """Store `target` with the event's diagnostics; once stored, enter it, and finish unless it is FINISHING."""
+        self.pending = Pending(target, None if target is S.FINISHING else lambda app, _: app.finish())
         self.note(event.diagnostics)
         if self.state is not S.KILLING:  # a kill has set it already
             self._state_before_end = self.state
@@ -252,9 +252,9 @@ class RMApp(Entity):
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
-    def recover(self, recovered: RecoveredApplication) -> RMAppState:
-        """Restore the application from the store's record; returns the state to enter."""
-        data = recovered.data
+    def recover(self, event: RMAppRecoverEvent) -> RMAppState:
+        """Hook: restore the application and its attempts from the store's record."""
+        recovered, data = event.state, event.state.data
         self.start_ms, self.finish_ms, self.launch_ms = data.start_ms, data.finish_ms, data.launch_ms
         self.note(data.diagnostics)
         for id in recovered.attempts:

@@ -5,20 +5,23 @@ As in RMApp, a final state is stored before the attempt enters it. Handler threa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dispatcher.mailbox import ProcessingTimeService
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.entity import Entity, Pending
-from statemachines.resourcemanager.events.exit_status import (
+from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_KILLED_AFTER_APP_COMPLETION,
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_PREEMPTED,
     EXIT_SUCCESS,
+    ContainerRequest,
+    ContainerStatus,
+    FinalApplicationStatus,
 )
-from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, FinalApplicationStatus
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType, RMAppFailedAttemptEvent
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
@@ -31,19 +34,18 @@ from statemachines.resourcemanager.events.services import (
     RMStateStoreEventType,
 )
 from statemachines.resourcemanager.ids import attempt_id
-from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import NodeContext, RMNode
 from statemachines.resourcemanager.machines.states import RMAppAttemptState, RMAppState
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.services.liveliness import LivelinessMonitor
-from statemachines.resourcemanager.services.master_session import MasterSession
 from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData, MasterContainerData
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 __all__ = ["RMAppAttempt", "RMAppAttemptState", "ResourceUsage"]
 
-Hook = Callable[["RMAppAttempt", Any], Any]
+Then = Callable[["RMAppAttempt", RMAppAttemptState], None]
 S = RMAppAttemptState
+BEFORE_REGISTERING = -1
 _BLACKLIST_SHARE = 0.8  # of the nodes that could hold the master; a blacklist of more has no effect
 _NOT_THE_NODES_FAULT = frozenset(
     {EXIT_SUCCESS, EXIT_ABORTED, EXIT_PREEMPTED, EXIT_KILLED_BY_RESOURCEMANAGER, EXIT_KILLED_AFTER_APP_COMPLETION}
@@ -56,16 +58,14 @@ _APP_EVENT = {
 }
 
 
+@dataclass(slots=True)
 class ResourceUsage:
     """What an attempt's ended containers have used; `preempted` counts those that were preempted."""
 
-    __slots__ = ("_gpu_milli_ms", "_memory_mb_ms", "_vcores_milli_ms", "preempted")
-
-    def __init__(self) -> None:
-        self._memory_mb_ms = 0  # integers: a sum over millions of containers stays exact
-        self._vcores_milli_ms = 0
-        self._gpu_milli_ms = 0
-        self.preempted = 0
+    _memory_mb_ms: int = 0  # integers: a sum over millions of containers stays exact
+    _vcores_milli_ms: int = 0
+    _gpu_milli_ms: int = 0
+    preempted: int = 0
 
     def add(self, resource: Resource, ms: int) -> None:
         self._memory_mb_ms += resource.memory_mb * ms
@@ -85,6 +85,16 @@ class ResourceUsage:
     def gpu_seconds(self) -> float:
         """In whole GPUs: half a GPU for two seconds is one."""
         return self._gpu_milli_ms / 1_000_000
+
+
+@dataclass(slots=True)
+class MasterSession:
+    """Whether an attempt's master has registered or finished, and its last response."""
+
+    response_id: int = BEFORE_REGISTERING  # of the last response; 0 after registering
+    last_response: Any = None  # sent again if it got lost
+    has_finished: bool = False
+    is_listened_to: bool = False  # == response_id >= 0 and not has_finished: one check per heartbeat
 
 
 class Application(Protocol):
@@ -122,7 +132,6 @@ class RMAppAttempt(Entity):
     context: AttemptContext
 
     __slots__ = (
-        "_master_resource",
         "app",
         "blacklist",
         "diagnostics",
@@ -133,6 +142,7 @@ class RMAppAttempt(Entity):
         "host",
         "master_container",
         "master_node",
+        "master_resource",
         "number",
         "pending",
         "progress",
@@ -148,7 +158,7 @@ class RMAppAttempt(Entity):
         self.number = number
         self.master_container: str | None = None
         self.master_node = ""
-        self._master_resource = app.submission.am_resource
+        self.master_resource = app.submission.am_resource
         self.blacklist: set[str] = set()  # hosts on which a master failed, perhaps because of the node
         self.finished_containers: list[tuple[str, ContainerStatus]] = []  # (node, status), until the master pulls them
         self.usage = ResourceUsage()
@@ -177,7 +187,7 @@ class RMAppAttempt(Entity):
         is_unknown = self.final_status is FinalApplicationStatus.UNDEFINED
         master = None
         if self.master_container is not None:
-            master = MasterContainerData(self.master_container, self.master_node, self._master_resource)
+            master = MasterContainerData(self.master_container, self.master_node, self.master_resource)
         return ApplicationAttemptStateData(
             self.entity,
             master,
@@ -225,12 +235,18 @@ class RMAppAttempt(Entity):
         assert status is not None
         if status.exit_status not in _NOT_THE_NODES_FAULT:
             self.blacklist.add(event.node.rpartition(":")[0])
-        forgotten = {event.node: [status.container]}
+        done = [(event.node, status)]
         if not self.app.submission.keep_containers_across_attempts:
-            for node, other in self.finished_containers:
-                forgotten.setdefault(node, []).append(other.container)
+            done += self.finished_containers
             self.finished_containers = []
-        for node, containers in forgotten.items():
+        self.let_nodes_forget(done)
+
+    def let_nodes_forget(self, finished: Iterable[tuple[str, ContainerStatus]]) -> None:
+        """Tell the nodes that they need no longer report these finished containers."""
+        by_node: dict[str, list[str]] = {}
+        for node, status in finished:
+            by_node.setdefault(node, []).append(status.container)
+        for node, containers in by_node.items():
             self.context.post(RMNodeEvent(RMNodeEventType.FINISHED_CONTAINERS_PULLED_BY_AM, node, tuple(containers)))
 
     def is_blacklist_effective(self) -> bool:
@@ -240,11 +256,6 @@ class RMAppAttempt(Entity):
         able = [node.spec.host for node in self.context.nodes.values() if _could_hold(node, self.app.submission)]
         return sum(host in self.blacklist for host in able) < _BLACKLIST_SHARE * len(able)
 
-    def set_master(self, container: RMContainer) -> None:
-        self.master_container = container.entity
-        self.master_node = container.node
-        self._master_resource = container.request.resource
-
     def take_over(self, previous: RMAppAttempt) -> None:
         """Inherit the previous attempt's blacklist and the finished containers that its master has not pulled."""
         self.blacklist = previous.blacklist
@@ -253,7 +264,7 @@ class RMAppAttempt(Entity):
     def restore(self, data: ApplicationAttemptStateData) -> None:
         """Restore all but the state from the store's record."""
         if data.master_container is not None:
-            self.master_container, self.master_node, self._master_resource = data.master_container
+            self.master_container, self.master_node, self.master_resource = data.master_container
         if data.final_status is not None:
             self.final_status = FinalApplicationStatus[data.final_status]
         if data.diagnostics:
@@ -273,13 +284,13 @@ class RMAppAttempt(Entity):
         self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify))
 
     def save_final(
-        self, target: RMAppAttemptState, then: Hook, event: RMAppAttemptEvent, *, tracking_url: str = ""
+        self, target: RMAppAttemptState, then: Then, event: RMAppAttemptEvent, *, tracking_url: str = ""
     ) -> None:
-        """Store `target` with all that is known of the end; once stored, run `then` with `event` and enter `target`.
+        """Store `target` with all that is known of the end; once stored, call `then` with `target` and enter it.
 
         `tracking_url` replaces the master's own, which is about to exit.
         """
-        self.pending = Pending(target, then, event)
+        self.pending = Pending(target, then)
         self.finish_ms = self.context.now_ms()
         self.tracking_url = tracking_url
         if event.diagnostics:

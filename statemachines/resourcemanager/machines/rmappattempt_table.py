@@ -1,4 +1,4 @@
-"""RMAppAttempt's hooks and its table, row for row YARN's RMAppAttemptImpl.
+"""RMAppAttempt's hooks and its table, which is YARN's of RMAppAttemptImpl.
 
 CONTAINER_ALLOCATED, CONTAINER_FINISHED and STATUS_UPDATE arrive by the million: unless the master's own container is
 concerned, each of their hooks is a few attribute operations.
@@ -6,7 +6,7 @@ concerned, each of their hooks is a few attribute operations.
 
 from __future__ import annotations
 
-from statemachines.factory import StateMachineFactory
+from statemachines.factory import Hook
 from statemachines.resourcemanager.entity import Pending, finish_saving
 from statemachines.resourcemanager.events.rmapp import RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import (
@@ -20,103 +20,62 @@ from statemachines.resourcemanager.events.rmappattempt import (
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType as E
 from statemachines.resourcemanager.events.scheduler import AppAttemptAddedSchedulerEvent
 from statemachines.resourcemanager.events.services import AMLauncherEventType, RMStateStoreEventType
-from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
+from statemachines.resourcemanager.machines.rmappattempt import MasterSession, RMAppAttempt, Then
 from statemachines.resourcemanager.machines.states import RMAppAttemptState as S
 from statemachines.resourcemanager.machines.states import RMAppState
-from statemachines.resourcemanager.services.master_session import MasterSession
+from statemachines.table import STAY, Row, from_table
 
 _ALLOCATION_RETRY_MS = 500
 _RUNNING = S.RUNNING  # a global: looking up a member of an Enum is a call
 _ENDING = frozenset({RMAppState.KILLING, RMAppState.FINAL_SAVING})
 
 
-# -- deferred until the final state is stored -------------------------------------------------------------------------
+# -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def finish(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    """End a FINISHED attempt."""
-    attempt.leave_live(S.FINISHED)
+def save(target: S, then: Then) -> Hook:
+    """The hook that stores the end `target`, and leaves by `then` once it is stored."""
+    return lambda attempt, event: attempt.save_final(target, then, event)
 
 
-def _leave_failed(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    attempt.leave(S.FAILED)
-
-
-def _leave_killed(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    attempt.leave(S.KILLED)
-
-
-def _leave_killed_allocated(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    attempt.leave(S.KILLED)
+def _leave_allocated(attempt: RMAppAttempt, state: S) -> None:
+    """The launcher cleans up: it may be launching the master."""
+    attempt.leave(state)
     attempt.notify_launcher(AMLauncherEventType.CLEANUP)
 
 
-def _leave_failed_live(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    attempt.leave_live(S.FAILED)
-
-
-def _leave_killed_live(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    attempt.leave_live(S.KILLED)
-
-
-def _crash_early(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+def _leave_unregistered(attempt: RMAppAttempt, state: S) -> None:
     attempt.context.am_liveliness_monitor.unregister(attempt.entity)
-    attempt.leave(S.FAILED)
+    attempt.leave(state)
 
 
-def _await_masters_end(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+def _await_masters_end(attempt: RMAppAttempt, state: S) -> None:
     attempt.context.am_liveliness_monitor.unregister(attempt.entity)
     attempt.context.am_finishing_monitor.register(attempt.entity)
 
 
-# -- the end ----------------------------------------------------------------------------------------------------------
-
-
-def save_killed(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    """Store KILLED for an attempt without an allocated master."""
-    attempt.save_final(S.KILLED, _leave_killed, event)
-
-
-def save_killed_allocated(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    """Store KILLED, then have the launcher clean up: it may be launching the master."""
-    attempt.save_final(S.KILLED, _leave_killed_allocated, event)
-
-
-def save_killed_live(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    """Store KILLED, then end a launched master."""
-    attempt.save_final(S.KILLED, _leave_killed_live, event)
-
-
-def save_failed(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    """Store FAILED for an attempt whose master was not launched."""
-    attempt.save_final(S.FAILED, _leave_failed, event)
-
-
-def save_failed_live(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
-    """Store FAILED, then end a launched master (EXPIRE and FAIL).
-
-    On FAIL, YARN leaves the monitors and the master's container alone. Its scheduler ends that container unless the
-    application keeps containers: a master without an attempt would then run on.
-    """
-    attempt.save_final(S.FAILED, _leave_failed_live, event)
+def finish(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
+    """End a FINISHING attempt whose master does not exit."""
+    attempt.leave_live(S.FINISHED)
 
 
 def save_registered_too_early(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
     """Fail an attempt whose master registered before it was launched."""
     attempt.diagnostics.append("the master registered before it was launched")
-    save_failed(attempt, event)
+    attempt.save_final(S.FAILED, RMAppAttempt.leave, event)
 
 
 def save_crash_early(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> None:
     """Fail an attempt whose master exited before it registered."""
     attempt.take_exit_status(event)
-    attempt.save_final(S.FAILED, _crash_early, event)
+    attempt.save_final(S.FAILED, _leave_unregistered, event)
 
 
 def save_unregistered(attempt: RMAppAttempt, event: RMAppAttemptUnregistrationEvent) -> None:
     """Store the end that the master reports: FINISHED if unmanaged, else FINISHING until its container ends."""
     attempt.final_status = event.final_status
-    target, then = (S.FINISHED, finish) if attempt.app.submission.unmanaged_am else (S.FINISHING, _await_masters_end)
+    unmanaged = attempt.app.submission.unmanaged_am
+    target, then = (S.FINISHED, RMAppAttempt.leave_live) if unmanaged else (S.FINISHING, _await_masters_end)
     attempt.save_final(target, then, event, tracking_url=event.tracking_url)
     attempt.notify_app(RMAppEventType.ATTEMPT_UNREGISTERED, event.diagnostics)
 
@@ -126,7 +85,7 @@ def finish_instead_of_finishing(attempt: RMAppAttempt, event: RMAppAttemptEvent)
     pending = attempt.pending
     assert pending is not None  # it is FINAL_SAVING
     if pending.target is S.FINISHING:
-        attempt.pending = Pending(S.FINISHED, finish, event)
+        attempt.pending = Pending(S.FINISHED, RMAppAttempt.leave_live)
 
 
 # -- from start to launch ---------------------------------------------------------------------------------------------
@@ -187,7 +146,8 @@ def fetch_master(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
     container = allocated[0]
     if container.node not in context.nodes:
         return S.SCHEDULED  # the node is lost, and CONTAINER_FINISHED follows
-    attempt.set_master(container)
+    attempt.master_container, attempt.master_node = container.entity, container.node
+    attempt.master_resource = container.request.resource
     if attempt.blacklist:  # it applies to the master only; the master has a blacklist of its own
         context.scheduler.allocate(attempt.entity, blacklist_removals=sorted(attempt.blacklist))
     attempt.store(RMStateStoreEventType.STORE_APP_ATTEMPT)
@@ -256,7 +216,7 @@ def container_finished_running(attempt: RMAppAttempt, event: RMAppAttemptEvent) 
         return _RUNNING
     attempt.masters_container_done(event)
     attempt.take_exit_status(event)
-    attempt.save_final(S.FAILED, _leave_failed_live, event)
+    attempt.save_final(S.FAILED, RMAppAttempt.leave_live, event)
     return S.FINAL_SAVING
 
 
@@ -286,76 +246,47 @@ def note_finished_container_late(attempt: RMAppAttempt, event: RMAppAttemptEvent
 
 # -- the table --------------------------------------------------------------------------------------------------------
 
-_LATE = (E.LAUNCHED, E.UNREGISTERED, E.CONTAINER_ALLOCATED, E.KILL, E.FAIL)
-"""Events that an attempt ignores once its end is decided."""
-
-
-def _build() -> StateMachineFactory[S, RMAppAttempt]:
-    factory: StateMachineFactory[S, RMAppAttempt] = StateMachineFactory(S.NEW, "RMAppAttempt")
-    return (
-        factory.add_transition(S.NEW, S.SUBMITTED, E.START, start)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.KILL, save_killed)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.FAIL, save_failed)
-        .add_transition(S.NEW, S.FINAL_SAVING, E.REGISTERED, save_registered_too_early)
-        .add_transition(S.NEW, {S.FINISHED, S.KILLED, S.FAILED, S.LAUNCHED}, E.RECOVER, recover)
-        .add_transition(S.SUBMITTED, {S.LAUNCHED_UNMANAGED_SAVING, S.SCHEDULED}, E.ATTEMPT_ADDED, ask_for_master)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.KILL, save_killed)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.FAIL, save_failed)
-        .add_transition(S.SUBMITTED, S.FINAL_SAVING, E.REGISTERED, save_registered_too_early)
-        .add_transition(S.SCHEDULED, {S.ALLOCATED_SAVING, S.SCHEDULED}, E.CONTAINER_ALLOCATED, fetch_master)
-        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.KILL, save_killed)
-        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.FAIL, save_failed)
-        .add_transition(S.SCHEDULED, S.FINAL_SAVING, E.CONTAINER_FINISHED, save_crash_early)
-        .add_transition(S.ALLOCATED_SAVING, S.ALLOCATED, E.ATTEMPT_NEW_SAVED, launch)
-        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.KILL, save_killed)
-        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.CONTAINER_FINISHED, save_crash_early)
-        .add_transition(S.ALLOCATED_SAVING, S.FINAL_SAVING, E.FAIL, save_failed)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.LAUNCHED, E.ATTEMPT_NEW_SAVED, launched)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.REGISTERED, save_registered_too_early)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.KILL, save_killed)
-        .add_transition(S.LAUNCHED_UNMANAGED_SAVING, S.FINAL_SAVING, E.FAIL, save_failed)
-        .add_transition(S.ALLOCATED, S.LAUNCHED, E.LAUNCHED, launched)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.LAUNCH_FAILED, save_failed)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.KILL, save_killed_allocated)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.FAIL, save_failed)
-        .add_transition(S.ALLOCATED, S.RUNNING, E.REGISTERED, launched_and_registered)
-        .add_transition(S.ALLOCATED, S.FINAL_SAVING, E.CONTAINER_FINISHED, save_crash_early)
-        .add_transition(S.LAUNCHED, S.RUNNING, E.REGISTERED, registered)
-        .add_transition(S.LAUNCHED, {S.LAUNCHED, S.FINAL_SAVING}, E.CONTAINER_FINISHED, container_finished_launched)
-        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.EXPIRE, save_failed_live)
-        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.KILL, save_killed_live)
-        .add_transition(S.LAUNCHED, S.FINAL_SAVING, E.FAIL, save_failed_live)
-        .add_transition(S.RUNNING, S.RUNNING, (E.LAUNCHED, E.REGISTERED))
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.UNREGISTERED, save_unregistered)
-        .add_transition(S.RUNNING, S.RUNNING, E.STATUS_UPDATE, update_status)
-        .add_transition(S.RUNNING, S.RUNNING, E.CONTAINER_ALLOCATED)
-        .add_transition(S.RUNNING, {S.RUNNING, S.FINAL_SAVING}, E.CONTAINER_FINISHED, container_finished_running)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.EXPIRE, save_failed_live)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.KILL, save_killed_live)
-        .add_transition(S.RUNNING, S.FINAL_SAVING, E.FAIL, save_failed_live)
-        .add_transition(
-            S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.ATTEMPT_UPDATE_SAVED, finish_saving
-        )
-        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.CONTAINER_FINISHED, container_finished_saving)
-        .add_transition(S.FINAL_SAVING, S.FINAL_SAVING, E.EXPIRE, finish_instead_of_finishing)
-        .add_transition(
-            S.FINAL_SAVING,
-            S.FINAL_SAVING,
-            (*_LATE, E.STATUS_UPDATE, E.LAUNCH_FAILED, E.ATTEMPT_NEW_SAVED, E.ATTEMPT_ADDED),
-        )
-        .add_transition(S.FAILED, S.FAILED, E.CONTAINER_FINISHED, note_finished_container_late)
-        .add_transition(S.FAILED, S.FAILED, (*_LATE, E.LAUNCH_FAILED, E.EXPIRE, E.REGISTERED, E.STATUS_UPDATE))
-        .add_transition(S.FINISHING, {S.FINISHING, S.FINISHED}, E.CONTAINER_FINISHED, container_finished_finishing)
-        .add_transition(S.FINISHING, S.FINISHED, E.EXPIRE, finish)
-        .add_transition(S.FINISHING, S.FINISHING, (*_LATE, E.STATUS_UPDATE))
-        .add_transition(S.FINISHED, S.FINISHED, (*_LATE, E.EXPIRE))
-        .add_transition(S.FINISHED, S.FINISHED, E.CONTAINER_FINISHED, note_finished_container_late)
-        .add_transition(
-            S.KILLED, S.KILLED, (*_LATE, E.ATTEMPT_ADDED, E.LAUNCH_FAILED, E.EXPIRE, E.REGISTERED, E.STATUS_UPDATE)
-        )
-        .add_transition(S.KILLED, S.KILLED, E.CONTAINER_FINISHED, note_finished_container_late)
-        .install_topology()
-    )
-
-
-FACTORY: StateMachineFactory[S, RMAppAttempt] = _build()
+_UNLAUNCHED = (S.NEW, S.SUBMITTED, S.SCHEDULED, S.ALLOCATED_SAVING, S.LAUNCHED_UNMANAGED_SAVING)
+_ENDED = (S.FINISHED, S.FAILED, S.KILLED)
+_LIVE = (S.LAUNCHED, S.RUNNING)
+_ROWS: tuple[Row[S], ...] = (
+    (S.NEW, S.SUBMITTED, E.START, start),
+    (S.NEW, {S.FINISHED, S.KILLED, S.FAILED, S.LAUNCHED}, E.RECOVER, recover),
+    (S.SUBMITTED, {S.LAUNCHED_UNMANAGED_SAVING, S.SCHEDULED}, E.ATTEMPT_ADDED, ask_for_master),
+    (S.SCHEDULED, {S.ALLOCATED_SAVING, S.SCHEDULED}, E.CONTAINER_ALLOCATED, fetch_master),
+    (S.ALLOCATED_SAVING, S.ALLOCATED, E.ATTEMPT_NEW_SAVED, launch),
+    (S.LAUNCHED_UNMANAGED_SAVING, S.LAUNCHED, E.ATTEMPT_NEW_SAVED, launched),
+    (S.ALLOCATED, S.LAUNCHED, E.LAUNCHED, launched),
+    (S.ALLOCATED, S.RUNNING, E.REGISTERED, launched_and_registered),
+    (S.LAUNCHED, S.RUNNING, E.REGISTERED, registered),
+    ((S.NEW, S.SUBMITTED, S.LAUNCHED_UNMANAGED_SAVING), S.FINAL_SAVING, E.REGISTERED, save_registered_too_early),
+    ((S.SCHEDULED, S.ALLOCATED_SAVING, S.ALLOCATED), S.FINAL_SAVING, E.CONTAINER_FINISHED, save_crash_early),
+    (S.ALLOCATED, S.FINAL_SAVING, E.LAUNCH_FAILED, save(S.FAILED, RMAppAttempt.leave)),
+    ((*_UNLAUNCHED, S.ALLOCATED), S.FINAL_SAVING, E.FAIL, save(S.FAILED, RMAppAttempt.leave)),
+    (_UNLAUNCHED, S.FINAL_SAVING, E.KILL, save(S.KILLED, RMAppAttempt.leave)),
+    (S.ALLOCATED, S.FINAL_SAVING, E.KILL, save(S.KILLED, _leave_allocated)),
+    (_LIVE, S.FINAL_SAVING, E.KILL, save(S.KILLED, RMAppAttempt.leave_live)),
+    # On FAIL, YARN leaves the monitors and the master's container alone. Its scheduler ends that container unless the
+    # application keeps containers: a master without an attempt would then run on.
+    (_LIVE, S.FINAL_SAVING, (E.EXPIRE, E.FAIL), save(S.FAILED, RMAppAttempt.leave_live)),
+    (S.LAUNCHED, {S.LAUNCHED, S.FINAL_SAVING}, E.CONTAINER_FINISHED, container_finished_launched),
+    (S.RUNNING, {S.RUNNING, S.FINAL_SAVING}, E.CONTAINER_FINISHED, container_finished_running),
+    (S.RUNNING, STAY, E.STATUS_UPDATE, update_status),
+    (S.RUNNING, STAY, (E.LAUNCHED, E.REGISTERED, E.CONTAINER_ALLOCATED)),
+    (S.RUNNING, S.FINAL_SAVING, E.UNREGISTERED, save_unregistered),
+    (S.FINAL_SAVING, {S.FINISHING, S.FAILED, S.KILLED, S.FINISHED}, E.ATTEMPT_UPDATE_SAVED, finish_saving),
+    (S.FINAL_SAVING, STAY, E.CONTAINER_FINISHED, container_finished_saving),
+    (S.FINAL_SAVING, STAY, E.EXPIRE, finish_instead_of_finishing),
+    (S.FINISHING, {S.FINISHING, S.FINISHED}, E.CONTAINER_FINISHED, container_finished_finishing),
+    (S.FINISHING, S.FINISHED, E.EXPIRE, finish),
+    (_ENDED, STAY, E.CONTAINER_FINISHED, note_finished_container_late),
+    # Ignored once the end is decided:
+    ((S.FINAL_SAVING, S.FINISHING, *_ENDED), STAY, (E.LAUNCHED, E.UNREGISTERED, E.CONTAINER_ALLOCATED, E.KILL, E.FAIL)),
+    ((S.FINAL_SAVING, S.FINISHING, S.FAILED, S.KILLED), STAY, E.STATUS_UPDATE),
+    ((S.FINAL_SAVING, S.FAILED, S.KILLED), STAY, E.LAUNCH_FAILED),
+    ((S.FINAL_SAVING, S.KILLED), STAY, E.ATTEMPT_ADDED),
+    (S.FINAL_SAVING, STAY, E.ATTEMPT_NEW_SAVED),
+    (_ENDED, STAY, E.EXPIRE),
+    ((S.FAILED, S.KILLED), STAY, E.REGISTERED),
+)
+FACTORY = from_table("RMAppAttempt", S, _ROWS)

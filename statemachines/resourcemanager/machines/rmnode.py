@@ -15,8 +15,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from statemachines.resourcemanager.entity import Entity
-from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
-from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType, RMContainerResourceEvent
 from statemachines.resourcemanager.events.rmnode import RMNodeStatusEvent
@@ -142,109 +141,100 @@ class RMNode(Entity):
             payload["gpu_model"] = self.spec.gpu_model
         return payload
 
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    def take_report(self, event: RMNodeStatusEvent) -> None:
+        """Take a healthy node's report. One NODE_UPDATE covers all reports that the scheduler has not pulled."""
+        launched, finished = event.launched, event.finished
+        if event.running is not None:
+            launched, finished = self.all_changes(launched, finished, event.running)
+        self.take_containers(launched, finished)
+        post = self.context.post
+        if self.next_heartbeat:
+            self.next_heartbeat = False
+            post(SchedulerEvent(SchedulerEventType.NODE_UPDATE, self.entity))
+        for container_id, size in event.resized:
+            post(RMContainerResourceEvent(RMContainerEventType.NM_DONE_CHANGE_RESOURCE, container_id, size))
+
+    def take_containers(self, launched: Launched, finished: Finished) -> None:
+        """Keep which containers started and ended, and queue the news for the scheduler."""
+        known = self.containers
+        if self.to_clean or self.apps_to_clean or not known.isdisjoint(launched):
+            launched, finished = self._news(launched, finished)
+        expirer = self.context.container_allocation_expirer
+        for container_id in launched:
+            known.add(container_id)
+            self._note_app(container_id)
+            expirer.unregister(container_id)
+        for status in finished:
+            container_id = status.container
+            if container_id in known:
+                known.remove(container_id)
+            else:
+                self._note_app(container_id)
+            expirer.unregister(container_id)
+        if launched or finished:
+            self.updates.append((launched, finished))
+
+    def all_changes(self, launched: Launched, finished: Finished, running: frozenset[str]) -> Report:
+        """The changes by a report of all running containers: those that it no longer lists are lost.
+
+        A container that the node has never reported is not lost: it may have been launched after the report.
+        """
+        known = self.containers
+        if new := running - known:
+            launched = tuple(dict.fromkeys((*launched, *sorted(new))))
+        if gone := known - running:
+            gone -= {status.container for status in finished}
+            why = f"lost: {self.entity} no longer reports it"
+            finished += tuple(ContainerStatus(container_id, EXIT_ABORTED, why) for container_id in sorted(gone))
+        return launched, finished
+
+    def app_on_node(self, app_id: str) -> None:
+        """Note that an application runs here; clean up one that is unknown or has ended."""
+        app = self.context.apps.get(app_id)
+        # An ended application may be forgotten before APP_RUNNING_ON_NODE reaches it: it could not clean up here.
+        if app is not None and app.state not in FINAL_STATES:
+            self.running_apps.add(app_id)
+            self.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, app_id, node=self.entity))
+        else:
+            self.apps_to_clean.append(app_id)
+
+    def _note_app(self, container_id: str) -> None:
+        container = self.context.containers.get(container_id)
+        if container is None:
+            app_id = self._app_of(container_id)
+            if app_id is not None and app_id not in self.running_apps:
+                self.app_on_node(app_id)
+        elif container.application not in self.running_apps:
+            # The application may have ended: the scheduler, on its own thread, is about to end the containers.
+            self.app_on_node(container.application)
+
+    def _app_of(self, container_id: str) -> str | None:
+        """The application of a container; None if the id is not valid."""
+        try:
+            return application_of(attempt_of(container_id))
+        except ValueError as error:
+            log.warning("%s reports an invalid container: %s", self.entity, error)
+            return None
+
+    def _news(self, launched: Launched, finished: Finished) -> Report:
+        """The part of a report that the scheduler has not seen, without containers that are being cleaned up."""
+        for status in finished:
+            if not self._is_wanted(status.container):
+                self.containers.discard(status.container)
+        news = (
+            tuple(c for c in launched if c not in self.containers and self._is_wanted(c)),
+            tuple(status for status in finished if self._is_wanted(status.container)),
+        )
+        self.to_clean.difference_update(status.container for status in finished)  # already stopped
+        return news
+
+    def _is_wanted(self, container_id: str) -> bool:
+        if container_id in self.to_clean:
+            return False
+        return not self.apps_to_clean or self._app_of(container_id) not in self.apps_to_clean
+
 
 def node_id(host: str, port: int = PORT) -> str:
     return f"{host}:{port}"
-
-
-# -- reports ----------------------------------------------------------------------------------------------------------
-
-
-def take_report(node: RMNode, event: RMNodeStatusEvent) -> None:
-    """Take a healthy node's report. One NODE_UPDATE covers all reports that the scheduler has not pulled."""
-    launched, finished = event.launched, event.finished
-    if event.running is not None:
-        launched, finished = all_changes(node, launched, finished, event.running)
-    take_containers(node, launched, finished)
-    post = node.context.post
-    if node.next_heartbeat:
-        node.next_heartbeat = False
-        post(SchedulerEvent(SchedulerEventType.NODE_UPDATE, node.entity))
-    for container_id, size in event.resized:
-        post(RMContainerResourceEvent(RMContainerEventType.NM_DONE_CHANGE_RESOURCE, container_id, size))
-
-
-def take_containers(node: RMNode, launched: Launched, finished: Finished) -> None:
-    """Keep which containers started and ended, and queue the news for the scheduler."""
-    known = node.containers
-    if node.to_clean or node.apps_to_clean or not known.isdisjoint(launched):
-        launched, finished = _news(node, launched, finished)
-    expirer = node.context.container_allocation_expirer
-    for container_id in launched:
-        known.add(container_id)
-        _note_app(node, container_id)
-        expirer.unregister(container_id)
-    for status in finished:
-        container_id = status.container
-        if container_id in known:
-            known.remove(container_id)
-        else:
-            _note_app(node, container_id)
-        expirer.unregister(container_id)
-    if launched or finished:
-        node.updates.append((launched, finished))
-
-
-def all_changes(node: RMNode, launched: Launched, finished: Finished, running: frozenset[str]) -> Report:
-    """The changes by a report of all running containers: those that it no longer lists are lost.
-
-    A container that the node has never reported is not lost: it may have been launched after the report.
-    """
-    known = node.containers
-    if new := running - known:
-        launched = tuple(dict.fromkeys((*launched, *sorted(new))))
-    if gone := known - running:
-        gone -= {status.container for status in finished}
-        why = f"lost: {node.entity} no longer reports it"
-        finished += tuple(ContainerStatus(container_id, EXIT_ABORTED, why) for container_id in sorted(gone))
-    return launched, finished
-
-
-def app_on_node(node: RMNode, app_id: str) -> None:
-    """Note that an application runs here; clean up one that is unknown or has ended."""
-    app = node.context.apps.get(app_id)
-    # An ended application may be forgotten before APP_RUNNING_ON_NODE reaches it: it could not clean up here.
-    if app is not None and app.state not in FINAL_STATES:
-        node.running_apps.add(app_id)
-        node.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, app_id, node=node.entity))
-    else:
-        node.apps_to_clean.append(app_id)
-
-
-def _note_app(node: RMNode, container_id: str) -> None:
-    container = node.context.containers.get(container_id)
-    if container is None:
-        app_id = _app_of(node, container_id)
-        if app_id is not None and app_id not in node.running_apps:
-            app_on_node(node, app_id)
-    elif container.application not in node.running_apps:
-        # The application may have ended: the scheduler, on its own thread, is about to end the containers.
-        app_on_node(node, container.application)
-
-
-def _app_of(node: RMNode, container_id: str) -> str | None:
-    """The application of a container; None if the id is not valid."""
-    try:
-        return application_of(attempt_of(container_id))
-    except ValueError as error:
-        log.warning("%s reports an invalid container: %s", node.entity, error)
-        return None
-
-
-def _news(node: RMNode, launched: Launched, finished: Finished) -> Report:
-    """The part of a report that the scheduler has not seen, without containers that are being cleaned up."""
-    for status in finished:
-        if not _is_wanted(node, status.container):
-            node.containers.discard(status.container)
-    news = (
-        tuple(c for c in launched if c not in node.containers and _is_wanted(node, c)),
-        tuple(status for status in finished if _is_wanted(node, status.container)),
-    )
-    node.to_clean.difference_update(status.container for status in finished)  # already stopped
-    return news
-
-
-def _is_wanted(node: RMNode, container_id: str) -> bool:
-    if container_id in node.to_clean:
-        return False
-    return not node.apps_to_clean or _app_of(node, container_id) not in node.apps_to_clean

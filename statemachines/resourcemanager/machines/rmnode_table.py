@@ -1,10 +1,9 @@
-"""RMNode's hooks and its table, row for row YARN's RMNodeImpl."""
+"""RMNode's hooks and its table, which is YARN's of RMNodeImpl."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from statemachines.factory import StateMachineFactory
 from statemachines.resourcemanager.events.records import NMContainerStatus
 from statemachines.resourcemanager.events.rmnode import (
     RMNodeEvent,
@@ -20,18 +19,10 @@ from statemachines.resourcemanager.events.scheduler import (
     SchedulerEventType,
 )
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
-from statemachines.resourcemanager.machines.rmnode import (
-    UNKNOWN_PORT,
-    RMNode,
-    all_changes,
-    app_on_node,
-    log,
-    node_id,
-    take_containers,
-    take_report,
-)
+from statemachines.resourcemanager.machines.rmnode import UNKNOWN_PORT, RMNode, log, node_id
 from statemachines.resourcemanager.machines.rmnode import RMNodeState as S
 from statemachines.resourcemanager.resource import Resource
+from statemachines.table import STAY, Row, from_table
 
 # -- steps that several hooks share -----------------------------------------------------------------------------------
 
@@ -79,7 +70,7 @@ def start(node: RMNode, event: RMNodeStartedEvent) -> S:
     """Add a node that registered to the scheduler, with the containers that it reports."""
     came_back = _take_from_inactive(node)
     for app_id in event.running_apps:
-        app_on_node(node, app_id)
+        node.app_on_node(app_id)
     running = [report.container for report in event.containers if report.status is None]
     if event.healthy and not came_back:
         node.containers.update(running)
@@ -114,7 +105,7 @@ def take_status(node: RMNode, event: RMNodeStatusEvent) -> S:
     if not event.healthy:
         _become_unusable(node)
         return S.UNHEALTHY
-    take_report(node, event)
+    node.take_report(event)
     return S.RUNNING
 
 
@@ -126,7 +117,7 @@ def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
         return S.DECOMMISSIONED
     node.health = event.healthy
     if event.healthy:
-        take_report(node, event)
+        node.take_report(event)
     return S.DECOMMISSIONING
 
 
@@ -179,9 +170,9 @@ def _resume(node: RMNode, event: RMNodeReconnectEvent) -> None:
         node.original_capacity = capacity
     running = frozenset(report.container for report in event.containers if report.status is None)
     ended = tuple(report.status for report in event.containers if report.status is not None)
-    take_containers(node, *all_changes(node, (), ended, running))
+    node.take_containers(*node.all_changes((), ended, running))
     for app_id in event.running_apps:
-        app_on_node(node, app_id)
+        node.app_on_node(app_id)
     if is_changed and node.state is S.RUNNING:
         node.context.post(NodeResourceUpdateSchedulerEvent(node.entity, capacity))
 
@@ -251,63 +242,29 @@ def list_to_signal(node: RMNode, event: RMNodeEvent[tuple[str, str]]) -> None:
 
 # -- the table --------------------------------------------------------------------------------------------------------
 
-
-def _build() -> StateMachineFactory[S, RMNode]:
-    factory: StateMachineFactory[S, RMNode] = StateMachineFactory(S.NEW, "RMNode")
-    return (
-        factory.add_transition(S.NEW, (S.RUNNING, S.UNHEALTHY), E.STARTED, start)
-        .add_transition(S.NEW, S.NEW, E.RESOURCE_UPDATE, set_capacity)
-        .add_transition(S.NEW, S.DECOMMISSIONED, E.DECOMMISSION, deactivate)
-        .add_transition(S.NEW, S.LOST, E.EXPIRE, deactivate)
-        .add_transition(S.NEW, S.NEW, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
-        .add_transition(S.RUNNING, (S.RUNNING, S.UNHEALTHY), E.STATUS_UPDATE, take_status)
-        .add_transition(S.RUNNING, S.DECOMMISSIONED, E.DECOMMISSION, deactivate)
-        .add_transition(S.RUNNING, S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, begin_decommissioning)
-        .add_transition(S.RUNNING, S.LOST, E.EXPIRE, deactivate)
-        .add_transition(S.RUNNING, S.REBOOTED, E.REBOOTING, deactivate)
-        .add_transition(S.RUNNING, S.RUNNING, E.CLEANUP_APP, list_app_to_clean)
-        .add_transition(S.RUNNING, S.RUNNING, E.CLEANUP_CONTAINER, list_container_to_clean)
-        .add_transition(S.RUNNING, S.RUNNING, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
-        .add_transition(S.RUNNING, (S.RUNNING,), E.RECONNECTED, reconnect)
-        .add_transition(S.RUNNING, S.RUNNING, E.RESOURCE_UPDATE, change_capacity)
-        .add_transition(S.RUNNING, S.RUNNING, E.UPDATE_CONTAINER, list_to_update)
-        .add_transition(S.RUNNING, S.RUNNING, E.SIGNAL_CONTAINER, list_to_signal)
-        .add_transition(S.RUNNING, S.SHUTDOWN, E.SHUTDOWN, deactivate)
-        .add_transition(S.REBOOTED, S.REBOOTED, E.RESOURCE_UPDATE, set_capacity)
-        .add_transition(S.DECOMMISSIONED, S.DECOMMISSIONED, E.RESOURCE_UPDATE, set_capacity)
-        .add_transition(S.DECOMMISSIONED, S.DECOMMISSIONED, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONED, E.DECOMMISSION, deactivate)
-        .add_transition(S.DECOMMISSIONING, S.RUNNING, E.RECOMMISSION, recommission)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.RESOURCE_UPDATE, change_capacity)
-        .add_transition(
-            S.DECOMMISSIONING, (S.DECOMMISSIONING, S.DECOMMISSIONED), E.STATUS_UPDATE, take_status_decommissioning
-        )
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, change_timeout)
-        .add_transition(S.DECOMMISSIONING, S.LOST, E.EXPIRE, deactivate)
-        .add_transition(S.DECOMMISSIONING, S.REBOOTED, E.REBOOTING, deactivate)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.CLEANUP_APP, list_app_to_clean)
-        .add_transition(S.DECOMMISSIONING, S.SHUTDOWN, E.SHUTDOWN, deactivate)
-        .add_transition(S.DECOMMISSIONING, S.DECOMMISSIONING, E.CLEANUP_CONTAINER, list_container_to_clean)
-        .add_transition(S.DECOMMISSIONING, (S.DECOMMISSIONING, S.DECOMMISSIONED), E.RECONNECTED, reconnect)
-        .add_transition(S.LOST, S.LOST, E.RESOURCE_UPDATE, set_capacity)
-        .add_transition(S.LOST, S.LOST, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
-        .add_transition(S.UNHEALTHY, (S.UNHEALTHY, S.RUNNING), E.STATUS_UPDATE, take_status_unhealthy)
-        .add_transition(S.UNHEALTHY, S.DECOMMISSIONED, E.DECOMMISSION, deactivate)
-        .add_transition(S.UNHEALTHY, S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, begin_decommissioning)
-        .add_transition(S.UNHEALTHY, S.LOST, E.EXPIRE, deactivate)
-        .add_transition(S.UNHEALTHY, S.REBOOTED, E.REBOOTING, deactivate)
-        .add_transition(S.UNHEALTHY, (S.UNHEALTHY,), E.RECONNECTED, reconnect)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.CLEANUP_APP, list_app_to_clean)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.CLEANUP_CONTAINER, list_container_to_clean)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.RESOURCE_UPDATE, set_capacity)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
-        .add_transition(S.UNHEALTHY, S.UNHEALTHY, E.SIGNAL_CONTAINER, list_to_signal)
-        .add_transition(S.UNHEALTHY, S.SHUTDOWN, E.SHUTDOWN, deactivate)
-        .add_transition(S.SHUTDOWN, S.SHUTDOWN, E.RESOURCE_UPDATE, set_capacity)
-        .add_transition(S.SHUTDOWN, S.SHUTDOWN, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget)
-        .install_topology()
-    )
-
-
-FACTORY: StateMachineFactory[S, RMNode] = _build()
+_ACTIVE = (S.RUNNING, S.DECOMMISSIONING, S.UNHEALTHY)
+_GONE = (S.DECOMMISSIONED, S.LOST, S.REBOOTED, S.SHUTDOWN)
+_ROWS: tuple[Row[S], ...] = (
+    (S.NEW, (S.RUNNING, S.UNHEALTHY), E.STARTED, start),
+    (S.RUNNING, (S.RUNNING, S.UNHEALTHY), E.STATUS_UPDATE, take_status),
+    (S.DECOMMISSIONING, (S.DECOMMISSIONING, S.DECOMMISSIONED), E.STATUS_UPDATE, take_status_decommissioning),
+    (S.UNHEALTHY, (S.UNHEALTHY, S.RUNNING), E.STATUS_UPDATE, take_status_unhealthy),
+    (S.RUNNING, (S.RUNNING,), E.RECONNECTED, reconnect),
+    (S.DECOMMISSIONING, (S.DECOMMISSIONING, S.DECOMMISSIONED), E.RECONNECTED, reconnect),
+    (S.UNHEALTHY, (S.UNHEALTHY,), E.RECONNECTED, reconnect),
+    ((S.NEW, *_ACTIVE), S.DECOMMISSIONED, E.DECOMMISSION, deactivate),
+    ((S.NEW, *_ACTIVE), S.LOST, E.EXPIRE, deactivate),
+    (_ACTIVE, S.REBOOTED, E.REBOOTING, deactivate),
+    (_ACTIVE, S.SHUTDOWN, E.SHUTDOWN, deactivate),
+    ((S.RUNNING, S.UNHEALTHY), S.DECOMMISSIONING, E.GRACEFUL_DECOMMISSION, begin_decommissioning),
+    (S.DECOMMISSIONING, STAY, E.GRACEFUL_DECOMMISSION, change_timeout),
+    (S.DECOMMISSIONING, S.RUNNING, E.RECOMMISSION, recommission),
+    ((S.RUNNING, S.DECOMMISSIONING), STAY, E.RESOURCE_UPDATE, change_capacity),
+    ((S.NEW, S.UNHEALTHY, *_GONE), STAY, E.RESOURCE_UPDATE, set_capacity),
+    (_ACTIVE, STAY, E.CLEANUP_APP, list_app_to_clean),
+    (_ACTIVE, STAY, E.CLEANUP_CONTAINER, list_container_to_clean),
+    (S.RUNNING, STAY, E.UPDATE_CONTAINER, list_to_update),
+    ((S.RUNNING, S.UNHEALTHY), STAY, E.SIGNAL_CONTAINER, list_to_signal),
+    (set(S) - {S.REBOOTED}, STAY, E.FINISHED_CONTAINERS_PULLED_BY_AM, list_to_forget),
+)
+FACTORY = from_table("RMNode", S, _ROWS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
@@ -19,22 +19,37 @@ from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptStatusUpdateEvent,
     RMAppAttemptUnregistrationEvent,
 )
-from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.services import NodesListManagerEventType
 from statemachines.resourcemanager.ids import application_of, attempt_of
-from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
+from statemachines.resourcemanager.machines.rmappattempt import BEFORE_REGISTERING, MasterSession, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import END_IS_STORED
 from statemachines.resourcemanager.resource import GPU_MILLI, Resource
-from statemachines.resourcemanager.services.master_session import (
-    BEFORE_REGISTERING,
-    AllocateResponse,
-    MasterSession,
-    RegisterResponse,
-)
 
 _LAST_RESPONSE_ID = 2**31 - 1
 """The id after it is 0, as with YARN's 32 bits."""
+
+
+class RegisterResponse(NamedTuple):
+    """The response to a master's registration."""
+
+    queue: str
+    containers_from_previous_attempts: Sequence[RMContainer]
+    """Live containers, if the application keeps them; without the master's own."""
+
+
+class AllocateResponse(NamedTuple):
+    """The response to a master's heartbeat."""
+
+    allocated: Sequence[RMContainer]
+    finished: Sequence[ContainerStatus]
+    """Its containers that have ended."""
+    response_id: int
+    """To be sent with the next heartbeat."""
+    updated_nodes: Sequence[tuple[str, NodesListManagerEventType]] = ()
+    """Nodes that became usable, unusable or DECOMMISSIONING."""
+    resized: Sequence[tuple[str, Resource]] = ()
+    """The requested resizes that were granted."""
 
 
 class ApplicationMasterService(Service):
@@ -183,7 +198,7 @@ class ApplicationMasterService(Service):
     def _repeat(self, attempt_id: str, master: MasterSession, response_id: int) -> AllocateResponse:
         """The last response again, if the master has only the one before it."""
         self._context.am_liveliness_monitor.received_ping(attempt_id)
-        last = master.last_response
+        last: AllocateResponse | None = master.last_response
         if last is not None and response_id == (master.response_id - 1) % (_LAST_RESPONSE_ID + 1):
             return last
         raise InvalidApplicationMasterRequestError(
@@ -214,14 +229,11 @@ class ApplicationMasterService(Service):
                 granted.append((container_id, resource))
         return granted
 
-    def _fetch_finished(self, attempt: RMAppAttempt) -> Sequence[ContainerStatus]:
+    @staticmethod
+    def _fetch_finished(attempt: RMAppAttempt) -> Sequence[ContainerStatus]:
         """The finished containers, for the master; their nodes need no longer report them."""
         ended, attempt.finished_containers = attempt.finished_containers, []
-        pulled: dict[str, list[str]] = {}
-        for node, status in ended:
-            pulled.setdefault(node, []).append(status.container)
-        for node, containers in pulled.items():
-            self._context.post(RMNodeEvent(RMNodeEventType.FINISHED_CONTAINERS_PULLED_BY_AM, node, tuple(containers)))
+        attempt.let_nodes_forget(ended)
         if attempt.number > 1 and not attempt.app.submission.keep_containers_across_attempts:
             # The master does not know the containers of earlier attempts.
             return [status for _, status in ended if attempt_of(status.container) == attempt.entity]

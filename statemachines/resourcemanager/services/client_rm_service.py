@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.service import Service
+from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import (
     ApplicationAttemptNotFoundError,
@@ -27,16 +28,7 @@ from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.machines.states import END_IS_STORED, RMAppState
-from statemachines.resourcemanager.reports import (
-    APPLICATION_STATES,
-    ApplicationAttemptReport,
-    ApplicationReport,
-    ClusterMetrics,
-    ContainerReport,
-    NodeReport,
-)
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
-from statemachines.resourcemanager.services import reporting
 from statemachines.resourcemanager.services.application_submitter import ApplicationSubmitter
 from statemachines.resourcemanager.services.rm_app_manager import move_application, update_lifetime, update_priority
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -177,9 +169,9 @@ class ClientRMService(Service):
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
-    def get_application_report(self, app_id: str) -> ApplicationReport:
+    def get_application_report(self, app_id: str) -> reports.ApplicationReport:
         """Raises ApplicationNotFoundError."""
-        return self._call(lambda: reporting.application_report(self._context, self._app(app_id)))
+        return self._call(lambda: reports.application_report(self._context, self._app(app_id)))
 
     def get_applications(
         self,
@@ -190,7 +182,7 @@ class ClientRMService(Service):
         application_types: Collection[str] | None = None,
         tags: Collection[str] | None = None,
         limit: int | None = None,
-    ) -> list[ApplicationReport]:
+    ) -> list[reports.ApplicationReport]:
         """The first `limit` applications, by submission, that pass all filters.
 
         None lets all pass, an empty filter none; one tag in common is enough.
@@ -198,55 +190,55 @@ class ClientRMService(Service):
         Raises:
             InvalidRequestError: a state is not one of APPLICATION_STATES, or `limit` is less than 1.
         """
-        _check_names("application state", states or (), APPLICATION_STATES)
+        _check_names("application state", states or (), reports.APPLICATION_STATES)
         if limit is not None and limit < 1:
             raise InvalidRequestError(f"limit is {limit}: it must be at least 1, or None")
 
         def passes(app: RMApp) -> bool:
             submission = app.submission
             return (
-                (states is None or reporting.client_state(app) in states)
+                (states is None or reports.client_state(app) in states)
                 and (users is None or submission.user in users)
                 and (queues is None or submission.queue in queues)
                 and (application_types is None or submission.application_type in application_types)
                 and (tags is None or not set(tags).isdisjoint(submission.tags))
             )
 
-        def report() -> list[ApplicationReport]:
+        def report() -> list[reports.ApplicationReport]:
             apps = [app for app in self._context.apps.values() if passes(app)]
-            return [reporting.application_report(self._context, app) for app in apps[:limit]]
+            return [reports.application_report(self._context, app) for app in apps[:limit]]
 
         return self._call(report)
 
-    def get_application_attempts(self, app_id: str) -> list[ApplicationAttemptReport]:
+    def get_application_attempts(self, app_id: str) -> list[reports.ApplicationAttemptReport]:
         """By number. Raises ApplicationNotFoundError."""
-        return self._call(lambda: [reporting.attempt_report(attempt) for attempt in self._app(app_id).attempts])
+        return self._call(lambda: [reports.attempt_report(attempt) for attempt in self._app(app_id).attempts])
 
-    def get_application_attempt_report(self, attempt_id: str) -> ApplicationAttemptReport:
+    def get_application_attempt_report(self, attempt_id: str) -> reports.ApplicationAttemptReport:
         """Raises ApplicationAttemptNotFoundError."""
-        return self._call(lambda: reporting.attempt_report(self._attempt(attempt_id)))
+        return self._call(lambda: reports.attempt_report(self._attempt(attempt_id)))
 
-    def get_containers(self, attempt_id: str) -> list[ContainerReport]:
+    def get_containers(self, attempt_id: str) -> list[reports.ContainerReport]:
         """Live containers, including those taken over. Raises ApplicationAttemptNotFoundError."""
 
-        def report() -> list[ContainerReport]:
+        def report() -> list[reports.ContainerReport]:
             live = self._context.scheduler.live_containers(self._attempt(attempt_id).entity)
-            return [reporting.container_report(container) for container in live]
+            return [reports.container_report(container) for container in live]
 
         return self._call(report)
 
-    def get_container_report(self, container_id: str) -> ContainerReport:
+    def get_container_report(self, container_id: str) -> reports.ContainerReport:
         """Raises ContainerNotFoundError, also for an ended container."""
 
-        def report() -> ContainerReport:
+        def report() -> reports.ContainerReport:
             container = self._context.containers.get(container_id)
             if container is None:
                 raise ContainerNotFoundError(container_id)
-            return reporting.container_report(container)
+            return reports.container_report(container)
 
         return self._call(report)
 
-    def get_cluster_nodes(self, states: Collection[str] | None = None) -> list[NodeReport]:
+    def get_cluster_nodes(self, states: Collection[str] | None = None) -> list[reports.NodeReport]:
         """The nodes in one of `states`; None: all nodes, including inactive ones.
 
         Raises:
@@ -254,7 +246,7 @@ class ClientRMService(Service):
         """
         wanted = NODE_STATES if states is None else states
         _check_names("node state", wanted, NODE_STATES)
-        return self._call(lambda: reporting.node_reports(self._context, frozenset(wanted)))
+        return self._call(lambda: reports.node_reports(self._context, frozenset(wanted)))
 
     def get_queue_info(self, path: str = "root") -> QueueInfo:
         """The queue at `path`; its `children` are paths. Raises QueueNotFoundError."""
@@ -267,8 +259,8 @@ class ClientRMService(Service):
 
         return self._call(report)
 
-    def get_cluster_metrics(self) -> ClusterMetrics:
-        return self._call(lambda: reporting.cluster_metrics(self._context))
+    def get_cluster_metrics(self) -> reports.ClusterMetrics:
+        return self._call(lambda: reports.cluster_metrics(self._context))
 
     # -- steps --------------------------------------------------------------------------------------------------------
 

@@ -59,11 +59,10 @@ _SHUT_DOWN = HeartbeatResponse(action=NodeAction.SHUTDOWN)
 class ResourceTrackerService(Service):
     """Nodes register, send heartbeats and unregister."""
 
-    def __init__(self, context: RMContext, nodes_list_manager: NodesListManager | None = None) -> None:
-        """Without a NodesListManager, all hosts may have nodes."""
+    def __init__(self, context: RMContext, nodes_list_manager: NodesListManager) -> None:
         super().__init__()
         self._context = context
-        self._nodes_list = nodes_list_manager or NodesListManager(context)
+        self._nodes_list = nodes_list_manager
 
     def register_node(
         self,

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from dispatcher import CompositeService, DispatcherConfig, EventDispatcher
 from dispatcher.errors import RejectedExecutionError
-from statemachines.resourcemanager.events.base import RMEvent
+from statemachines.resourcemanager.events.records import RMEvent
 from statemachines.resourcemanager.events.services import RMStateStoreEvent
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.statestore.records import (

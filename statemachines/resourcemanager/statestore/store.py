@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dispatcher.errors import DispatcherError
-from statemachines.resourcemanager.events.base import RMEvent
+from statemachines.resourcemanager.events.records import RMEvent
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent

@@ -20,7 +20,7 @@ from statemachines.resourcemanager import (
     RMNode,
 )
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.entity import Entity
+from statemachines.resourcemanager.entity import Entity, Pending
 from statemachines.resourcemanager.events import (
     ContainerRequest,
     ContainerStatus,
@@ -223,7 +223,7 @@ class Workshop:
         entity.state_machine = factory.make(entity, members[state], self.recorder)
         if state == "FINAL_SAVING":
             assert isinstance(entity, (RMApp, RMAppAttempt))
-            entity.save_final(members["KILLED"], lambda entity, event: None, event_for(entity, "KILL"))
+            entity.pending = Pending(members["KILLED"], None)
         self.posted.events.clear()
         return entity
 
@@ -281,7 +281,7 @@ def _container_event(container: RMContainer, type_: RMContainerEventType, more: 
             report = NMContainerStatus(container.entity, resource, status=more.pop("status", None))
             return RMContainerRecoverEvent(container.entity, **({"report": report} | more))
         case RMContainerEventType.RESERVED:
-            return RMContainerReservedEvent(container.entity, **({"node": NODE, "resource": resource} | more))
+            return RMContainerReservedEvent(container.entity, **({"resource": resource} | more))
         case RMContainerEventType.ACQUIRE_UPDATED_CONTAINER | RMContainerEventType.NM_DONE_CHANGE_RESOURCE:
             return RMContainerResourceEvent(type_, container.entity, **({"resource": resource} | more))
     return RMContainerEvent(type_, container.entity, **({"status": ContainerStatus(container.entity, 0)} | more))

@@ -42,6 +42,7 @@ from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.resource import named
 from statemachines.resourcemanager.scheduler import ResourceScheduler
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
 from statemachines.simulation.workload import NodeSpec
 
@@ -64,7 +65,7 @@ class Cluster:
         )
         self.scheduler: Any = self.context.scheduler
         self.on_heartbeat = self.scheduler._on_heartbeat
-        self.tracker = ResourceTrackerService(self.context)
+        self.tracker = ResourceTrackerService(self.context, NodesListManager(self.context))
         self.told: list[Any] = []  # events for applications and attempts
         self.tags = itertools.count(1)
         self.short: set[str] = set()  # nodes that may have less than what their containers have

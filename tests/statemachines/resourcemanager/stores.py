@@ -1,4 +1,4 @@
-"""State stores of both kinds, what is written to them, and who hears their answers."""
+"""State stores of both kinds, records to write to them, and a receiver of their answers."""
 
 from __future__ import annotations
 

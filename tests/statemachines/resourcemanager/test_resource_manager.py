@@ -19,7 +19,7 @@ from statemachines.resourcemanager import (
 )
 from statemachines.resourcemanager.events import ContainerRequest, RMContainerEventType, RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
-from statemachines.resourcemanager.services.node_managers import NodeManagers
+from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 from statemachines.simulation.workload.model import WorkloadRunner
@@ -201,7 +201,7 @@ def test_application_can_be_killed_in_the_moment_of_its_submission() -> None:
     assert run.apps() == [("KILLED", 0)]
 
 
-def test_metrics_tell_the_states_of_all_machines() -> None:
+def test_metrics_count_the_states_of_all_machines() -> None:
     run = Run(workload(node(), app()))
 
     run.go()
@@ -234,7 +234,7 @@ def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
     assert set(threading.enumerate()) == threads
 
 
-def test_without_node_managers_containers_are_allocated_and_expire_as_nobody_starts_them() -> None:
+def test_without_node_managers_allocated_containers_expire_unstarted() -> None:
     """Each attempt fails by its container's end, which is not its own fault: another one follows."""
     manager = ResourceManager(config(container_allocation_expiry_s=60), clock=ManualClock())
     acquired: list[tuple[str, int]] = []

@@ -20,8 +20,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
-from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,
@@ -276,7 +275,7 @@ class SchedulerBooks:
         allocator.reservations += 1
         resource = container.request.resource
         self._policy.charge(attempt, node.partition, resource)
-        self._context.post(RMContainerReservedEvent(container_id, node.node_id, resource, payload=container.payload()))
+        self._context.post(RMContainerReservedEvent(container_id, resource, container.payload()))
 
     def allocate_reserved(self, node: SchedulerNode, container: RMContainer) -> bool:
         """Allocate the node's reserved container if the node has room; cancel it if its ask is no longer pending."""

@@ -30,7 +30,7 @@ from statemachines.resourcemanager.events import (
 )
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES, RMAppState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.services.node_managers import NodeManagers
+from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.workload import NodeSpec
 

@@ -116,7 +116,7 @@ def test_nothing_is_oversubscribed_leaked_or_stuck_whatever_happens(
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @settings(max_examples=60, deadline=None)
 @given(courses(FOR_APPLICATIONS, FOR_NODES, FORGED, FORGED))
-def test_events_that_nobody_should_send_break_no_handler_and_no_books(scheduler: str, steps: list[Step]) -> None:
+def test_illegal_events_break_no_handler_and_no_books(scheduler: str, steps: list[Step]) -> None:
     with taken(scheduler, 0, steps) as course:
         course.do(course.repair)
         course.do(course.kill_all)

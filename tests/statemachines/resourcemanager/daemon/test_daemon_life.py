@@ -88,7 +88,7 @@ class WaitingClient:
         return self.error
 
 
-def test_client_that_waits_hears_of_a_resource_manager_that_cannot_go_on_before_that_is_stopped() -> None:
+def test_waiting_client_fails_at_once_when_the_resource_manager_cannot_go_on() -> None:
     """It waited until the resource manager was stopped."""
     manager = ResourceManager(config(), store=SilentStore())
     with manager:
@@ -99,7 +99,7 @@ def test_client_that_waits_hears_of_a_resource_manager_that_cannot_go_on_before_
         assert manager.state is ServiceState.STARTED
 
 
-def test_clients_that_wait_hear_of_the_stop() -> None:
+def test_stop_fails_waiting_clients() -> None:
     manager = ResourceManager(config(), store=SilentStore())
     with manager:
         clients = [WaitingClient(manager) for _ in range(3)]

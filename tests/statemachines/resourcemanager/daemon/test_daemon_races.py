@@ -122,7 +122,7 @@ def hand_played(**settings: Any) -> Iterator[HandPlayed]:
 
 
 @pytest.mark.parametrize("scheduler", ["fifo", "capacity"])
-def test_application_that_is_killed_and_forgotten_before_the_scheduler_hears_of_it_leaves_nothing(
+def test_application_that_is_killed_and_forgotten_before_the_scheduler_gets_it_leaves_nothing(
     scheduler: str,
 ) -> None:
     """The scheduler's handler failed: the application no longer existed."""
@@ -157,7 +157,7 @@ def test_node_does_not_wait_for_an_application_that_was_forgotten_before_its_con
         assert played.context.nodes[N2].apps_to_clean == [app.entity]
 
 
-def test_container_is_launched_once_though_its_node_registers_again_before_the_scheduler_hears_of_that() -> None:
+def test_container_is_launched_once_though_its_node_registers_again_before_the_scheduler_learns_it() -> None:
     """The scheduler took a report of the time after for one of the time before: RUNNING got LAUNCHED."""
     with hand_played() as played:
         played.add_node("n2")
@@ -197,7 +197,7 @@ def test_container_that_ends_while_it_is_allowed_to_grow_is_not_waited_for() -> 
         assert task not in played.context.container_allocation_expirer
 
 
-def test_node_that_is_to_be_emptied_is_not_told_to_shut_down_meanwhile() -> None:
+def test_node_is_not_shut_down_before_it_handles_its_graceful_decommissioning() -> None:
     """An outdated event ended the watch, and the node's next heartbeat came from an excluded host."""
     with hand_played() as played:
         played.run_master()
@@ -218,7 +218,7 @@ def test_node_that_is_to_be_emptied_is_not_told_to_shut_down_meanwhile() -> None
         assert played.context.nodes[N1].state.name == "DECOMMISSIONING"
 
 
-def test_node_of_an_excluded_host_that_nobody_knows_is_to_shut_down() -> None:
+def test_unknown_node_of_a_host_that_is_not_included_is_told_to_shut_down() -> None:
     """It was told to register, and was refused then: a simulated one ended the resource manager by that."""
     with hand_played() as played:
         played.do(lambda: played.manager.admin.refresh_nodes(include=["n1"]))

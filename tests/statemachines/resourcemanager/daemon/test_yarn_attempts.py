@@ -57,7 +57,7 @@ def test_application_has_as_many_attempts_as_it_wants_and_may_have(wanted: int |
         assert len(yarn.clients.get_application_attempts(app)) == given
 
 
-def test_master_that_falls_silent_is_followed_by_another_and_hears_so_itself() -> None:
+def test_master_that_falls_silent_is_followed_by_another_and_refused() -> None:
     with Yarn("n1", expiry_ms=EXPIRY_MS) as yarn:
         app = yarn.submit()
         silent = yarn.run(app)

@@ -59,7 +59,7 @@ def test_container_that_is_started_in_time_stays() -> None:
         assert yarn.clients.get_container_report(task.entity).state == "RUNNING"
 
 
-def test_released_containers_make_room_and_the_master_hears_of_them(scheduler: dict[str, Any]) -> None:
+def test_released_containers_make_room_and_are_reported_to_the_master(scheduler: dict[str, Any]) -> None:
     with Yarn("n1", scheduler=scheduler) as yarn:
         master = yarn.submit_and_run()
         acquired, running = master.get(ask(4), ask(5))

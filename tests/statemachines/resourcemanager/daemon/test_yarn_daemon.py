@@ -81,9 +81,7 @@ def test_two_nodes_of_one_host_are_refused(monkeypatch: pytest.MonkeyPatch, caps
     assert refusal(text, monkeypatch, capsys) == "nodes[2].host: a is already the host of nodes[0]; name each node once"
 
 
-def test_less_than_nothing_of_a_resource_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_negative_resources_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     text = "nodes: [{host: a, memory_mb: 1, vcores: 1, resources: {fpga: -3}}]"
 
     assert "nodes[0].resources.fpga: -3 is not allowed" in refusal(text, monkeypatch, capsys)

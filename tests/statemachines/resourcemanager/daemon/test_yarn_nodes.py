@@ -1,4 +1,4 @@
-"""Nodes that are emptied, lost, ill, rebooted, shut down or changed, and what that means to those who use them."""
+"""Nodes that are decommissioned, lost, unhealthy, rebooted, shut down or resized, and the effects on applications."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_recommissioned_node_stays_past_its_time_and_is_used_again() -> None:
         assert yarn.node_states() == {"n1": "RUNNING"}
 
 
-def test_master_hears_that_a_node_is_to_leave_and_that_it_has() -> None:
+def test_master_is_notified_when_a_node_begins_to_leave_and_when_it_has_left() -> None:
     with Yarn("n1", "n2") as yarn:
         master = yarn.submit_and_run(am_host="n2")
         master.get_running(ask(host="n1"))
@@ -126,7 +126,7 @@ def test_recommissioned_host_may_register_a_node_again() -> None:
 # -- lost, ill, rebooted, shut down -----------------------------------------------------------------------------------
 
 
-def test_lost_node_takes_its_containers_and_the_master_hears_of_each() -> None:
+def test_lost_node_ends_its_containers_and_the_master_learns_of_each() -> None:
     with Yarn("n1", "n2", expiry_ms=EXPIRY_MS) as yarn:
         master = yarn.submit_and_run(am_host="n1")
         tasks = master.get_running(ask(host="n2"), ask(host="n2"))

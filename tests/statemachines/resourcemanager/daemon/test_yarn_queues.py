@@ -134,7 +134,7 @@ def test_moved_application_counts_in_its_new_queue_with_all_that_it_has() -> Non
         assert yarn.clients.get_queue_info("root.b").applications == 0
 
 
-def test_move_that_cannot_be_is_refused_and_the_application_stays() -> None:
+def test_impossible_move_is_refused_and_the_application_stays() -> None:
     stopped = half("b", state="STOPPED")
     with Yarn("n1", scheduler=tree(half("a"), stopped)) as yarn:
         app = yarn.submit(queue="a")
@@ -158,7 +158,7 @@ def test_application_that_no_queue_takes_fails_and_says_why(queue: str) -> None:
         assert queue in report.diagnostics
 
 
-def test_ended_applications_beyond_the_maximum_are_forgotten_the_oldest_first() -> None:
+def test_oldest_ended_applications_beyond_the_maximum_are_forgotten() -> None:
     with Yarn("n1", max_completed_applications=2) as yarn:
         running = yarn.submit_and_run()
         ended = [yarn.submit() for _ in range(4)]

@@ -41,7 +41,7 @@ class Daemon:
         self.manager.bring(workload(node(), app(am_duration_ms=None, kill_ms=3000)))
 
     def run(self, machine: str) -> None:
-        """To the end, with an event that the machine does not take when the application runs."""
+        """Run to the end, with an event that the machine does not accept while the application runs."""
         timers, execute = self.context.timers, self.manager.dispatcher.mailbox_executor.execute
         execute(lambda: timers.register_timer(ILLEGAL_AT_MS, lambda _: self._send(machine)), "a timer of the test")
         execute(lambda: timers.register_timer(ILLEGAL_AT_MS + 1, lambda _: self._note(machine)), "another one")
@@ -75,7 +75,7 @@ class Daemon:
         return entity
 
     def invalid(self) -> dict[str, float]:
-        """The metric, by machine; those without any are left out."""
+        """The metric by machine, without zeros."""
         return {
             sample.labels["machine"]: sample.value
             for family in self.manager.registry.collect()

@@ -103,7 +103,7 @@ OUTCOMES = {  # what is stored, and taken after that; of two attempts, two were 
 
 
 def saving(workshop: Workshop, state: str, event: str, **more: Any) -> RMApp:
-    """An application that is FINAL_SAVING because of `event` in `state`; nothing else is in what was posted."""
+    """An application that `event` in `state` has brought to FINAL_SAVING, with no other events posted."""
     app = workshop.app(state)
     send(app, event, **more)
     assert app.state is RMAppState.FINAL_SAVING
@@ -140,7 +140,7 @@ GIVEN: dict[str, Callable[[Workshop, str], RMApp]] = {
 
 
 def _given(workshop: Workshop, case: Case) -> tuple[RMApp, dict[str, Any]]:
-    """The application, and what the event says beside the usual."""
+    """The application, and the event's attributes that are not the usual ones."""
     if case.given.startswith("after "):
         return saving(workshop, *case.given.removeprefix("after ").split()), {}
     if case.given.startswith("stored: "):

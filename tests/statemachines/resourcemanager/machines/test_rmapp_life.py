@@ -247,8 +247,8 @@ def test_attempt_that_finishes_late_does_not_change_another_outcome(workshop: Wo
     assert app.state.name == final
 
 
-def test_what_is_said_of_the_end_is_stored_and_kept_once(workshop: Workshop) -> None:
-    """A master's last words come when it unregisters, and again when its attempt ends."""
+def test_diagnostics_of_the_end_are_stored_and_kept_once(workshop: Workshop) -> None:
+    """A master's diagnostics arrive when it unregisters, and again when its attempt ends."""
     app = workshop.app("RUNNING")
 
     send(app, "ATTEMPT_UNREGISTERED", diagnostics="all done")
@@ -273,7 +273,7 @@ def test_reason_for_the_end_is_kept(workshop: Workshop, state: str, event: str, 
     assert (app.state.name, app.diagnostics) == (end, ["because"])
 
 
-def test_times_of_launch_and_end_are_those_of_the_first_such_event(workshop: Workshop) -> None:
+def test_first_launch_and_first_end_set_their_times(workshop: Workshop) -> None:
     app = workshop.app("ACCEPTED")
     events = ["ATTEMPT_LAUNCHED", "ATTEMPT_LAUNCHED", "ATTEMPT_REGISTERED", "ATTEMPT_UNREGISTERED"]
 

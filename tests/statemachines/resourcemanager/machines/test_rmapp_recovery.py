@@ -32,7 +32,7 @@ def recover(
     submitted: dict[str, Any] | None = None,
     **stored: Any,
 ) -> RMApp:
-    """An application that is recovered with these attempts; `stored` is what its own record says."""
+    """An application recovered with these attempts; `stored` overrides fields of its own record."""
     app = workshop.app(**(submitted or {}))
     record = app.record()._replace(**stored)
     send(app, "RECOVER", state=RecoveredApplication(record, {attempt.attempt_id: attempt for attempt in attempts}))
@@ -41,7 +41,7 @@ def recover(
 
 
 def told_directly(workshop: Workshop) -> list[tuple[str, str, bool]]:
-    """The scheduler's direct calls: (type, entity, whether it must not answer)."""
+    """The direct calls of the scheduler: (type, entity, is_recovering)."""
     return [(event.type.name, event.entity, event.is_recovering) for event in workshop.scheduler.told]  # type: ignore[attr-defined]
 
 
@@ -53,7 +53,7 @@ def states(app: RMApp) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["FINISHED", "FAILED", "KILLED"])
-def test_ended_application_is_there_again_and_the_scheduler_never_hears_of_it(workshop: Workshop, end: str) -> None:
+def test_ended_application_is_recovered_without_the_scheduler(workshop: Workshop, end: str) -> None:
     app = recover(workshop, attempt_record(1, "FAILED"), attempt_record(2, end), state=end, finish_ms=70)
     send(app, "APP_RUNNING_ON_NODE")
 
@@ -62,7 +62,7 @@ def test_ended_application_is_there_again_and_the_scheduler_never_hears_of_it(wo
     assert told_directly(workshop) == []
 
 
-def test_attempt_without_an_end_takes_that_of_its_application(workshop: Workshop) -> None:
+def test_attempt_without_a_stored_end_takes_the_end_of_its_application(workshop: Workshop) -> None:
     """The application's end was stored, and the attempt's was not."""
     app = recover(workshop, attempt_record(1), state="KILLED", finish_ms=70)
 
@@ -114,7 +114,7 @@ def test_time_of_the_first_launch_stays(workshop: Workshop) -> None:
     assert (app.launch_ms, workshop.posted.told()) == (3, [])
 
 
-def test_without_work_preserving_recovery_nobody_knows_the_live_attempt() -> None:
+def test_without_work_preserving_recovery_the_scheduler_does_not_get_the_live_attempt() -> None:
     workshop = Workshop(work_preserving_recovery=False)
 
     app = recover(workshop, attempt_record(1))
@@ -129,7 +129,7 @@ def test_without_work_preserving_recovery_nobody_knows_the_live_attempt() -> Non
 @pytest.mark.parametrize(
     ("end", "then"), [("FAILED", "ACCEPTED"), ("FINISHED", "FINAL_SAVING"), ("KILLED", "FINAL_SAVING")]
 )
-def test_application_hears_of_an_end_that_only_its_attempt_had_stored(workshop: Workshop, end: str, then: str) -> None:
+def test_application_learns_of_an_end_that_only_its_attempt_had_stored(workshop: Workshop, end: str, then: str) -> None:
     app = recover(workshop, attempt_record(1, end, diagnostics="because"))
     told, removed = workshop.posted.events
 
@@ -149,7 +149,7 @@ def test_containers_of_a_failed_attempt_are_kept_for_the_next_one_across_a_resta
 
 
 def test_older_attempt_without_an_end_has_failed(workshop: Workshop) -> None:
-    """There is a later one, so it cannot live; its last write was lost."""
+    """A later attempt exists, so this one has ended; its last write was lost."""
     app = recover(workshop, attempt_record(1), attempt_record(2))
 
     assert states(app) == ["FAILED", "LAUNCHED"]
@@ -164,7 +164,7 @@ def test_failures_before_the_restart_count(workshop: Workshop) -> None:
     assert app.state.name == "FINAL_SAVING"
 
 
-def test_numbers_of_attempts_go_on_after_those_that_the_store_still_had(workshop: Workshop) -> None:
+def test_next_attempt_is_numbered_after_the_stored_ones(workshop: Workshop) -> None:
     settings = {"attempt_failures_validity_interval_ms": 10, "max_attempts": 2}
     app = recover(
         workshop, attempt_record(3, "FAILED", finish_ms=0), attempt_record(4), submitted=settings, launch_ms=3

@@ -26,7 +26,7 @@ def fail(app: RMApp, **more: Any) -> None:
 
 
 def failing_every(workshop: Workshop, ms: int, attempts: int, **submitted: Any) -> RMApp:
-    """A running application whose attempts have failed so long after one another, the last one now."""
+    """A running application whose attempts failed at these intervals, the last one now."""
     app = workshop.app("RUNNING", attempts=attempts, **submitted)
     for attempt in app.attempts:
         workshop.clock.advance(ms)
@@ -117,7 +117,9 @@ def test_next_attempt_has_the_next_number_and_is_known_by_its_id(workshop: Works
 
 
 @pytest.mark.parametrize("keep_containers", [False, True])
-def test_next_attempt_hears_whether_it_takes_over_containers(workshop: Workshop, keep_containers: bool) -> None:
+def test_start_of_the_next_attempt_says_whether_it_takes_over_containers(
+    workshop: Workshop, keep_containers: bool
+) -> None:
     app = workshop.app("RUNNING", attempts=1)
 
     fail(app, keep_containers=keep_containers)
@@ -154,8 +156,8 @@ def test_container_that_ends_after_its_attempt_is_noted_for_the_next_one(worksho
 
 
 @pytest.mark.parametrize(("interval_ms", "state"), [(None, "FINAL_SAVING"), (100, "ACCEPTED"), (101, "FINAL_SAVING")])
-def test_failures_count_as_long_as_the_interval_says(workshop: Workshop, interval_ms: int | None, state: str) -> None:
-    """Of two allowed, the first was 100 ms ago."""
+def test_failures_count_within_the_interval(workshop: Workshop, interval_ms: int | None, state: str) -> None:
+    """Two attempts are allowed; the first failed 100 ms ago."""
     app = failing_every(workshop, 100, attempts=2, max_attempts=2, attempt_failures_validity_interval_ms=interval_ms)
 
     fail(app)
@@ -209,7 +211,7 @@ def test_attempts_stay_in_the_store_otherwise(submitted: dict[str, Any]) -> None
     assert "RMStateStore REMOVE_APP_ATTEMPT" not in workshop.posted.told()
 
 
-def test_attempt_that_is_not_too_old_stays_in_the_store_and_so_do_those_after_it(workshop: Workshop) -> None:
+def test_attempt_that_is_not_too_old_stays_in_the_store_with_its_successors(workshop: Workshop) -> None:
     app = failing_every(workshop, 100, attempts=4, max_attempts=2, attempt_failures_validity_interval_ms=250)
 
     fail(app)

@@ -109,7 +109,7 @@ CASES = [
 
 
 def saving(workshop: Workshop, state: str, event: str, **submitted: Any) -> RMAppAttempt:
-    """An attempt that is FINAL_SAVING because of `event` in `state`; nothing else is in what was posted."""
+    """An attempt that `event` in `state` has brought to FINAL_SAVING, with no other events posted."""
     attempt = workshop.attempt(state, **submitted)
     send(attempt, event)
     assert attempt.state.name == "FINAL_SAVING"
@@ -118,7 +118,7 @@ def saving(workshop: Workshop, state: str, event: str, **submitted: Any) -> RMAp
 
 
 def _given(workshop: Workshop, case: Case) -> tuple[RMAppAttempt, dict[str, Any]]:
-    """The attempt, and what the event says beside the usual."""
+    """The attempt, and the event's attributes that are not the usual ones."""
     given = case.given
     if given.endswith(UNREGISTERED):
         return saving(workshop, "RUNNING", "UNREGISTERED", unmanaged_am=given.startswith(UNMANAGED)), {}

@@ -16,7 +16,7 @@ FIRST, SECOND = "appattempt_0_0001_000001", "appattempt_0_0001_000002"
 
 
 def ended(workshop: Workshop, state: str, event: str, **more: object) -> RMAppAttempt:
-    """An attempt in `state` that ended by `event`; only what was posted after the store's answer is left."""
+    """An attempt that `event` ended in `state`; only the events posted after the store's answer are left."""
     attempt = workshop.attempt(state)
     send(attempt, event, **more)
     workshop.posted.events.clear()
@@ -233,7 +233,7 @@ def test_masters_end_while_saving_does_not_change_another_outcome(
 
 
 @pytest.mark.parametrize(("state", "event"), [("RUNNING", "KILL"), ("RUNNING", "EXPIRE"), ("RUNNING", "UNREGISTERED")])
-def test_nobody_cleans_up_an_unmanaged_master(workshop: Workshop, state: str, event: str) -> None:
+def test_unmanaged_master_is_not_cleaned_up(workshop: Workshop, state: str, event: str) -> None:
     attempt = workshop.attempt(state, unmanaged_am=True)
 
     for each in (event, "ATTEMPT_UPDATE_SAVED"):
@@ -306,7 +306,7 @@ def test_end_of_another_container_is_kept_for_the_master(workshop: Workshop, sta
 
 
 @pytest.mark.parametrize("state", ["LAUNCHED", "RUNNING", "FINISHING", "FINAL_SAVING"])
-def test_nodes_may_forget_what_nobody_will_fetch_when_the_master_has_ended(workshop: Workshop, state: str) -> None:
+def test_nodes_forget_unpulled_containers_when_the_master_has_ended(workshop: Workshop, state: str) -> None:
     attempt = workshop.attempt(state)
     attempt.finished_containers = [(NODE, ContainerStatus(TASK, 0)), ("node2:45454", ContainerStatus("c2", 0))]
 
@@ -317,7 +317,7 @@ def test_nodes_may_forget_what_nobody_will_fetch_when_the_master_has_ended(works
     assert attempt.finished_containers == []
 
 
-def test_what_was_not_fetched_waits_for_the_next_master_where_containers_are_kept(workshop: Workshop) -> None:
+def test_unpulled_containers_wait_for_the_next_master_if_containers_are_kept(workshop: Workshop) -> None:
     attempt = workshop.attempt("RUNNING", **KEEP)
     unfetched = [(NODE, ContainerStatus(TASK, 0))]
     attempt.finished_containers = list(unfetched)

@@ -31,7 +31,9 @@ def add_nodes(workshop: Workshop, *hosts: str, gpu_model: str | None = None) -> 
 
 
 @pytest.mark.parametrize("transfer_state", [False, True])
-def test_scheduler_hears_whether_the_attempt_takes_over_containers(workshop: Workshop, transfer_state: bool) -> None:
+def test_event_for_the_scheduler_says_whether_the_attempt_takes_over_containers(
+    workshop: Workshop, transfer_state: bool
+) -> None:
     attempt = workshop.attempt()
 
     send(attempt, "START", transfer_state=transfer_state)
@@ -106,7 +108,7 @@ def test_allocated_container_is_the_masters_and_stored(workshop: Workshop) -> No
     assert (store.state.state, store.notify) == (None, True)
 
 
-def test_master_that_is_not_there_yet_is_fetched_again_half_a_second_later(workshop: Workshop) -> None:
+def test_missing_master_container_is_pulled_again_half_a_second_later(workshop: Workshop) -> None:
     attempt = workshop.attempt("SCHEDULED")
     send(attempt, "CONTAINER_ALLOCATED")
 
@@ -204,7 +206,7 @@ def test_blacklist_counts_as_long_as_enough_nodes_are_left(
 
 
 def test_nodes_that_could_not_run_the_master_are_not_counted_as_left(workshop: Workshop) -> None:
-    """Otherwise it would wait for ever for the only node with its GPU."""
+    """Otherwise the attempt would wait forever for the only node with its GPU."""
     add_nodes(workshop, "node1", gpu_model="T4")
     add_nodes(workshop, "node2", "node3", "node4", gpu_model="P100")
     attempt = workshop.attempt("SUBMITTED", gpu_models=frozenset({"T4"}))

@@ -106,7 +106,7 @@ def test_container_is_forgotten_when_and_only_when_it_has_ended(workshop: Worksh
 # -- what others hear -------------------------------------------------------------------------------------------------
 
 
-def test_attempt_hears_of_the_end_with_status_and_node(workshop: Workshop) -> None:
+def test_attempt_is_notified_of_the_end_with_status_and_node(workshop: Workshop) -> None:
     container = workshop.container("RUNNING")
     event = event_for(container, "FINISHED")
 
@@ -116,8 +116,8 @@ def test_attempt_hears_of_the_end_with_status_and_node(workshop: Workshop) -> No
     assert (finished.entity, finished.status, finished.node) == (container.attempt, event.status, NODE)
 
 
-def test_attempt_that_made_the_container_hears_of_its_end_when_another_has_taken_it_over(workshop: Workshop) -> None:
-    """An attempt that waits for its master's container took the end of any for the end of that one."""
+def test_first_attempt_is_notified_of_the_end_of_a_container_that_another_has_taken_over(workshop: Workshop) -> None:
+    """An attempt that waited for its master's container took the end of any container for the master's."""
     container = workshop.container("RUNNING")
     container.attempt = "appattempt_0_0001_000002"
 
@@ -127,7 +127,7 @@ def test_attempt_that_made_the_container_hears_of_its_end_when_another_has_taken
     assert finished.entity == "appattempt_0_0001_000001"
 
 
-def test_node_hears_which_container_to_stop(workshop: Workshop) -> None:
+def test_node_is_ordered_to_stop_the_container(workshop: Workshop) -> None:
     container = workshop.container("RUNNING")
 
     container.handle(event_for(container, "KILL"))
@@ -137,7 +137,7 @@ def test_node_hears_which_container_to_stop(workshop: Workshop) -> None:
 
 
 @pytest.mark.parametrize(("state", "event"), [("ALLOCATED", "ACQUIRED"), ("NEW", "RECOVER")])
-def test_application_hears_on_which_node_it_runs(workshop: Workshop, state: str, event: str) -> None:
+def test_application_is_notified_of_the_node_that_it_uses(workshop: Workshop, state: str, event: str) -> None:
     container = workshop.container(state)
 
     container.handle(event_for(container, event))
@@ -146,7 +146,7 @@ def test_application_hears_on_which_node_it_runs(workshop: Workshop, state: str,
     assert (running.entity, running.node) == (container.application, NODE)
 
 
-def test_what_comes_for_a_container_after_its_end_is_for_nobody(workshop: Workshop) -> None:
+def test_event_for_an_ended_container_is_dropped(workshop: Workshop) -> None:
     container = workshop.container("RUNNING")
     handler = EntityEventHandler(workshop.context.containers)
 
@@ -168,7 +168,7 @@ def test_what_comes_for_a_container_after_its_end_is_for_nobody(workshop: Worksh
         ("RESERVED", "KILL", False),
     ],
 )
-def test_attempt_is_charged_for_what_the_container_had(
+def test_attempt_is_charged_for_the_size_of_the_container(
     workshop: Workshop, state: str, event: str, is_used: bool
 ) -> None:
     container = workshop.container(state)
@@ -213,7 +213,7 @@ def test_end_is_kept_with_its_time(workshop: Workshop) -> None:
 def test_reservation_is_kept(workshop: Workshop, state: str) -> None:
     container = workshop.container(state)
 
-    container.handle(event_for(container, "RESERVED", node="node2:1", resource=LARGER))
+    container.handle(event_for(container, "RESERVED", resource=LARGER))
 
     assert container.reserved_resource == LARGER
 
@@ -221,7 +221,7 @@ def test_reservation_is_kept(workshop: Workshop, state: str) -> None:
 # -- expiry -----------------------------------------------------------------------------------------------------------
 
 
-def test_container_that_is_fetched_and_not_launched_expires(workshop: Workshop) -> None:
+def test_acquired_container_that_is_not_launched_expires(workshop: Workshop) -> None:
     container = workshop.container("ALLOCATED")
     expirer = workshop.context.container_allocation_expirer
     container.handle(event_for(container, "ACQUIRED"))
@@ -248,7 +248,7 @@ def test_container_that_is_stopped_expires_no_more(workshop: Workshop, event: st
 
 
 def resized(workshop: Workshop, to: Resource) -> RMContainer:
-    """A running container that the scheduler has booked another size for; its master knows."""
+    """A running container with another size booked by the scheduler, and acquired by its master."""
     container = workshop.container("RUNNING")
     container.request = container.request._replace(resource=to)
     container.handle(event_for(container, "ACQUIRE_UPDATED_CONTAINER", resource=to))
@@ -318,7 +318,7 @@ def test_container_of_a_size_that_was_never_asked_for_is_stopped(workshop: Works
 # -- the journal ------------------------------------------------------------------------------------------------------
 
 
-def test_payload_tells_the_journal_what_the_container_has(workshop: Workshop) -> None:
+def test_payload_describes_the_container_for_the_journal(workshop: Workshop) -> None:
     assert workshop.container().payload() == {
         "application": "application_0_0001",
         "attempt": "appattempt_0_0001_000001",

@@ -38,7 +38,7 @@ def with_app(workshop: Workshop, node: RMNode) -> None:
 
 
 def with_container(workshop: Workshop, node: RMNode) -> None:
-    """One that the node has not reported yet."""
+    """An application that the node has not reported yet."""
     workshop.container("ACQUIRED")
 
 
@@ -55,7 +55,7 @@ def ill_before(workshop: Workshop, node: RMNode) -> None:
 
 
 def not_fetched(workshop: Workshop, node: RMNode) -> None:
-    """The scheduler has not fetched the last report."""
+    """A node whose last report the scheduler has not pulled."""
     node.next_heartbeat = False
 
 
@@ -183,7 +183,7 @@ def test_node_is_inactive_when_and_only_when_it_has_left(workshop: Workshop, cas
     "case", [case for case in CASES if {ADDED, REMOVED} & set(case.posts) and case.given != "other"], ids=case_id
 )
 def test_node_knows_whether_the_scheduler_has_it(workshop: Workshop, case: Case) -> None:
-    """Otherwise it would be removed twice, or added without having been removed."""
+    """Otherwise the scheduler would remove the node twice, or add it twice."""
     node = take(workshop, case)
 
     last_word = [told for told in case.posts if told in (ADDED, REMOVED)][-1]
@@ -192,7 +192,7 @@ def test_node_knows_whether_the_scheduler_has_it(workshop: Workshop, case: Case)
 
 @pytest.mark.parametrize("to", ["RUNNING", "UNHEALTHY"])
 def test_containers_of_a_node_that_begins(workshop: Workshop, to: str) -> None:
-    """Nobody else would stop what runs on a node that registers ill: the scheduler never hears of it."""
+    """The scheduler never learns of a node that registers as unhealthy, so it cannot stop the containers there."""
     node = workshop.node("NEW")
     ended = NMContainerStatus("container_0_0001_01_000003", Resource(1, 1), status=ContainerStatus("c", 0))
 
@@ -231,7 +231,7 @@ def test_old_entry_or_placeholder_is_no_longer_counted(workshop: Workshop, port:
     assert dict(workshop.recorder.machines["RMNode"].forgotten) == {"LOST": 1}
 
 
-def test_payload_tells_the_journal_what_the_node_has(workshop: Workshop) -> None:
+def test_payload_describes_the_node_for_the_journal(workshop: Workshop) -> None:
     plain = {"host": "node1", "rack": "/default-rack", "memory_mb": 8192, "vcores_milli": 8000, "gpus": 0}
     gpu_spec = NodeSpec("node1", Resource(8192, 8000, gpus=2), gpu_model="T4")
 

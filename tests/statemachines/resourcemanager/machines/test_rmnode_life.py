@@ -33,7 +33,7 @@ def node(workshop: Workshop) -> RMNode:
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "DECOMMISSIONING"])
-def test_scheduler_hears_of_a_new_capacity(workshop: Workshop, state: str) -> None:
+def test_scheduler_is_notified_of_a_new_capacity(workshop: Workshop, state: str) -> None:
     node = workshop.node(state)
 
     node.handle(event_for(node, "RESOURCE_UPDATE", about=LARGER))
@@ -55,7 +55,7 @@ def test_new_capacity_of_a_node_that_is_not_in_use_is_kept_with_a_warning(
     assert f"{NODE} is {state}: its new capacity {LARGER} counts once" in caplog.text
 
 
-def test_node_that_is_recommissioned_gets_its_capacity_back(workshop: Workshop, node: RMNode) -> None:
+def test_recommissioned_node_gets_its_capacity_back(workshop: Workshop, node: RMNode) -> None:
     node.handle(event_for(node, "GRACEFUL_DECOMMISSION", about=60))
     node.handle(event_for(node, "RESOURCE_UPDATE", about=Resource(0, 0)))
     assert (node.decommission_timeout_s, node.original_capacity) == (60, SPEC.capacity)
@@ -67,7 +67,7 @@ def test_node_that_is_recommissioned_gets_its_capacity_back(workshop: Workshop, 
     assert workshop.posted.events[0].capacity == SPEC.capacity
 
 
-def test_time_for_the_emptying_can_be_changed(node: RMNode) -> None:
+def test_timeout_of_a_decommissioning_can_be_changed(node: RMNode) -> None:
     node.handle(event_for(node, "GRACEFUL_DECOMMISSION", about=60))
 
     node.handle(event_for(node, "GRACEFUL_DECOMMISSION", about=None))
@@ -102,7 +102,7 @@ def reconnect(node: RMNode, spec: NodeSpec = SPEC, **more: Any) -> None:
     node.handle(event_for(node, "RECONNECTED", spec=spec, **more))
 
 
-def test_restarted_node_begins_anew_with_its_new_capacity(workshop: Workshop, node: RMNode) -> None:
+def test_restarted_node_is_added_again_with_its_new_capacity(workshop: Workshop, node: RMNode) -> None:
     report(node, launched=(TASK,))
 
     reconnect(node, NodeSpec("node1", LARGER))
@@ -121,7 +121,7 @@ def test_other_node_manager_on_the_same_port_is_another_node(workshop: Workshop,
     assert dict(workshop.recorder.machines["RMNode"].forgotten) == {"RUNNING": 1}
 
 
-def test_node_that_was_disconnected_goes_on_with_what_it_runs(workshop: Workshop, node: RMNode) -> None:
+def test_reconnected_node_keeps_its_containers(workshop: Workshop, node: RMNode) -> None:
     size = Resource(1024, 1000)
     report(node, launched=(TASK, THIRD))
     node.pull_updates()

@@ -36,7 +36,7 @@ def node(workshop: Workshop) -> RMNode:
 # -- news for the scheduler -------------------------------------------------------------------------------------------
 
 
-def test_reports_wait_for_the_scheduler_which_is_told_once(workshop: Workshop, node: RMNode) -> None:
+def test_reports_wait_for_the_scheduler_with_one_node_update(workshop: Workshop, node: RMNode) -> None:
     report(node, launched=(TASK,))
     report(node, finished=(DONE,))
 
@@ -54,13 +54,11 @@ def test_scheduler_is_told_again_once_it_has_fetched_the_reports(workshop: Works
     assert workshop.posted.told() == ["Scheduler NODE_UPDATE"] * 2
 
 
-def test_report_that_comes_while_the_scheduler_fetches_has_an_event_of_its_own(
-    workshop: Workshop, node: RMNode
-) -> None:
-    """The scheduler's thread may have looked at the queue for the last time when the next report is appended."""
+def test_report_during_a_pull_posts_its_own_node_update(workshop: Workshop, node: RMNode) -> None:
+    """A report may be appended after the scheduler's thread has looked at the queue for the last time."""
 
     class Queue:
-        """Empty when it is looked at; a report comes directly after the look."""
+        """Empty when the scheduler looks at it; a report arrives directly afterwards."""
 
         def __bool__(self) -> bool:
             report(node, launched=(TASK,))
@@ -79,9 +77,9 @@ def test_report_that_comes_while_the_scheduler_fetches_has_an_event_of_its_own(
     assert (appended, workshop.posted.told()[-1]) == ([((TASK,), ())], "Scheduler NODE_UPDATE")
 
 
-def test_fetching_gets_on_with_a_queue_that_is_dropped_meanwhile(node: RMNode) -> None:
+def test_pull_survives_a_queue_that_is_cleared_meanwhile(node: RMNode) -> None:
     class Queue:
-        """Dropped between the look and the taking."""
+        """Its report is dropped between the look and the pop."""
 
         def popleft(self) -> Any:
             raise IndexError
@@ -161,7 +159,7 @@ def test_news_of_a_container_to_be_cleaned_up_is_not_passed_on(node: RMNode) -> 
 
 
 def test_container_to_be_cleaned_up_runs_until_the_node_says_otherwise(node: RMNode) -> None:
-    """Otherwise the next report of all containers would make it one that has just been launched."""
+    """Otherwise the next report of all containers would count it as launched again."""
     report(node, launched=(TASK,))
     node.pull_updates()
 
@@ -182,14 +180,14 @@ def test_news_of_an_ended_applications_containers_is_not_passed_on(node: RMNode)
     assert (node.pull_updates(), node.containers) == ([], set())
 
 
-def test_all_containers_of_a_report_that_the_node_has_not_named_before_are_launched(node: RMNode) -> None:
+def test_containers_that_only_a_full_report_names_are_launched(node: RMNode) -> None:
     report(node, running=frozenset({THIRD, TASK, MASTER}), launched=(THIRD,))
 
     assert node.pull_updates() == [((THIRD, MASTER, TASK), ())]
     assert node.containers == {MASTER, TASK, THIRD}
 
 
-def test_container_that_is_missing_from_a_report_of_all_is_lost(node: RMNode) -> None:
+def test_container_that_a_full_report_omits_is_lost(node: RMNode) -> None:
     report(node, launched=(TASK, THIRD))
     node.pull_updates()
 
@@ -200,7 +198,7 @@ def test_container_that_is_missing_from_a_report_of_all_is_lost(node: RMNode) ->
     assert node.containers == set()
 
 
-def test_container_that_the_node_has_never_reported_is_not_missed(workshop: Workshop, node: RMNode) -> None:
+def test_container_that_the_node_has_never_reported_is_not_lost(workshop: Workshop, node: RMNode) -> None:
     """A report may have been made before the container was launched."""
     workshop.container("ACQUIRED")
 
@@ -209,7 +207,7 @@ def test_container_that_the_node_has_never_reported_is_not_missed(workshop: Work
     assert node.pull_updates() == []
 
 
-def test_report_of_all_that_brings_nothing_new_is_not_queued(node: RMNode) -> None:
+def test_full_report_without_changes_is_not_queued(node: RMNode) -> None:
     report(node, launched=(TASK,))
     node.pull_updates()
 
@@ -218,7 +216,7 @@ def test_report_of_all_that_brings_nothing_new_is_not_queued(node: RMNode) -> No
     assert node.pull_updates() == []
 
 
-def test_container_that_cannot_be_is_logged_and_passed_on(node: RMNode, caplog: pytest.LogCaptureFixture) -> None:
+def test_container_with_an_invalid_id_is_logged_and_passed_on(node: RMNode, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "statemachines.resourcemanager.machines.rmnode"):
         report(node, launched=("nonsense", TASK))
 
@@ -231,7 +229,9 @@ def test_container_that_cannot_be_is_logged_and_passed_on(node: RMNode, caplog: 
 
 
 @pytest.mark.parametrize("news", [{"launched": (TASK, THIRD)}, {"finished": (DONE, ended(THIRD))}])
-def test_application_hears_once_that_it_runs_here(workshop: Workshop, node: RMNode, news: dict[str, Any]) -> None:
+def test_application_is_notified_once_that_it_runs_on_the_node(
+    workshop: Workshop, node: RMNode, news: dict[str, Any]
+) -> None:
     report(node, **news)
 
     running = workshop.posted.events[0]
@@ -239,7 +239,7 @@ def test_application_hears_once_that_it_runs_here(workshop: Workshop, node: RMNo
     assert (running.entity, running.node, node.running_apps) == (APP, NODE, {APP})
 
 
-def test_application_that_is_not_known_is_cleaned_up(workshop: Workshop, node: RMNode) -> None:
+def test_unknown_application_is_cleaned_up(workshop: Workshop, node: RMNode) -> None:
     report(node, launched=("container_0_0009_01_000001",))
 
     assert (node.running_apps, node.apps_to_clean) == (set(), ["application_0_0009"])
@@ -258,7 +258,7 @@ def test_ended_application_no_longer_runs_here(node: RMNode) -> None:
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "DECOMMISSIONING", "UNHEALTHY"])
-def test_what_is_to_be_cleaned_up_waits_for_the_next_heartbeat(workshop: Workshop, state: str) -> None:
+def test_clean_ups_wait_for_the_next_heartbeat(workshop: Workshop, state: str) -> None:
     node = workshop.node(state)
 
     node.handle(event_for(node, "CLEANUP_APP", about=APP))
@@ -277,7 +277,7 @@ def test_sizes_and_signals_wait_for_the_next_heartbeat(node: RMNode) -> None:
     assert node.to_signal == [(TASK, "GRACEFUL_SHUTDOWN")]
 
 
-def test_container_hears_that_the_node_has_changed_its_size(workshop: Workshop, node: RMNode) -> None:
+def test_container_is_notified_of_the_size_that_its_node_reports(workshop: Workshop, node: RMNode) -> None:
     report(node, resized=((TASK, LARGER),))
 
     done = workshop.posted.events[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
+from statemachines.resourcemanager.events.records import EXIT_ABORTED
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 

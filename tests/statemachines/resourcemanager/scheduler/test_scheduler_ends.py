@@ -8,8 +8,7 @@ from collections.abc import Callable, Sized
 import pytest
 
 from statemachines.resourcemanager import Resource, ResourceScheduler, RMContainer
-from statemachines.resourcemanager.events.exit_status import EXIT_ABORTED
-from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import (
     NodeAddedSchedulerEvent,

@@ -34,7 +34,7 @@ def test_nodes_are_decommissioned(workshop: Workshop, admin: AdminService, lists
 
 
 @pytest.mark.parametrize(("given_s", "timeout_s"), [(60, 60), (None, 3600)])
-def test_nodes_are_emptied_in_the_given_or_the_configured_time(
+def test_graceful_decommissioning_has_the_given_or_the_configured_timeout(
     workshop: Workshop, admin: AdminService, given_s: int | None, timeout_s: int
 ) -> None:
     workshop.node("RUNNING")
@@ -81,7 +81,7 @@ def test_capacity_of_a_node_is_changed(workshop: Workshop, admin: AdminService) 
     assert (workshop.posted.told(), update.entity, update.about) == (["RMNode RESOURCE_UPDATE"], NODE, Resource(1, 2))
 
 
-def test_node_moves_into_a_partition_for_good(workshop: Workshop, admin: AdminService) -> None:
+def test_node_keeps_its_new_partition(workshop: Workshop, admin: AdminService) -> None:
     node = workshop.node("RUNNING")
 
     admin.replace_labels_on_node(NODE, "gpu")
@@ -110,7 +110,7 @@ def test_node_that_has_left_cannot_be_changed(
     assert workshop.posted.events == []
 
 
-def test_all_that_is_done_is_done_on_the_handler_thread(workshop: Workshop, admin: AdminService) -> None:
+def test_calls_are_made_on_the_handler_thread(workshop: Workshop, admin: AdminService) -> None:
     workshop.node("RUNNING")
     put_off: list[Callable[[], Any]] = []
     workshop.context.call = put_off.append

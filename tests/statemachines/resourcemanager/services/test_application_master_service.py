@@ -22,8 +22,8 @@ from statemachines.resourcemanager.events import (
     FinalApplicationStatus,
     NodesListManagerEventType,
 )
+from statemachines.resourcemanager.machines.rmappattempt import MasterSession
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
-from statemachines.resourcemanager.services.master_session import MasterSession
 
 from ..builders import MASTER, TASK, event_for
 from .desk import Desk
@@ -133,7 +133,9 @@ def test_master_that_calls_out_of_turn_lives(desk: Desk, masters: ApplicationMas
 # -- registering ------------------------------------------------------------------------------------------------------
 
 
-def test_registering_tells_the_attempt_where_its_master_is(desk: Desk, masters: ApplicationMasterService) -> None:
+def test_registration_gives_the_attempt_the_address_of_its_master(
+    desk: Desk, masters: ApplicationMasterService
+) -> None:
     attempt = desk.attempt("LAUNCHED", queue="root.a")
     desk.context.master_sessions[attempt.entity] = MasterSession()
 
@@ -257,7 +259,7 @@ def test_finished_containers_come_once_and_the_nodes_may_forget_them(
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_next_attempt_hears_of_earlier_containers_only_if_they_are_kept(
+def test_next_attempt_gets_earlier_containers_only_if_they_are_kept(
     desk: Desk, masters: ApplicationMasterService, keeps: bool
 ) -> None:
     """A master that never knew of them counted them as its own."""
@@ -447,7 +449,9 @@ def test_master_without_response_ids_is_not_checked(desk: Desk, masters: Applica
 # -- finishing --------------------------------------------------------------------------------------------------------
 
 
-def test_finishing_tells_the_attempt_what_the_master_says(desk: Desk, masters: ApplicationMasterService) -> None:
+def test_finishing_gives_the_attempt_the_end_that_the_master_reports(
+    desk: Desk, masters: ApplicationMasterService
+) -> None:
     attempt = registered(desk)
 
     stored = masters.finish_application_master(

@@ -1,4 +1,4 @@
-"""Submissions: how applications begin, and how those who wait hear that they are stored."""
+"""Submissions: how applications begin, and how waiting clients are answered."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_lifetime_of_nothing_is_refused(desk: Desk, clients: ClientRMService, li
     assert (desk.context.apps, desk.posted.events) == ({}, [])
 
 
-def test_new_ids_come_after_those_that_were_recovered(desk: Desk, clients: ClientRMService) -> None:
-    """Also after forgotten ones, which only the greatest number reveals."""
+def test_new_ids_come_after_recovered_ones(desk: Desk, clients: ClientRMService) -> None:
+    """The greatest recovered number counts, so ids of forgotten applications are not used again."""
     for id in ("application_0_0003", "application_0_0007", "application_1234_0042"):
         desk.context.apps[id] = RMApp(desk.context, id, SUBMISSION)
 
@@ -99,7 +99,7 @@ def test_new_ids_come_after_those_that_were_recovered(desk: Desk, clients: Clien
 
 
 def test_new_ids_pass_over_one_that_a_client_made_up(desk: Desk, clients: ClientRMService) -> None:
-    """The application that got it next was taken for a repetition, and never began."""
+    """The next application with that id was taken for a repetition, and never started."""
     clients.get_new_application()
     clients.submit_application(SUBMISSION._replace(application_id="application_0_0002"))
 
@@ -119,7 +119,7 @@ class Submitters:
         self._pool = pool
 
     def submit(self, submission: ApplicationSubmission = SUBMISSION, timeout: float | None = TIMEOUT_S) -> Future[str]:
-        """Have another thread submit; the submission has reached the application when this returns."""
+        """Have another thread submit; on return the application exists."""
         has_called = threading.Event()
         execute = self.desk.context.execute
 
@@ -163,7 +163,9 @@ def test_client_is_answered_when_its_application_is_stored(submitters: Submitter
     [["KILL"], ["START", "KILL", "APP_UPDATE_SAVED"], ["START", "APP_REJECTED", "APP_UPDATE_SAVED"]],
     ids=["killed at once", "killed while it is stored", "rejected while it is stored"],
 )
-def test_client_hears_of_an_end_before_it_was_stored(submitters: Submitters, events: list[str]) -> None:
+def test_client_of_an_application_that_ends_before_it_is_stored_gets_an_error(
+    submitters: Submitters, events: list[str]
+) -> None:
     answer = submitters.submit()
     submitters.desk.context.apps[FIRST].diagnostics.append("the queue is full")
 
@@ -174,7 +176,7 @@ def test_client_hears_of_an_end_before_it_was_stored(submitters: Submitters, eve
     assert (raised.value.application_id, raised.value.diagnostics) == (FIRST, "the queue is full")
 
 
-def test_client_hears_of_a_record_that_could_not_be_stored(submitters: Submitters) -> None:
+def test_client_of_an_application_that_could_not_be_stored_gets_an_error(submitters: Submitters) -> None:
     answer = submitters.submit()
 
     submitters.handle("START", "APP_SAVE_FAILED")
@@ -183,7 +185,7 @@ def test_client_hears_of_a_record_that_could_not_be_stored(submitters: Submitter
         answer.result(TIMEOUT_S)
 
 
-def test_client_that_is_answered_does_not_hear_of_what_comes_later(submitters: Submitters) -> None:
+def test_answer_of_a_client_does_not_change_later(submitters: Submitters) -> None:
     answer = submitters.submit()
 
     submitters.handle("START", "APP_NEW_SAVED", "APP_REJECTED", "APP_UPDATE_SAVED")
@@ -236,7 +238,7 @@ def test_repetition_of_what_is_stored_is_answered_at_once(submitters: Submitters
     assert answer.result(TIMEOUT_S) == app.entity
 
 
-def test_client_does_not_wait_longer_than_it_said(submitters: Submitters) -> None:
+def test_client_waits_at_most_for_its_timeout(submitters: Submitters) -> None:
     submission = SUBMISSION._replace(application_id=FIRST)
 
     with pytest.raises(
@@ -250,7 +252,7 @@ def test_client_does_not_wait_longer_than_it_said(submitters: Submitters) -> Non
     assert submitters.submit(submission).result(TIMEOUT_S) == FIRST
 
 
-def test_client_does_not_wait_longer_while_the_handler_thread_is_busy(submitters: Submitters) -> None:
+def test_client_waits_at_most_for_its_timeout_while_the_handler_thread_is_busy(submitters: Submitters) -> None:
     with (
         submitters.handler.held(),
         pytest.raises(
@@ -274,7 +276,7 @@ def test_submission_that_fails_fails_its_client_only(submitters: Submitters, mon
     submitters.handler.flush()
 
 
-def test_stop_tells_those_who_wait(submitters: Submitters) -> None:
+def test_stop_fails_waiting_submissions(submitters: Submitters) -> None:
     answers = [submitters.submit(timeout=None) for _ in range(3)]
 
     submitters.clients.stop()
@@ -287,7 +289,7 @@ def test_stop_tells_those_who_wait(submitters: Submitters) -> None:
     submitters.handle("START", "APP_NEW_SAVED")  # a late answer is dropped
 
 
-def test_after_a_stop_nothing_is_submitted(submitters: Submitters) -> None:
+def test_submission_after_a_stop_is_rejected(submitters: Submitters) -> None:
     submitters.clients.stop()
 
     with pytest.raises(RejectedExecutionError, match="nothing was submitted"):
@@ -297,7 +299,7 @@ def test_after_a_stop_nothing_is_submitted(submitters: Submitters) -> None:
     assert submitters.desk.context.apps == {}
 
 
-def test_executor_that_takes_nothing_is_told_to_the_client(submitters: Submitters) -> None:
+def test_client_gets_the_error_of_a_closed_executor(submitters: Submitters) -> None:
     def refuse(function: Callable[[], object]) -> None:
         raise RejectedExecutionError("the mailbox is CLOSED")
 

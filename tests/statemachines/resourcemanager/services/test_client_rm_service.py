@@ -81,7 +81,7 @@ def test_unknown_id_is_told_so(
 # -- killing ----------------------------------------------------------------------------------------------------------
 
 
-def test_kill_is_an_event_with_a_reason(desk: Desk, clients: ClientRMService) -> None:
+def test_kill_posts_an_event_with_diagnostics(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING")
 
     ended = clients.force_kill_application(app.entity, "because")
@@ -169,7 +169,7 @@ def test_priority_and_lifetime_cannot_change_otherwise(desk: Desk, clients: Clie
     assert desk.posted.events == []
 
 
-def test_lifetime_of_nothing_is_refused(desk: Desk, clients: ClientRMService) -> None:
+def test_lifetime_of_zero_is_refused(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING")
 
     with pytest.raises(InvalidRequestError, match="cannot have a lifetime of 0 s"):
@@ -197,7 +197,7 @@ def test_signal_that_there_is_not_is_refused(desk: Desk, clients: ClientRMServic
 # -- applications -----------------------------------------------------------------------------------------------------
 
 
-def test_report_says_what_there_is(desk: Desk, clients: ClientRMService) -> None:
+def test_report_has_all_that_is_known(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING", user="alice", queue="root.a", priority=2, tags=("nightly",), node_label="gpu")
     attempt = app.attempts[0]
     attempt.host, attempt.rpc_port, attempt.tracking_url, attempt.progress = "node1", 8030, "http://node1", 0.5
@@ -329,7 +329,7 @@ def test_applications_that_pass_all_filters(
         ({"limit": 0}, "limit is 0: it must be at least 1"),
     ],
 )
-def test_filters_that_cannot_be_are_refused(clients: ClientRMService, filters: dict[str, Any], problem: str) -> None:
+def test_invalid_filters_are_refused(clients: ClientRMService, filters: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidRequestError, match=problem):
         clients.get_applications(**filters)
 
@@ -377,7 +377,7 @@ def test_containers_of_an_attempt_are_reported(desk: Desk, clients: ClientRMServ
 # -- nodes, queues, the cluster ---------------------------------------------------------------------------------------
 
 
-def test_node_report_says_what_it_has_and_what_is_used(desk: Desk, clients: ClientRMService) -> None:
+def test_node_report_has_capacity_and_use(desk: Desk, clients: ClientRMService) -> None:
     node = desk.node("RUNNING")
     attempt = desk.attempt("RUNNING")
     desk.live(attempt.entity, 2)
@@ -400,7 +400,7 @@ def test_nodes_by_state(desk: Desk, clients: ClientRMService, states: list[str] 
     assert [report.state for report in clients.get_cluster_nodes(states)] == told
 
 
-def test_node_state_that_there_is_not_is_refused(clients: ClientRMService) -> None:
+def test_unknown_node_state_is_refused(clients: ClientRMService) -> None:
     with pytest.raises(InvalidRequestError, match="'GONE' is not a valid node state; expected one of NEW, RUNNING"):
         clients.get_cluster_nodes(["GONE"])
 
@@ -480,7 +480,7 @@ def test_calls_of_other_threads_are_made_on_the_handler_thread(desk: Desk, clien
     assert (report.application_id, seen) == (app.entity, [True, True])
 
 
-def test_reports_are_values_that_nobody_can_change(desk: Desk, clients: ClientRMService) -> None:
+def test_reports_are_immutable(desk: Desk, clients: ClientRMService) -> None:
     report = clients.get_application_report(desk.app("RUNNING").entity)
 
     for field in fields(report):

@@ -40,7 +40,7 @@ def watch() -> Watch:
 # -- silence ----------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_silent_for_the_interval_expires_once(watch: Watch) -> None:
+def test_id_that_is_silent_for_the_interval_expires_once(watch: Watch) -> None:
     monitor = watch.liveliness
     monitor.register("a")
 
@@ -55,7 +55,7 @@ def test_who_is_silent_for_the_interval_expires_once(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("sign_of_life", ["received_ping", "register"])
-def test_sign_of_life_gives_the_whole_time_again(watch: Watch, sign_of_life: str) -> None:
+def test_ping_restarts_the_interval(watch: Watch, sign_of_life: str) -> None:
     monitor = watch.liveliness
     monitor.register("a")
     watch.clock.advance(INTERVAL_MS - 1)
@@ -67,13 +67,13 @@ def test_sign_of_life_gives_the_whole_time_again(watch: Watch, sign_of_life: str
     assert (watch.expired, monitor.next_deadline_ms()) == ([], watch.clock.current_processing_time() + 1)
 
 
-def test_ping_of_who_is_not_monitored_does_not_begin_anything(watch: Watch) -> None:
+def test_ping_of_an_unmonitored_id_does_not_begin_monitoring(watch: Watch) -> None:
     watch.liveliness.received_ping("a")
 
     assert ("a" in watch.liveliness, watch.liveliness.next_deadline_ms()) == (False, None)
 
 
-def test_who_leaves_does_not_expire(watch: Watch) -> None:
+def test_unregistered_id_does_not_expire(watch: Watch) -> None:
     watch.liveliness.register("a")
 
     watch.liveliness.unregister("a")
@@ -84,7 +84,7 @@ def test_who_leaves_does_not_expire(watch: Watch) -> None:
     assert watch.expired == []
 
 
-def test_those_silent_for_longest_expire_first(watch: Watch) -> None:
+def test_ids_that_are_silent_for_longest_expire_first(watch: Watch) -> None:
     for id in ("a", "b", "c"):
         watch.liveliness.register(id)
     watch.liveliness.received_ping("a")
@@ -108,7 +108,7 @@ def test_without_an_interval_nothing_is_monitored() -> None:
 # -- deadlines --------------------------------------------------------------------------------------------------------
 
 
-def test_who_reaches_its_deadline_expires_once(watch: Watch) -> None:
+def test_id_that_reaches_its_deadline_expires_once(watch: Watch) -> None:
     monitor = watch.deadlines
     monitor.register("late", 1020)
     monitor.register("early", 1010)
@@ -124,7 +124,7 @@ def test_who_reaches_its_deadline_expires_once(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize(("deadline_ms", "expired"), [(1005, ["a"]), (1015, [])])
-def test_deadline_can_be_moved_both_ways(watch: Watch, deadline_ms: int, expired: list[str]) -> None:
+def test_deadline_can_be_moved_earlier_and_later(watch: Watch, deadline_ms: int, expired: list[str]) -> None:
     watch.deadlines.register("a", 1010)
 
     watch.deadlines.register("a", deadline_ms)
@@ -165,7 +165,7 @@ def both(watch: Watch, *ids: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["liveliness", "deadlines"])
-def test_who_leaves_because_another_expired_does_not_expire(watch: Watch, name: str) -> None:
+def test_id_unregistered_by_the_expiry_of_another_does_not_expire(watch: Watch, name: str) -> None:
     both(watch, "a", "b", "c")
     monitor = getattr(watch, name)
     watch.on_expiry = lambda id: monitor.unregister("b")
@@ -175,7 +175,7 @@ def test_who_leaves_because_another_expired_does_not_expire(watch: Watch, name: 
     assert watch.expired == ["a", "c"]
 
 
-def test_who_is_heard_of_because_another_expired_does_not_expire(watch: Watch) -> None:
+def test_id_pinged_by_the_expiry_of_another_does_not_expire(watch: Watch) -> None:
     both(watch, "a", "b")
     watch.on_expiry = lambda id: watch.liveliness.received_ping("b")
 
@@ -193,8 +193,8 @@ def test_deadline_that_moves_because_another_expired_counts(watch: Watch) -> Non
     assert (watch.expired, watch.deadlines.deadline_ms("b")) == (["a"], 1011)
 
 
-def test_who_registers_again_when_it_expires_is_looked_at_next_time(watch: Watch) -> None:
-    """Otherwise one that is due at once would be expired for ever."""
+def test_id_registered_again_by_its_own_expiry_is_checked_next_time(watch: Watch) -> None:
+    """Otherwise an id that is due again at once would expire forever."""
     both(watch, "a")
     watch.on_expiry = lambda id: watch.deadlines.register("a", 1000)
 
@@ -206,7 +206,7 @@ def test_who_registers_again_when_it_expires_is_looked_at_next_time(watch: Watch
 
 
 @pytest.mark.parametrize("name", ["liveliness", "deadlines"])
-def test_those_after_one_whose_expiry_fails_expire_next_time(watch: Watch, name: str) -> None:
+def test_ids_after_a_failed_expiry_expire_next_time(watch: Watch, name: str) -> None:
     both(watch, "a", "b")
     monitor = getattr(watch, name)
 
@@ -227,7 +227,7 @@ def test_those_after_one_whose_expiry_fails_expire_next_time(watch: Watch, name:
 
 
 class MonitorsAgainstModel(RuleBasedStateMachine):
-    """The model looks at everything each time."""
+    """Against a model that checks every id each time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ TestMonitorsAgainstModel = pytest.mark.slow(MonitorsAgainstModel.TestCase)
 
 @given(ids=st.lists(IDS, max_size=50), moves_ms=st.integers(1, 5))
 def test_heap_stays_in_proportion_to_what_is_monitored(ids: list[str], moves_ms: int) -> None:
-    """Only the end of a monitoring removed superseded entries: an id that is never ended kept one for each move."""
+    """Only `unregister` removed superseded entries: an id that stayed monitored kept one for each move."""
     watch = Watch()
     for number, id in enumerate(ids * 20):
         watch.deadlines.register(id, 2000 + number * moves_ms)

@@ -28,7 +28,7 @@ from ..builders import Workshop, event_for
 def test_event_reaches_its_node_if_there_is_something_to_do(
     workshop: Workshop, state: str, event: str, is_handled: bool
 ) -> None:
-    """YARN has no rows for what is to be cleaned up on a node that has left: it logged an error for each."""
+    """YARN has no rows for clean-ups on a node that has left, and logs an error for each."""
     node = workshop.node(state)
 
     NodeEventDispatcher(workshop.context).handle(event_for(node, event))
@@ -45,7 +45,7 @@ def test_event_of_an_active_node_that_its_state_does_not_take_is_counted(worksho
     assert workshop.recorder.machines["RMNode"].invalid == 1
 
 
-def test_event_of_a_node_that_never_was_is_for_nobody(workshop: Workshop) -> None:
+def test_event_for_an_unknown_node_is_dropped(workshop: Workshop) -> None:
     NodeEventDispatcher(workshop.context).handle(RMNodeEvent(RMNodeEventType.EXPIRE, "nowhere:1"))
 
     assert workshop.posted.events == []

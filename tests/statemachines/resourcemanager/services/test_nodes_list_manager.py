@@ -1,4 +1,4 @@
-"""Which hosts may have nodes, and who hears what becomes of them."""
+"""Which hosts may have nodes, and which applications are notified of their changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_node(workshop: Workshop, host: str) -> RMNode:
 
 
 def settle(workshop: Workshop, lists: NodesListManager) -> list[str]:
-    """Have all that is posted handled by nodes and lists; returns what the nodes were told."""
+    """Have nodes and lists handle all posted events; returns the events for the nodes."""
     nodes, told, events = NodeEventDispatcher(workshop.context), [], workshop.posted.events
     while events:
         event: Any = events.pop(0)
@@ -62,11 +62,11 @@ def inactive(workshop: Workshop) -> dict[str, str]:
     return {id_: node.state.name for id_, node in workshop.context.inactive_nodes.items()}
 
 
-# -- who hears of it --------------------------------------------------------------------------------------------------
+# -- notifying applications -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("type", NodesListManagerEventType)
-def test_applications_hear_what_becomes_of_a_node(
+def test_live_applications_are_notified_of_node_changes(
     workshop: Workshop, lists: NodesListManager, type: NodesListManagerEventType
 ) -> None:
     app = workshop.app("RUNNING")
@@ -89,7 +89,7 @@ def test_applications_hear_what_becomes_of_a_node(
         ("KILLED", False),
     ],
 )
-def test_application_whose_final_state_is_stored_hears_nothing(
+def test_application_whose_final_state_is_stored_is_not_notified(
     workshop: Workshop, lists: NodesListManager, state: str, hears: bool
 ) -> None:
     workshop.app(state)
@@ -99,7 +99,7 @@ def test_application_whose_final_state_is_stored_hears_nothing(
     assert sum(workshop.recorder.machines["RMApp"].transitions.values()) == int(hears)
 
 
-def test_unusable_nodes_are_those_that_were_not_usable_again(lists: NodesListManager) -> None:
+def test_node_is_unusable_until_it_is_usable_again(lists: NodesListManager) -> None:
     for node in ("a:1", "b:1"):
         lists.handle(NodesListManagerEvent(NodesListManagerEventType.NODE_UNUSABLE, node))
 
@@ -122,7 +122,7 @@ def test_unusable_nodes_are_those_that_were_not_usable_again(lists: NodesListMan
         (("node2",), ("node1",), False, False),
     ],
 )
-def test_host_may_have_nodes_by_the_lists(
+def test_lists_decide_which_hosts_may_have_nodes(
     lists: NodesListManager, included: tuple[str, ...], excluded: tuple[str, ...], valid: bool, untracked: bool
 ) -> None:
     lists.include(included)
@@ -141,7 +141,7 @@ def test_nodes_of_excluded_hosts_are_decommissioned(workshop: Workshop, lists: N
     assert inactive(workshop) == {NODE: "DECOMMISSIONED"}
 
 
-def test_node_that_is_being_emptied_can_be_decommissioned_at_once(workshop: Workshop, lists: NodesListManager) -> None:
+def test_decommissioning_node_can_be_decommissioned_at_once(workshop: Workshop, lists: NodesListManager) -> None:
     workshop.node("RUNNING")
     lists.exclude(["node1"], graceful=True, timeout_s=60)
     settle(workshop, lists)
@@ -213,7 +213,7 @@ def test_excluded_host_without_a_node_counts_as_decommissioned(workshop: Worksho
     assert workshop.recorder.machines["RMNode"].created == 1
 
 
-def test_readmitted_host_without_a_node_counts_no_more(workshop: Workshop, lists: NodesListManager) -> None:
+def test_readmitted_host_without_a_node_is_no_longer_counted(workshop: Workshop, lists: NodesListManager) -> None:
     lists.exclude(["node1", "node2"])
 
     lists.readmit(["node1"])
@@ -222,9 +222,7 @@ def test_readmitted_host_without_a_node_counts_no_more(workshop: Workshop, lists
     assert dict(workshop.recorder.machines["RMNode"].forgotten) == {"DECOMMISSIONED": 1}
 
 
-def test_included_host_of_which_no_node_comes_in_time_counts_as_lost(
-    workshop: Workshop, lists: NodesListManager
-) -> None:
+def test_included_host_without_a_node_in_time_counts_as_lost(workshop: Workshop, lists: NodesListManager) -> None:
     workshop.node("RUNNING")
     lists.include(["node1", "node2", "node3"])
     add_node(workshop, "node3")
@@ -275,7 +273,7 @@ def in_use(workshop: Workshop) -> RMNode:
     return node
 
 
-def test_node_that_is_not_empty_in_time_is_decommissioned(workshop: Workshop, lists: NodesListManager) -> None:
+def test_node_that_is_still_busy_at_its_timeout_is_decommissioned(workshop: Workshop, lists: NodesListManager) -> None:
     node = in_use(workshop)
     lists.exclude(["node1"], graceful=True, timeout_s=60)
     assert settle(workshop, lists) == [f"GRACEFUL_DECOMMISSION {NODE}"]
@@ -289,7 +287,7 @@ def test_node_that_is_not_empty_in_time_is_decommissioned(workshop: Workshop, li
     assert inactive(workshop) == {NODE: "DECOMMISSIONED"}
 
 
-def test_node_without_a_time_may_take_as_long_as_it_needs(workshop: Workshop, lists: NodesListManager) -> None:
+def test_node_without_a_timeout_may_take_as_long_as_it_needs(workshop: Workshop, lists: NodesListManager) -> None:
     in_use(workshop)
 
     lists.exclude(["node1"], graceful=True)
@@ -321,7 +319,7 @@ def test_node_that_is_being_emptied_is_not_told_so_twice(workshop: Workshop, lis
     assert workshop.posted.events == []
 
 
-def test_emptying_that_others_have_begun_is_watched_too(workshop: Workshop, lists: NodesListManager) -> None:
+def test_decommissioning_begun_elsewhere_is_watched_too(workshop: Workshop, lists: NodesListManager) -> None:
     in_use(workshop)
     workshop.posted.events.append(RMNodeEvent(RMNodeEventType.GRACEFUL_DECOMMISSION, NODE, 60))
 
@@ -343,7 +341,7 @@ def test_node_that_was_empty_in_time_is_watched_no_more(workshop: Workshop, list
     assert lists.decommissioning_watcher.monitor.next_deadline_ms() is None
 
 
-def test_readmitted_node_that_is_being_emptied_stays(workshop: Workshop, lists: NodesListManager) -> None:
+def test_readmitted_decommissioning_node_stays(workshop: Workshop, lists: NodesListManager) -> None:
     node = in_use(workshop)
     lists.exclude(["node1"], graceful=True, timeout_s=60)
     settle(workshop, lists)
@@ -356,7 +354,7 @@ def test_readmitted_node_that_is_being_emptied_stays(workshop: Workshop, lists: 
 
 
 def test_node_that_is_readmitted_before_it_was_told_stays(workshop: Workshop, lists: NodesListManager) -> None:
-    """Its state did not show yet that it was to be emptied: it was, though its host could have nodes again."""
+    """The node was decommissioned although its host was readmitted: its state did not show the order yet."""
     node = in_use(workshop)
     lists.exclude(["node1"], graceful=True, timeout_s=60)
 

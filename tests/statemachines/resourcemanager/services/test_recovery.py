@@ -65,7 +65,7 @@ def test_containers_of_an_attempt_that_goes_on_get_no_id_twice() -> None:
     assert machine.created == 13
 
 
-def test_master_hears_of_containers_that_ended_while_nobody_managed() -> None:
+def test_master_learns_of_containers_that_ended_while_the_manager_was_down() -> None:
     lives = Lives(Job("job", tasks=(60_000, 60_000)))
     lives.until(MID_RUN_MS)
     for container in sorted(lives.world.running())[1:]:
@@ -79,7 +79,7 @@ def test_master_hears_of_containers_that_ended_while_nobody_managed() -> None:
     check_nothing_is_left(life.manager)
 
 
-def test_master_that_crashed_while_nobody_managed_is_followed_by_another_attempt() -> None:
+def test_master_that_crashed_while_the_manager_was_down_is_followed_by_another_attempt() -> None:
     lives = Lives(Job("job", tasks=(3000,)))
     lives.until(MID_RUN_MS)
     master, task = sorted(lives.world.running())
@@ -107,7 +107,7 @@ def test_master_that_does_not_come_back_is_followed_by_another_attempt() -> None
     assert lives.world.now_ms > MID_RUN_MS + AM_EXPIRY_MS
 
 
-def test_ended_applications_come_back_as_they_were() -> None:
+def test_ended_applications_are_recovered_unchanged() -> None:
     jobs = Job("good"), Job("bad", fails=True), Job("killed", tasks=(9000,), kill_ms=800)
     lives = Lives(*jobs)
     reports = []
@@ -127,7 +127,7 @@ def test_ended_applications_come_back_as_they_were() -> None:
 
 
 def _but_for_usage(report: Any, attempts: Any) -> Any:
-    """What was of use while it ran is not stored: what its containers used, where masters were, or failed."""
+    """Data of use only during the run is not stored: usage, addresses of masters, blacklists."""
     return (
         replace(report, usage=None, host="", rpc_port=-1, progress=1.0),
         [replace(attempt, host="", rpc_port=-1, progress=1.0, blacklist=()) for attempt in attempts],

@@ -43,7 +43,7 @@ def tracker(workshop: Workshop, lists: NodesListManager) -> ResourceTrackerServi
 # -- registration -----------------------------------------------------------------------------------------------------
 
 
-def test_node_that_registers_begins_with_what_it_has(workshop: Workshop, tracker: ResourceTrackerService) -> None:
+def test_registered_node_starts_with_its_containers(workshop: Workshop, tracker: ResourceTrackerService) -> None:
     node_id = tracker.register_node(SPEC, [RUNS], [APP], healthy=False)
 
     (started,) = workshop.posted.events
@@ -61,7 +61,7 @@ def test_two_nodes_of_a_host_differ_by_their_ports(workshop: Workshop, tracker: 
     assert list(workshop.context.nodes) == [NODE, "node1:1234"]
 
 
-def test_node_that_is_there_reconnects(workshop: Workshop, tracker: ResourceTrackerService) -> None:
+def test_active_node_that_registers_again_reconnects(workshop: Workshop, tracker: ResourceTrackerService) -> None:
     node = workshop.node("RUNNING")
     larger = replace(SPEC, capacity=Resource(16384, 16000))
 
@@ -107,7 +107,7 @@ def test_node_that_is_being_emptied_may_reconnect(
     assert workshop.posted.told() == ["RMNode GRACEFUL_DECOMMISSION", "RMNode RECONNECTED"]
 
 
-def test_node_that_shuts_down_says_so(workshop: Workshop, tracker: ResourceTrackerService) -> None:
+def test_unregistering_node_is_shut_down(workshop: Workshop, tracker: ResourceTrackerService) -> None:
     tracker.register_node(SPEC)
 
     tracker.unregister_node(NODE)
@@ -140,7 +140,7 @@ def test_heartbeat_is_a_status_update(workshop: Workshop, tracker: ResourceTrack
 def test_answer_to_a_heartbeat_says_once_what_is_to_be_done(
     workshop: Workshop, tracker: ResourceTrackerService
 ) -> None:
-    """Containers were told with each answer, for ever if the node had never started them."""
+    """Each response repeated the containers, forever if the node had never started them."""
     node = workshop.node("RUNNING")
     for event in (
         event_for(node, "CLEANUP_CONTAINER", about=TASK),
@@ -182,7 +182,7 @@ def test_each_order_alone_reaches_the_node(
     ("state", "action"),
     [("LOST", "RESYNC"), ("REBOOTED", "RESYNC"), ("SHUTDOWN", "RESYNC"), ("DECOMMISSIONED", "SHUTDOWN")],
 )
-def test_node_that_has_left_is_told_what_to_do_and_not_heard(
+def test_inactive_node_gets_an_action_and_its_report_is_ignored(
     workshop: Workshop, tracker: ResourceTrackerService, state: str, action: str
 ) -> None:
     workshop.node(state)
@@ -213,7 +213,7 @@ def test_node_of_an_excluded_host_is_told_to_shut_down(
 def test_node_that_is_to_be_emptied_is_heard_before_it_has_been_told(
     workshop: Workshop, tracker: ResourceTrackerService, lists: NodesListManager
 ) -> None:
-    """Its host is excluded at once; a heartbeat between this and the event would have shut it down with all it runs."""
+    """Its host is excluded at once: a heartbeat before the event would have shut it down with its containers."""
     node = workshop.node("RUNNING")
     lists.exclude(["node1"], graceful=True)
 
@@ -259,8 +259,8 @@ def test_node_that_is_heard_of_does_not_expire(
     assert "RMNode EXPIRE" not in workshop.posted.told()
 
 
-def test_any_host_may_have_nodes_where_there_are_no_lists(workshop: Workshop) -> None:
-    assert ResourceTrackerService(workshop.context).register_node(SPEC) == NODE
+def test_any_host_may_have_nodes_while_both_lists_are_empty(tracker: ResourceTrackerService) -> None:
+    assert tracker.register_node(SPEC) == NODE
 
 
 # -- heartbeats with ids ----------------------------------------------------------------------------------------------

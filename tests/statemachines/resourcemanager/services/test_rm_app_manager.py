@@ -27,7 +27,7 @@ def desk() -> Desk:
 
 
 def stored(desk: Desk) -> list[RMApp]:
-    """The submissions in the records that were posted to the store without a request for an answer."""
+    """The submissions in the records that were posted to the store with `notify` False."""
     assert set(desk.posted.told()) <= {"RMStateStore UPDATE_APP"}
     assert not any(event.notify for event in desk.posted.events)
     return [event.state.submission for event in desk.posted.events]
@@ -120,7 +120,7 @@ def test_move_that_fails_after_the_check_changes_nothing(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("queue", ["default", "root.default"], ids=["as submitted", "its path"])
-def test_move_to_where_it_is_does_nothing(desk: Desk, queue: str) -> None:
+def test_move_to_the_current_queue_does_nothing(desk: Desk, queue: str) -> None:
     app = desk.app("RUNNING", queue="default")
 
     move_application(desk.context, app, queue)
@@ -188,7 +188,7 @@ def test_lifetime_is_no_longer_than_the_queue_allows(desk: Desk) -> None:
     assert app.submission.lifetime_s == 30
 
 
-def test_lifetime_can_be_taken_away(desk: Desk) -> None:
+def test_lifetime_can_be_removed(desk: Desk) -> None:
     app = desk.app("RUNNING")
     update_lifetime(desk.context, app, 60)
 
