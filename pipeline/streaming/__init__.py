@@ -37,9 +37,9 @@ from pipeline.streaming.task.task_chain import (
     OperatorFactory,
     StreamOperator,
     StreamTaskOutput,
+    async_wait_operator,
 )
 from pipeline.streaming.task.task_control import FinishingReason, TaskState
-from pipeline.streaming.task.task_operators import async_wait_operator
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
 
 __all__ = [

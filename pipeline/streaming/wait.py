@@ -19,8 +19,7 @@ from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.exchange import ChunkInput, ResultOutput, Wakeup
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options
 from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorFactory
-from pipeline.streaming.task.task_operators import async_wait_operator
+from pipeline.streaming.task.task_chain import OperatorFactory, async_wait_operator
 
 In = TypeVar("In")
 Out = TypeVar("Out")

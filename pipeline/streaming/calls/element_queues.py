@@ -150,7 +150,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
     Every method but `values()` takes constant time (amortized) for each element it handles.
     """
 
-    __slots__ = ("_capacity",)
+    __slots__ = ("capacity",)
 
     def __init__(self, capacity: int) -> None:
         """An empty queue for at most `capacity` elements, watermarks included.
@@ -160,11 +160,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         """
         if capacity <= 0:
             raise ValueError(f"capacity is {capacity}; it must be at least 1.")
-        self._capacity = capacity
-
-    @property
-    def capacity(self) -> int:
-        return self._capacity
+        self.capacity = capacity
 
     @abstractmethod
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
@@ -204,7 +200,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         return self.size() == 0
 
     def is_full(self) -> bool:
-        return self.size() >= self._capacity
+        return self.size() >= self.capacity
 
 
 _OrderedEntry: TypeAlias = _RecordEntry[In, Out] | _WatermarkEntry[Out]
@@ -220,7 +216,7 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
         self._entries: deque[_OrderedEntry[In, Out]] = deque()  # mailbox thread only
 
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
-        if len(self._entries) >= self._capacity:
+        if len(self._entries) >= self.capacity:
             return None
         entry: _OrderedEntry[In, Out] = (
             _WatermarkEntry(element) if isinstance(element, Watermark) else _RecordEntry(element)
@@ -303,7 +299,7 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
         self._size = 0  # mailbox thread only; == the entries of all segments
 
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
-        if self._size >= self._capacity:
+        if self._size >= self.capacity:
             return None
         entry: _UnorderedEntry[In, Out] = (
             self._append_watermark(element)

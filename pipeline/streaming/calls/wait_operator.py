@@ -24,7 +24,7 @@ from pipeline.streaming.calls.element_queues import (
     UnorderedStreamElementQueue,
 )
 from pipeline.streaming.calls.emission import Emission, OutputAvailability
-from pipeline.streaming.calls.error_policy import ErrorPolicy
+from pipeline.streaming.calls.failures import ErrorPolicy
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for

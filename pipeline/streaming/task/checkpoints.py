@@ -72,14 +72,10 @@ class CheckpointStorage:
     def __init__(self, folder: str | os.PathLike[str], keep: int = 3, *, serializer: Serializer | None = None) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay to restore from")
-        self._folder = Path(folder)
+        self.folder = Path(folder)
         self._keep = keep
         self._serializer = serializer or JsonSerializer()
         self._lock: FileLock | None = None  # held while a task runs; that task's mailbox thread only
-
-    @property
-    def folder(self) -> Path:
-        return self._folder
 
     def acquire(self) -> None:
         """Lock the folder for a task that starts. The system releases the lock when the process ends, however it ends.
@@ -87,12 +83,12 @@ class CheckpointStorage:
         Raises:
             CheckpointError: another task, of this or another process, holds the folder.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock = FileLock(self._folder / "lock")
+            self._lock = FileLock(self.folder / "lock")
         except BlockingIOError as error:
             raise CheckpointError(
-                f"another running task has its checkpoints in {self._folder}. "
+                f"another running task has its checkpoints in {self.folder}. "
                 "Wait until it has ended, or give each task a folder of its own."
             ) from error
 
@@ -124,8 +120,8 @@ class CheckpointStorage:
         Raises:
             OSError: it could not be written. The earlier checkpoints are intact.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{'savepoint' if is_savepoint else 'checkpoint'}-{checkpoint_id:08d}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{'savepoint' if is_savepoint else 'checkpoint'}-{checkpoint_id:08d}"
         replace_file(path, data, draft=path.with_suffix(".part"))
         self._remove_old()
         return path
@@ -159,15 +155,15 @@ class CheckpointStorage:
             return checkpoint
         if damaged:
             raise CheckpointError(
-                f"no checkpoint in {self._folder} can be read: {', '.join(damaged)}. "
+                f"no checkpoint in {self.folder} can be read: {', '.join(damaged)}. "
                 "Restore the folder from a backup, or empty it to start from the beginning of the input."
             )
         return None
 
     def _files(self) -> Iterator[tuple[int, Path]]:
-        if not self._folder.is_dir():
+        if not self.folder.is_dir():
             return
-        for path in self._folder.iterdir():
+        for path in self.folder.iterdir():
             match = _NAME.fullmatch(path.name)
             if match is not None:
                 yield int(match[2]), path

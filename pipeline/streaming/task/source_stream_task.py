@@ -214,7 +214,7 @@ class SourceStreamTask(StreamTask):
         else:
             self.report_error(error)
 
-    def _stop_reading(self, reason: FinishingReason) -> None:
+    def _stop_reading(self) -> None:
         """Cancel the source; once it has ended, queued elements are processed or become part of the savepoint."""
         self._cancel_source(None)
 

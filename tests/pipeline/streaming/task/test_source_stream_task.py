@@ -10,8 +10,8 @@ import pytest
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import SourceInterruptedError, TaskCancelledError
 from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, SourceContext, SourceStreamTask
+from pipeline.streaming.task.task_chain import async_wait_operator
 from pipeline.streaming.task.task_control import TaskState
-from pipeline.streaming.task.task_operators import async_wait_operator
 
 from .task_fakes import (
     TIMEOUT_S,

@@ -12,9 +12,8 @@ from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.errors import TaskCancelledError
 from pipeline.streaming.task.inputs import IterableInput, QueueInput
 from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorContext
+from pipeline.streaming.task.task_chain import OperatorContext, async_wait_operator
 from pipeline.streaming.task.task_control import TaskState
-from pipeline.streaming.task.task_operators import async_wait_operator
 
 from .task_fakes import (
     TIMEOUT_S,
