@@ -1,14 +1,18 @@
-"""Variants of a workload: with fewer or more nodes, or with a different arrival rate of applications.
+"""Variants of a workload, with other nodes or another arrival rate of applications, and its way to Spark's workers.
 
-All functions are pure: the same arguments give the same nodes and times in every process.
+The variants are pure: the same arguments give the same nodes and times in every process.
 """
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
 
 
@@ -45,6 +49,21 @@ def with_load(workload: Workload, load: float) -> Workload:
     if load == 1:
         return workload
     return replace(workload, applications=tuple(_sooner(each, load) for each in workload.applications))
+
+
+def pack(workload: Workload) -> bytes:
+    """Serialize the workload, without its bad rows, for `unpack` in a process with the same packages."""
+    # The bad rows are errors with attributes beyond their message, which cannot be unpickled.
+    return zlib.compress(pickle.dumps(replace(workload, bad_rows=())))
+
+
+@lru_cache(maxsize=1)
+def unpack(packed: bytes) -> Workload:
+    """Deserialize the workload, cached for repeated calls. Only for a process that does nothing but replay."""
+    workload: Workload = pickle.loads(zlib.decompress(packed))
+    # A replay makes few reference cycles, and the modules imported by now stay.
+    tune_garbage_collection()
+    return workload
 
 
 def _copy(node: NodeSpec, mark: str, number: int) -> NodeSpec:

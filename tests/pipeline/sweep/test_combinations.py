@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from pipeline.sweep import Combination, combine, parse_settings
-from pipeline.sweep.queues import derived_queues
+from pipeline.sweep.combinations import derived_queues
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.resource import Resource
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
