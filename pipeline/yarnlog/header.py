@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from dispatcher.errors import DispatcherError
 from dispatcher.util.units import NS_PER_S
-from pipeline.yarnlog.errors import YarnLogError
 
 _SECONDS_KEPT = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,6 +29,13 @@ _START = (
 _LOGGER = r"([\w.$-]{1,300})(?:(?: \([^\s()]{1,300}\(\d+\)\)|:\d+)?[ \t]+-(?:[ \t]|$)|:(?: |$))"
 _WITH_LOGGER = re.compile(_START + _LOGGER + "(.*)", re.ASCII | re.DOTALL)
 _WITHOUT_LOGGER = re.compile(_START + "()(.*)", re.ASCII | re.DOTALL)
+
+
+class YarnLogError(DispatcherError):
+    """The user's or the disk's fault: a path without logs, an unreadable file, an unknown time zone.
+
+    It is about a log as a whole; no single line raises one.
+    """
 
 
 class RecordHeader(NamedTuple):
