@@ -5,30 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from pipeline.lookup.cache import FullCache, LookupCache, LruRows, PartialCache, seconds
 from pipeline.lookup.errors import TableUnavailableError
-from pipeline.lookup.metrics import LookupMetrics
-from pipeline.lookup.queries import Found, LookupClock, Queries, Retries, Tasks
+from pipeline.lookup.queries import Found, Queries
 from pipeline.lookup.schema import Key, Row
-from pipeline.lookup.tables import LookupReader
 
 log = logging.getLogger(__name__)
 
 
 class Lookups(ABC):
-    """Lookups in a table through a reader, which it owns."""
+    """Lookups in a table by queries to its reader; owns both."""
 
-    def __init__(self, reader: LookupReader, retries: Retries, metrics: LookupMetrics, clock: LookupClock) -> None:
-        self._reader = reader
-        self._metrics = metrics
-        self._clock = clock
-        self._tasks = Tasks()
-        self._queries = Queries(reader, retries, metrics, clock, self._tasks)
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+        self._metrics = queries.metrics
+        self._clock = queries.clock
+        self._tasks = queries.tasks
 
     async def open(self) -> None:
-        await self._reader.open()
+        await self._queries.reader.open()
 
     @abstractmethod
     async def lookup(self, keys: Sequence[Key]) -> Found:
@@ -38,7 +36,7 @@ class Lookups(ABC):
         """Cancel the calls under way, wait for them up to a timeout, then close the reader."""
         await self._tasks.end()
         self._queries.close()
-        await self._reader.close()
+        await self._queries.reader.close()
 
 
 class DirectLookups(Lookups):
@@ -56,16 +54,9 @@ class PartialLookups(Lookups):
     wait for the same keys; it still fills the cache.
     """
 
-    def __init__(
-        self,
-        reader: LookupReader,
-        options: PartialCache,
-        retries: Retries,
-        metrics: LookupMetrics,
-        clock: LookupClock,
-    ) -> None:
-        super().__init__(reader, retries, metrics, clock)
-        self._cache = LruRows(options, metrics)  # loop thread only
+    def __init__(self, queries: Queries, options: PartialCache) -> None:
+        super().__init__(queries)
+        self._cache = LruRows(options, queries.metrics)  # loop thread only
         self._under_way: dict[Key, asyncio.Task[Found]] = {}  # loop thread only; queries by key
 
     async def lookup(self, keys: Sequence[Key]) -> Found:
@@ -120,10 +111,8 @@ def _outcome(task: asyncio.Task[Found], key: Key) -> Sequence[Row] | Exception:
 class FullLookups(Lookups):
     """Keeps the whole table in memory."""
 
-    def __init__(
-        self, reader: LookupReader, options: FullCache, retries: Retries, metrics: LookupMetrics, clock: LookupClock
-    ) -> None:
-        super().__init__(reader, retries, metrics, clock)
+    def __init__(self, queries: Queries, options: FullCache) -> None:
+        super().__init__(queries)
         self._options = options
         self._content: Mapping[Key, Sequence[Row]] | None = None  # loop thread only; replaced, never changed
         self._loading: asyncio.Task[None] | None = None  # loop thread only
@@ -158,14 +147,10 @@ class FullLookups(Lookups):
         self._metrics.cached_rows = sum(map(len, content.values()))
 
     async def _read_all(self) -> dict[Key, list[Row]]:
-        content: dict[Key, list[Row]] = {}
-        async for piece in self._reader.scan():
+        content: defaultdict[Key, list[Row]] = defaultdict(list)
+        async for piece in self._queries.reader.scan():
             for key, row in piece:
-                rows = content.get(key)
-                if rows is None:
-                    content[key] = [row]
-                else:
-                    rows.append(row)
+                content[key].append(row)
         return content
 
     async def _load_periodically(self) -> None:
@@ -184,12 +169,10 @@ class FullLookups(Lookups):
             await self._clock.sleep(max(0.0, seconds(interval) - taken_s))
 
 
-def lookups_of(
-    reader: LookupReader, cache: LookupCache, retries: Retries, metrics: LookupMetrics, clock: LookupClock
-) -> Lookups:
+def lookups_of(queries: Queries, cache: LookupCache) -> Lookups:
     """Lookups through `cache`, not yet opened."""
     if isinstance(cache, PartialCache):
-        return PartialLookups(reader, cache, retries, metrics, clock)
+        return PartialLookups(queries, cache)
     if isinstance(cache, FullCache):
-        return FullLookups(reader, cache, retries, metrics, clock)
-    return DirectLookups(reader, retries, metrics, clock)
+        return FullLookups(queries, cache)
+    return DirectLookups(queries)

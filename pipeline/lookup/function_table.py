@@ -43,15 +43,12 @@ class FunctionTable:
         if pool_size < 1:
             raise LookupTableError(f"pool_size is {pool_size}; blocking calls need at least 1 thread.")
         self._blocking = not is_coroutine_function(function)
+        self.name = f"function {name_of(function)}"
         self._function = function
         self._key = parse_columns(key)
         self._columns = parse_columns(columns)
         self._pool_size = pool_size
         check_distinct((column.name for column in (*self._key, *self._columns)), self.name)
-
-    @property
-    def name(self) -> str:
-        return f"function {name_of(self._function)}"
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
         declared = [column.name for column in self._key]

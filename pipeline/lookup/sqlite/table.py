@@ -58,14 +58,11 @@ class SqliteTable:
             raise LookupTableError(f"columns is {columns!r}; give a list of names, or None for all.")
         self._path = Path(path).absolute()
         self._table = table
+        self.name = f"SQLite table {table!r} of {self._path}"
         self._columns = None if columns is None else tuple(columns)
         self._types = {name: canonical_type(type_name) for name, type_name in (types or {}).items()}
         self._pool_size = pool_size
         self._busy_timeout_s = busy_timeout_s
-
-    @property
-    def name(self) -> str:
-        return f"SQLite table {self._table!r} of {self._path}"
 
     def connect(self) -> sqlite3.Connection:
         """A new read-only connection, for one thread at a time. Blocks.

@@ -6,11 +6,11 @@ import datetime
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pipeline.lookup.schema import Column, ToDecimal, base_of
 
-Converter: TypeAlias = Callable[[object], object]
+Converter: TypeAlias = Callable[[Any], object]
 """Takes a value that is not None to the column's type. ValueError, TypeError: it cannot be converted."""
 
 _NAMED = {
@@ -77,26 +77,13 @@ def _boolean(value: object) -> object:
     raise ValueError
 
 
-def _date(value: object) -> object:
-    if isinstance(value, str):
-        return datetime.date.fromisoformat(value)
-    raise TypeError
-
-
-def _timestamp_ntz(value: object) -> object:
-    if not isinstance(value, str):
-        raise TypeError
-    moment = datetime.datetime.fromisoformat(value)
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
-    return moment
-
-
-def _timestamp(value: object) -> object:
-    if not isinstance(value, str):
-        raise TypeError
-    moment = datetime.datetime.fromisoformat(value)
+def _timestamp(value: Any) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(value)  # raises a TypeError if it is not a str
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+
+
+def _timestamp_ntz(value: Any) -> datetime.datetime:
+    return _timestamp(value).astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 _CONVERTERS: dict[str, Converter] = {
@@ -105,7 +92,7 @@ _CONVERTERS: dict[str, Converter] = {
     "string": _string,
     "binary": _binary,
     "boolean": _boolean,
-    "date": _date,
+    "date": datetime.date.fromisoformat,
     "timestamp_ntz": _timestamp_ntz,
     "timestamp": _timestamp,
 }
