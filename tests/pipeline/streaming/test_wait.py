@@ -20,9 +20,16 @@ from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord
 from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError
-from pipeline.streaming.exchange import ChunkInput, ResultOutput, Wakeup
 from pipeline.streaming.task.inputs import InputStatus
-from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
+from pipeline.streaming.wait import (
+    ChunkInput,
+    ResultOutput,
+    WaitSettings,
+    Wakeup,
+    ordered_wait,
+    unordered_wait,
+    wait_in_chunks,
+)
 
 from .calls.harness import TIMEOUT_S, until
 
