@@ -97,7 +97,7 @@ class PostgresReader:
                         keys = [self._key_form.of(cells[:width]) for cells in rows]
                         found = zip(keys, rows, strict=True)
                         yield [(key, self._row(cells[width:])) for key, cells in found if key is not None]
-                    await self._answer(connection, _end_scan)
+                    await self._answer(connection, lambda each: each.execute("COMMIT"))
                 finally:
                     self._settle(connection)
 
@@ -154,7 +154,7 @@ class PostgresReader:
             connection.pgconn.finish()
             raise TableUnavailableError(f"{self._access.name}: the lookup is closed.")
         self._all.add(connection)
-        await self._answer(connection, _begin_session)
+        await self._answer(connection, lambda each: each.execute(_SESSION))
         return connection
 
     def _settle(self, connection: _Connection) -> None:
@@ -186,17 +186,9 @@ class PostgresReader:
         return tuple(values)
 
 
-async def _begin_session(connection: _Connection) -> None:
-    await connection.execute(_SESSION)
-
-
 async def _next_piece(connection: _Connection) -> list[tuple[Any, ...]]:
     cursor = await connection.execute(f"FETCH {_SCAN_ROWS} FROM lookup_scan")
     return await cursor.fetchall()
-
-
-async def _end_scan(connection: _Connection) -> None:
-    await connection.execute("COMMIT")
 
 
 def _each(convert: Callable[[object], object], value: Any) -> Any:
