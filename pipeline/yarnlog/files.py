@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.yarnlog.header import LogClock, YarnLogError
-from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
+from pipeline.yarnlog.parser import LogClock, Record, Unparsed, YarnLogError, parse_lines
 
 # A container's own log is `syslog`. A rotated log ends in a date, or in a number that grows with its age.
 _LOG = re.compile(r"(?P<name>.*\.log|syslog)(?:\.(?P<rotated>[\w.-]+?))?(?:\.gz)?", re.ASCII | re.DOTALL)

@@ -13,8 +13,7 @@ from typing import NamedTuple, get_type_hints
 import pyarrow as pa
 
 from pipeline.yarnlog.files import daemon_of, read_log
-from pipeline.yarnlog.header import LogClock
-from pipeline.yarnlog.parser import Record, Unparsed
+from pipeline.yarnlog.parser import LogClock, Record, Unparsed
 
 _LINE_BITS = 40
 _TYPES = {int: ("long", pa.int64()), bool: ("boolean", pa.bool_())}

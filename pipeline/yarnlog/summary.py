@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.yarnlog.files import read_log
-from pipeline.yarnlog.header import LogClock
-from pipeline.yarnlog.parser import Record
+from pipeline.yarnlog.parser import LogClock, Record
 from statemachines.conformance import arcs_of, violation
 from statemachines.registry import FACTORIES
 
