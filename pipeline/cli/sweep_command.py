@@ -14,8 +14,8 @@ from rich.text import Text
 
 from dispatcher.cli.console import figures_table, say, standard_output
 from dispatcher.errors import DispatcherError
+from pipeline.cli.replay_command import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
 from pipeline.cli.report_command import Master
-from pipeline.cli.workload import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
 from statemachines.simulation.workload import Workload
