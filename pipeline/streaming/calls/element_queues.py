@@ -173,7 +173,6 @@ class StreamElementQueue(ABC, Generic[In, Out]):
     def has_completed_elements(self) -> bool:
         """Whether `emit_completed_element` would emit an element now."""
 
-    @abstractmethod
     def emit_completed_element(self, output: Callable[[StreamElement[Out]], object]) -> None:
         """Take the next completed element, if any, off the queue and call `output` with each of its results.
 
@@ -183,6 +182,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         twice. If `output` raises, the rest of the element's results are lost: the task must fail and restart from its
         last snapshot.
         """
+        self.emit_completed_elements(output, 1)
 
     @abstractmethod
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
@@ -226,10 +226,6 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
 
     def has_completed_elements(self) -> bool:
         return bool(self._entries) and self._entries[0]._done
-
-    def emit_completed_element(self, output: Callable[[StreamElement[Out]], object]) -> None:
-        if self.has_completed_elements():
-            self._entries.popleft().emit(output)
 
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
         entries = self._entries
@@ -321,21 +317,16 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
     def has_completed_elements(self) -> bool:
         return bool(self._segments[0].completed)
 
-    def emit_completed_element(self, output: Callable[[StreamElement[Out]], object]) -> None:
-        segment = self._segments[0]
-        if not segment.completed:
-            return
-        entry = segment.completed.popleft()
-        self._size -= 1
-        if len(self._segments) > 1 and segment.is_empty():
-            self._segments.popleft()
-        entry.emit(output)
-
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
+        segments = self._segments
         emitted = 0
-        while emitted < most and self._segments[0].completed:
+        while emitted < most and (segment := segments[0]).completed:
             emitted += 1
-            self.emit_completed_element(output)
+            entry = segment.completed.popleft()
+            self._size -= 1
+            if len(segments) > 1 and segment.is_empty():
+                segments.popleft()
+            entry.emit(output)
         return emitted
 
     def values(self) -> list[StreamElement[In]]:

@@ -134,9 +134,8 @@ class QueueInput(Generic[T]):
         self._blocked = 0  # producers that wait for room; written under _lock, before they check for room
         self._waiting: Future[None] | None = None  # set by an idle mailbox thread; guarded by _lock
         self._ended = False  # no more puts; guarded by _lock
-        self._closed: Callable[[], BaseException] | None = (
-            None  # makes the error that every put raises; guarded by _lock
-        )
+        # Makes the error that every put raises; guarded by _lock.
+        self._closed: Callable[[], BaseException] | None = None
 
     def put(self, element: T | StreamElement[T]) -> None:
         """Append a value, record or watermark; waits while the queue is full. Any thread but the task's own.
