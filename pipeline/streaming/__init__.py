@@ -26,8 +26,13 @@ from pipeline.streaming.errors import (
     TaskCancelledError,
 )
 from pipeline.streaming.options import AsyncOptions
-from pipeline.streaming.task.checkpoint_format import Checkpoint, JsonSerializer, PickleSerializer
-from pipeline.streaming.task.checkpoints import CheckpointStorage, Recovery
+from pipeline.streaming.task.checkpoints import (
+    Checkpoint,
+    CheckpointStorage,
+    JsonSerializer,
+    PickleSerializer,
+    Recovery,
+)
 from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput, StreamTaskInput
 from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, Source, SourceContext, SourceStreamTask
 from pipeline.streaming.task.stream_task import StreamTask

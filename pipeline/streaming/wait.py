@@ -23,7 +23,7 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options
-from pipeline.streaming.task.inputs import AVAILABLE, ElementOutput, InputStatus
+from pipeline.streaming.task.inputs import AVAILABLE, END, MORE, NOTHING, ElementOutput, InputStatus
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorFactory, StreamTaskOutput, async_wait_operator
 
@@ -39,9 +39,6 @@ _READ_AHEAD: Final = 4
 """This fraction of the capacity, a fourth, is read ahead, so that no call waits for a thread to wake up."""
 _NO_MORE: Final[list[Any]] = []
 """Sentinel in place of a chunk, compared by identity."""
-_MORE: Final = InputStatus.MORE_AVAILABLE
-_NOTHING: Final = InputStatus.NOTHING_AVAILABLE
-_END: Final = InputStatus.END_OF_INPUT
 
 WaitSettings = AsyncOptions
 """Alias for the options of `wait_in_chunks`."""
@@ -251,15 +248,15 @@ class ChunkInput(Generic[In]):
     def emit_next(self, output: ElementOutput, /) -> InputStatus:
         for value in self._values:
             output(StreamRecord(value))
-            return _MORE
+            return MORE
         chunks = self.chunks
         if not chunks:
             # In this order: a chunk put before the end is seen.
-            return _END if self._is_ended and not chunks else _NOTHING
+            return END if self._is_ended and not chunks else NOTHING
         self._values = iter(chunks.popleft())
         if len(chunks) == self._room_at:
             self._caller.notify()
-        return _MORE
+        return MORE
 
     def available(self) -> Future[None]:
         with self._lock:

@@ -112,9 +112,6 @@ def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
     )
 
 
-# -- figures and table ----------------------------------------------------------------------------------------------
-
-
 def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[Figure]:
     figures = [
         _best("Shortest mean wait", ran, "wait_mean_s", -1, duration),
@@ -165,9 +162,6 @@ def _figure(column: ComparedColumn, best: frozenset[int]) -> TableColumn:
         is_bad=lambda row: column.is_bad and bool(row[column.key]),
         is_best=lambda row: row["number"] in best,
     )
-
-
-# -- plots ------------------------------------------------------------------------------------------------------------
 
 
 def _waiting(rows: Sequence[Row]) -> go.Figure | None:

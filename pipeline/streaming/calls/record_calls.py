@@ -110,8 +110,6 @@ class RecordCalls:
             self._metrics.shared += 1
         return False
 
-    # --------------------------------------------------------------------------------------------------- answers
-
     def _fetch_answers(self) -> None:
         """Process the answers; the mail that the hosts send."""
         box = self._box
@@ -254,8 +252,6 @@ class RecordCalls:
                 failure = failure or raised
         if failure is not None:
             raise failure
-
-    # ---------------------------------------------------------------------------------------- retries and timeouts
 
     def _wants_another(self, call: RecordCall, results: Sequence[Any], error: BaseException | None) -> bool:
         """Whether to make the record's call again after this outcome of an attempt."""

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, TypedDict
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import (
@@ -27,9 +27,8 @@ from dispatcher.mailbox import (
     TimerService,
 )
 from pipeline.streaming.elements import StreamElement, StreamRecord
-from pipeline.streaming.task.checkpoint_format import Checkpoint
-from pipeline.streaming.task.checkpoints import CheckpointStorage, Recovery
-from pipeline.streaming.task.inputs import ElementOutput, InputStatus, StreamTaskInput
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
+from pipeline.streaming.task.inputs import MORE, NOTHING, ElementOutput, StreamTaskInput
 from pipeline.streaming.task.task_chain import (
     AvailabilityProvider,
     OperatorChain,
@@ -41,8 +40,15 @@ from pipeline.streaming.task.task_control import FinishingReason, TaskControl, T
 
 log = logging.getLogger(__name__)
 
-_MORE: Final = InputStatus.MORE_AVAILABLE
-_NOTHING: Final = InputStatus.NOTHING_AVAILABLE
+
+class TaskOptions(TypedDict, total=False):
+    """What a task takes besides input, operators and output; described at StreamTask."""
+
+    name: str
+    checkpoint_storage: CheckpointStorage | None
+    checkpoint_interval_ms: int | None
+    tolerable_checkpoint_failures: int
+    processing_time_service: TimerService | None
 
 
 class StreamTask:
@@ -105,8 +111,6 @@ class StreamTask:
         self._is_stopping = False  # mailbox thread only
         self._stop_requests: list[CheckpointRequest] = []  # completed with the last checkpoint; mailbox thread only
 
-    # ------------------------------------------------------------------------------------------- for every thread
-
     @property
     def state(self) -> TaskState:
         return self._control.state
@@ -164,8 +168,6 @@ class StreamTask:
                 executor.execute(lambda: self._notify(checkpoint_id), "checkpoint %s is complete", checkpoint_id)
 
         self._control.send(send)
-
-    # ------------------------------------------------------------------------------------------------- the run
 
     def restore(self) -> Recovery | None:
         """Read the newest checkpoint, so that `recovery` is known before `run`, which otherwise does this.
@@ -262,11 +264,11 @@ class StreamTask:
                     self._suspend_until(controller, room.available_future())
                     return
             status = emit_next(feed)
-            if status is not _MORE:
+            if status is not MORE:
                 break
             if mailbox.new_mail or mailbox.batch:  # has_mail() inlined
                 return
-        if status is _NOTHING:
+        if status is NOTHING:
             self._suspend_until(controller, self._input.available())
         else:
             self._is_stopping = True  # a savepoint requested from now on is the last checkpoint
@@ -342,8 +344,6 @@ class StreamTask:
         self._control.end_with(first)
         if failure is None and first is not None:
             raise first
-
-    # ------------------------------------------------------------------------------------------------- pieces
 
     def _take_checkpoint(self, checkpoint_id: int, is_savepoint: bool, is_finished: bool) -> Checkpoint:
         return Checkpoint(

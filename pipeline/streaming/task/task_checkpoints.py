@@ -13,8 +13,7 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MAX_PRIORITY, MailboxExecutor, MailboxProcessor, MailboxTimeService, TimerService
 from pipeline.streaming.errors import CheckpointError
-from pipeline.streaming.task.checkpoint_format import Checkpoint
-from pipeline.streaming.task.checkpoints import CheckpointStorage
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
 
 log = logging.getLogger(__name__)
 

@@ -49,7 +49,7 @@ class LoopHost(CallHost):
         self._is_over = False
         self._loop: asyncio.AbstractEventLoop | None = None  # set once, by start
         self._thread: threading.Thread | None = None  # set once, by start
-        self._stopping: asyncio.Event | None = None  # the loop's thread only, once start has made it
+        self._stopping = asyncio.Event()  # the loop's thread only
         self._failure: BaseException | None = None  # of open; the loop's thread writes it before it sets _started
         self._started = threading.Event()
         self._idle: list[asyncio.Future[None]] = []  # the loop's thread only: workers without a call
@@ -63,7 +63,6 @@ class LoopHost(CallHost):
         if self._thread is not None:
             raise RuntimeError(f"{self.name}: the host was already started; make a new one")
         self._loop = new_event_loop()
-        self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -84,10 +83,10 @@ class LoopHost(CallHost):
         self._call_soon(self._cancel, call)
 
     def stop(self, timeout: float = 10.0) -> bool:
-        thread, stopping = self._thread, self._stopping
-        if thread is None or stopping is None:
+        thread = self._thread
+        if thread is None:
             return True
-        self._call_soon(stopping.set)
+        self._call_soon(self._stopping.set)
         thread.join(timeout)
         if thread.is_alive():
             log.warning("%s: the loop did not end within %s s; a call blocks it, or close() hangs", self.name, timeout)
@@ -119,7 +118,6 @@ class LoopHost(CallHost):
 
     async def _live(self) -> None:
         """Open, serve until stopped, close. Workers run concurrently."""
-        assert self._stopping is not None
         try:
             await _call_hook(self._hook("open"))
         except BaseException as error:
@@ -137,7 +135,6 @@ class LoopHost(CallHost):
 
     async def _end_calls(self) -> None:
         """Answer the calls that operators still wait for, whatever ended the loop."""
-        assert self._stopping is not None
         self._stopping.set()
         await _cancel(self._workers)
         self._refuse_waiting()
@@ -164,7 +161,6 @@ class LoopHost(CallHost):
     def _start_worker(self) -> bool:
         """Wake or start a worker. False when stopping, or when all are busy: the first idle one takes the next call."""
         assert self._loop is not None
-        assert self._stopping is not None
         if self._stopping.is_set():
             return False
         if self._idle:
@@ -193,7 +189,6 @@ class LoopHost(CallHost):
     async def _work(self) -> None:
         """Make one call after another until the host stops."""
         assert self._loop is not None
-        assert self._stopping is not None
         this = asyncio.current_task()
         assert this is not None
         inbox, invoke, loop = self._inbox, self._invoke, self._loop

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.checkpoint_format import Checkpoint
-from pipeline.streaming.task.checkpoints import CheckpointStorage
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
 from pipeline.streaming.task.inputs import AVAILABLE, ElementOutput, InputStatus
 from pipeline.streaming.task.source_stream_task import SourceContext
 from pipeline.streaming.task.stream_task import StreamTask

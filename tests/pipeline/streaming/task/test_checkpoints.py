@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
-from pipeline.streaming.task.checkpoint_format import (
+from pipeline.streaming.task.checkpoints import (
     VERSION,
     Checkpoint,
+    CheckpointStorage,
     JsonSerializer,
     PickleSerializer,
+    Recovery,
     decode,
     encode,
 )
-from pipeline.streaming.task.checkpoints import CheckpointStorage, Recovery
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
