@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from pipeline.lookup.cache import FullCache, LookupCache, cache_of
-from pipeline.lookup.caching import Lookups, lookups_of
+from pipeline.lookup.cache import FullCache, LookupCache, Lookups, cache_of, lookups_of
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.metrics import LookupMetrics

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from pipeline.lookup import FullCache, LookupCache, LookupMetrics, NoCache, PartialCache, TableUnavailableError
-from pipeline.lookup.caching import Lookups, lookups_of
+from pipeline.lookup.cache import Lookups, lookups_of
 from pipeline.lookup.queries import Found, Queries, Retries
 
 from .fakes import FakeReader, HandClock, in_loop, settle
