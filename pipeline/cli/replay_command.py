@@ -92,7 +92,6 @@ def new_folder(name: str) -> Path:
 
 
 def in_figures(workload: Workload) -> str:
-    """The workload's name and size in one line."""
     return (
         f"Workload {workload.name}: {len(workload.applications):,} applications, "
         f"{workload.container_count:,} containers, {len(workload.nodes):,} nodes"
@@ -128,7 +127,6 @@ def _describe(progress: ReplayProgress) -> str:
 
 
 def _virtual_time(ms: int) -> str:
-    """Milliseconds of virtual time in days, hours, minutes and seconds."""
     return str(timedelta(seconds=ms // 1000))
 
 

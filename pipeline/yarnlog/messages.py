@@ -11,20 +11,16 @@ from statemachines.conformance import arcs_of
 from statemachines.registry import FACTORIES, HADOOP_CLASSES, factory_of
 
 Kind = Literal[
-    "transition", "invalid_transition", "invalid_event", "registration", "queue_size", "dispatch", "handling", "audit"
+    "transition",  # a machine changed its state
+    "invalid_transition",  # a machine refused an event in its state
+    "invalid_event",  # a machine refused an event; the log does not name the state
+    "registration",  # a handler was registered with a dispatcher for a class of events
+    "queue_size",  # the size or the remaining capacity of an event queue
+    "dispatch",  # the last event that a dispatcher with a long queue handed out
+    "handling",  # a container launcher or a committer began to handle an event
+    "audit",  # a request of a user or an application master, and whether it was granted
 ]
 Fields = Mapping[str, str | int]
-
-KINDS: Mapping[Kind, str] = {
-    "transition": "a machine changed its state",
-    "invalid_transition": "a machine refused an event in its state",
-    "invalid_event": "a machine refused an event; the log does not name the state",
-    "registration": "a handler was registered with a dispatcher for a class of events",
-    "queue_size": "the size or the remaining capacity of an event queue",
-    "dispatch": "the last event that a dispatcher with a long queue handed out",
-    "handling": "a container launcher or a committer began to handle an event",
-    "audit": "a request of a user or an application master, and whether it was granted",
-}
 
 _NODE_MANAGER = {
     "ApplicationImpl": "NMApplication",

@@ -19,7 +19,6 @@ TRANSITION_KINDS = ("transition", "invalid_transition")
 
 
 def is_declared(machine: str) -> bool:
-    """Whether the machine's table is known."""
     return machine in FACTORIES
 
 
