@@ -32,7 +32,6 @@ _FAMILIES = {
     **{name: name for name in ("boolean", "binary", "date", "timestamp", "timestamp_ntz")},
 }
 _NESTED = {"array", "map", "struct"}
-_DECIMAL_ALONE = "decimal(10,0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,6 @@ class Column:
     name: str
     type: str
     native: str = ""
-
-    @property
-    def family(self) -> str:
-        """Key columns of one family can be compared; each nested type is its own family."""
-        return family_of(self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +106,7 @@ def base_of(type_name: str) -> str:
 
 
 def family_of(type_name: str) -> str:
+    """Key columns of one family can be compared; each nested type is its own family."""
     return _FAMILIES.get(base_of(type_name), type_name)
 
 
@@ -127,7 +122,7 @@ def canonical_type(type_name: str) -> str:
         known = ", ".join(sorted(_FAMILIES.keys() | _NESTED))
         raise LookupTableError(f"{type_name!r} is not a column type. Known types: {known}.")
     if text == "decimal":
-        return _DECIMAL_ALONE
+        return "decimal(10,0)"
     return base_name + text[len(base) :]
 
 
@@ -159,7 +154,6 @@ def _split(ddl: str) -> list[str]:
 
 
 def check_distinct(names: Iterable[str], what: str) -> None:
-    """Raise LookupTableError for a repeated name."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -192,7 +186,7 @@ def choose(
 def check_key_types(table: str, schema: LookupSchema, names: Sequence[str], types: Sequence[str]) -> None:
     """Raise LookupTableError for an input key that cannot equal the table's. `names`, `types`: in the key's order."""
     for column, name, type_name in zip(schema.key, names, types, strict=True):
-        if family_of(type_name) != column.family:
+        if family_of(type_name) != family_of(column.type):
             raise LookupTableError(
                 f"{table}: the key {name!r} of the input is {type_name}, but the table's column {column.name!r} is "
                 f"{column.type}. Cast one of them, as in col({name!r}).cast({column.type!r})."

@@ -207,11 +207,6 @@ def _can_be_sent(value: object) -> bool:
     return "\0" not in value
 
 
-def identifier(parts: Sequence[str]) -> sql.Identifier:
-    """A name for a query without parameters."""
-    return sql.Identifier(*parts)
-
-
 def _escaped(*parts: str) -> sql.Identifier:
     """A name for a query with parameters, where psycopg reads every % as a placeholder."""
     return sql.Identifier(*(part.replace("%", "%%") for part in parts))
@@ -252,5 +247,5 @@ def scan_query(table: Sequence[str], schema: LookupSchema) -> sql.Composed:
         for each in (*schema.key, *schema.values)
     ]
     return sql.SQL("DECLARE lookup_scan NO SCROLL CURSOR FOR SELECT {} FROM {} AS t").format(
-        sql.SQL(", ").join(columns), identifier(table)
+        sql.SQL(", ").join(columns), sql.Identifier(*table)
     )

@@ -86,9 +86,9 @@ class PostgresTable:
         return schema
 
     def _present(self, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Column]:
-        from pipeline.lookup.postgres.reader import identifier
+        from psycopg import sql
 
-        found = connection.execute(_RELATION, [identifier(self._access.parts).as_string(connection)]).fetchone()
+        found = connection.execute(_RELATION, [sql.Identifier(*self._access.parts).as_string(connection)]).fetchone()
         if found is None or found[0] is None:
             names = ", ".join(name for (name,) in connection.execute(_TABLES)) or "none that this user may see"
             raise LookupTableError(f"{self.name} does not exist. Existing tables: {names}.")

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.keys import KeyForm
-from pipeline.lookup.schema import Column, Key, LookupSchema, Row, ToDecimal, base_of, canonical_type, choose
+from pipeline.lookup.schema import Column, Key, LookupSchema, Row, ToDecimal, base_of, canonical_type, choose, family_of
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class SqliteTable:
             for column in (*schema.key, *schema.values):
                 self._check_type(column)
             for column in schema.key:
-                if column.family not in _KEY_TYPES:
+                if family_of(column.type) not in _KEY_TYPES:
                     raise LookupTableError(
                         f"{self.name}: the key {column.name!r} is {column.type}, which can be written in several ways. "
                         f'Give types={{{column.name!r}: "string"}} and a key in the stored form.'
