@@ -21,7 +21,6 @@ from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.scheduler.capacity.queue_checks import check_queues
 from statemachines.simulation.workload import Workload
 
-_ROOT = "root"
 _ALL_OF_A_QUEUE_PERCENT = 100
 
 
@@ -135,7 +134,7 @@ def derived_queues(workload: Workload) -> list[dict[str, Any]]:
 def _enter(tree: dict[str, Any], name: str, number: int) -> None:
     """Count the application's queue: a branch of the tree is a dict, a leaf its number of applications."""
     parts = name.split(".")
-    *above, leaf = parts[1:] if len(parts) > 1 and parts[0] == _ROOT else parts
+    *above, leaf = parts[1:] if len(parts) > 1 and parts[0] == "root" else parts
     branch = tree
     for part in above:
         branch = branch.setdefault(part, {})

@@ -16,7 +16,7 @@ from statemachines.resourcemanager import Replay
 from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES
 from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.resource import GPU_MILLI, Resource
-from statemachines.simulation.workload import NodeSpec, Workload
+from statemachines.simulation.workload import Workload
 
 _MS_PER_S = 1000
 _APPLICATION_ENDS = frozenset(state.name for state in FINAL_STATES)
@@ -146,9 +146,15 @@ def run(workload: Workload, combination: Combination) -> Outcome:
     applications = len(workload.applications)
     waits_ms = sorted(recorder.waits_ms)
     span_ms = recorder.span_ms
+    sizes = [each.capacity for each in changed.nodes]
+    capacity = (
+        sum(size.memory_mb for size in sizes),
+        sum(size.vcores_milli for size in sizes),
+        sum(size.gpus for size in sizes) * GPU_MILLI,
+    )
     shares = [
         use / (size * span_ms) if size and span_ms else None
-        for use, size in zip(recorder.used(), _capacity(changed.nodes), strict=True)
+        for use, size in zip(recorder.used(), capacity, strict=True)
     ]
     return Outcome(
         applications=applications,
@@ -200,12 +206,3 @@ def percentile_s(sorted_ms: Sequence[int], share: float) -> float | None:
     below = int(place)
     above = min(below + 1, len(sorted_ms) - 1)
     return (sorted_ms[below] + (sorted_ms[above] - sorted_ms[below]) * (place - below)) / _MS_PER_S
-
-
-def _capacity(nodes: Sequence[NodeSpec]) -> tuple[int, int, int]:
-    """Memory (MB), vcores and GPUs (thousandths) of all nodes."""
-    return (
-        sum(node.capacity.memory_mb for node in nodes),
-        sum(node.capacity.vcores_milli for node in nodes),
-        sum(node.capacity.gpus for node in nodes) * GPU_MILLI,
-    )
