@@ -21,6 +21,7 @@ import pickle
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -190,7 +191,32 @@ class CheckpointStorage:
         Raises:
             CheckpointError: the serializer rejects a value; the message says which and what to do.
         """
-        return encode(checkpoint, self._serializer)
+        dump = partial(_dump, self._serializer)
+        body = {
+            "id": checkpoint.checkpoint_id,
+            "task": checkpoint.task,
+            "taken_at_ms": checkpoint.taken_at_ms,
+            "serializer": self._serializer.name,
+            "input": dump(checkpoint.input_state, "the input's state"),
+            "operators": [
+                [
+                    [dump(entry[0], f"operator {index}"), entry[1]] if len(entry) == 2 else entry
+                    for entry in elements_to_lists(elements)
+                ]
+                for index, elements in enumerate(checkpoint.operator_states)
+            ],
+            "outputs": checkpoint.outputs,
+            "output": dump(checkpoint.output_state, "the output's state"),
+            "savepoint": checkpoint.is_savepoint,
+            "finished": checkpoint.is_finished,
+        }
+        try:
+            data = json.dumps(body, separators=(",", ":")).encode("ascii")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"checkpoint {checkpoint.checkpoint_id} cannot be written as JSON: {error}"
+            ) from error
+        return f"{FORMAT} {VERSION} {len(data)} {hashlib.sha256(data).hexdigest()}\n".encode("ascii") + data
 
     def write(self, checkpoint_id: int, data: bytes, *, is_savepoint: bool = False) -> Path:
         """Store an encoded checkpoint and remove those that are too old. Once this returns, it is on the disk.
@@ -203,10 +229,6 @@ class CheckpointStorage:
         replace_file(path, data, draft=path.with_suffix(".part"))
         self._remove_old()
         return path
-
-    def store(self, checkpoint: Checkpoint) -> Path:
-        """`encode` and `write`."""
-        return self.write(checkpoint.checkpoint_id, self.encode(checkpoint), is_savepoint=checkpoint.is_savepoint)
 
     def load(self, path: Path) -> Checkpoint:
         """Read one file; errors as `decode`."""
@@ -255,34 +277,6 @@ class CheckpointStorage:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 log.warning("%s is no longer needed and cannot be removed: %s", path, error)
-
-
-def encode(checkpoint: Checkpoint, serializer: Serializer) -> bytes:
-    """The content of a checkpoint's file.
-
-    Raises:
-        CheckpointError: the serializer rejects a value.
-    """
-    body = {
-        "id": checkpoint.checkpoint_id,
-        "task": checkpoint.task,
-        "taken_at_ms": checkpoint.taken_at_ms,
-        "serializer": serializer.name,
-        "input": _dump(serializer, checkpoint.input_state, "the input's state"),
-        "operators": [
-            [_dump_element(serializer, element, f"operator {index}") for element in elements_to_lists(elements)]
-            for index, elements in enumerate(checkpoint.operator_states)
-        ],
-        "outputs": checkpoint.outputs,
-        "output": _dump(serializer, checkpoint.output_state, "the output's state"),
-        "savepoint": checkpoint.is_savepoint,
-        "finished": checkpoint.is_finished,
-    }
-    try:
-        data = json.dumps(body, separators=(",", ":")).encode("ascii")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"checkpoint {checkpoint.checkpoint_id} cannot be written as JSON: {error}") from error
-    return f"{FORMAT} {VERSION} {len(data)} {hashlib.sha256(data).hexdigest()}\n".encode("ascii") + data
 
 
 def decode(data: bytes, serializer: Serializer, where: str) -> Checkpoint:
@@ -344,10 +338,6 @@ def _checkpoint_of(body: dict[str, Any], serializer: Serializer, where: str) -> 
         )
     except Exception as error:  # the checksum matched, so the serializer failed: a class was removed, for example
         raise CheckpointError(f"{where}: serializer {serializer.name!r} cannot read a value: {error!r}") from error
-
-
-def _dump_element(serializer: Serializer, entry: list[Any], where: str) -> list[Any]:
-    return [_dump(serializer, entry[0], where), entry[1]] if len(entry) == 2 else entry
 
 
 def _dump(serializer: Serializer, value: Any, where: str) -> Any:
