@@ -248,7 +248,7 @@ def test_conditions_pass_over_frames_and_not_rows(tmp_path: Path) -> None:
 def test_a_transition_may_be_made_between_two_events(
     tmp_path: Path, least: int | None, most: int | None, kept: list[int]
 ) -> None:
-    """Its seq is that of an event beside those of its frame."""
+    """Its seq belongs to an event just outside its frame."""
     moves = [(0, "a", 1), (0, "b", 1)]
     journal = write(tmp_path / "journal", [[([event(1)], [], True), ([event(n) for n in (2, 3, 4)], moves, True)]])
     conditions = Conditions(ranges={"seq": (least, most)})
@@ -368,7 +368,7 @@ def test_a_missing_segment_is_reported(sound: Path) -> None:
     assert [p.problem for p in segment_problems(segment_path(sound, 1))] == ["segment-00000001.journal: is missing"]
 
 
-def test_one_that_retention_removed_is_no_damage_and_told_where_it_was_planned(sound: Path) -> None:
+def test_a_segment_removed_by_retention_is_reported_where_it_is_read_and_is_no_damage(sound: Path) -> None:
     segment_path(sound, 1).unlink()
     Manifest(2, 2, True).write(sound, sync=False)
     lines: list[str] = []

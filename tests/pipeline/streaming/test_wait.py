@@ -496,7 +496,7 @@ def test_an_error_of_the_chunks_is_raised() -> None:
 
 
 def test_chunks_that_cannot_be_read_leave_no_thread_behind() -> None:
-    """The task's thread had been started by then, and nobody ended it: the fixture saw it."""
+    """The task's thread had already started and was left running, which the fixture noticed."""
     with pytest.raises(TypeError, match="not iterable"):
         next(wait_in_chunks(3, double, settings()))  # type: ignore[arg-type]
 

@@ -41,7 +41,7 @@ def test_combinations_come_in_the_order_of_the_product(two_queues: Workload) -> 
     assert {each.config.max_attempts for each in found} == {3}
 
 
-def test_other_settings_are_those_of_the_configuration_without_what_a_sweep_does_not_do(two_in_a_row: Workload) -> None:
+def test_other_settings_come_from_the_configuration_without_metrics_and_journal(two_in_a_row: Workload) -> None:
     config = ResourceManagerConfig.model_validate(
         {"simulation": {"am_register_delay_ms": 7, "heartbeat_interval_ms": 9}, "journal_path": "x"}
     )

@@ -93,7 +93,7 @@ def test_a_log_without_transitions_is_read_too(tmp_path: Path) -> None:
     ("args", "why"),
     [(["none.log"], "no such file or folder"), (["{log}", "--time-zone", "Mars"], "'Mars' is not a time zone")],
 )
-def test_a_mistake_is_told_in_a_line(log: Path, args: list[str], why: str) -> None:
+def test_a_mistake_is_reported_in_one_line(log: Path, args: list[str], why: str) -> None:
     done = run(*(arg.format(log=log) for arg in args))
 
     assert isinstance(done.exception, YarnLogError)

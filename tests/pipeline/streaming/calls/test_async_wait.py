@@ -1,6 +1,6 @@
 """The operator without retries: order, capacity, watermarks, timeouts, failures, the end of input, snapshots.
 
-The behaviours are those of Flink's AsyncWaitOperatorTest. A harness runs the operator on the test's thread.
+The behaviours follow Flink's AsyncWaitOperatorTest. A harness runs the operator on the test's thread.
 """
 
 from __future__ import annotations

@@ -613,7 +613,7 @@ def test_batches_without_a_linger_follow_each_other() -> None:
         assert batches(harness) == [[0], [1], [2]]
 
 
-def test_a_batch_that_nobody_waits_for_any_more_is_cancelled_and_makes_room() -> None:
+def test_a_batch_without_waiting_records_is_cancelled_and_frees_its_slot() -> None:
     function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
     with Harness(function, max_batch_size=2, concurrency=1, timeout_ms=100) as harness:
         harness.process(1, 2)

@@ -75,7 +75,7 @@ def test_a_file_descriptor_that_select_cannot_take_leaves_the_wait_to_epoll(
     assert waits_of(loop, monkeypatch) == []
 
 
-def test_without_epoll_the_loop_is_that_of_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_epoll_asyncio_makes_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(selectors, "EpollSelector", raising=False)
     module = runpy.run_path(loop_host.__file__)
 

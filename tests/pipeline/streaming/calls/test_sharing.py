@@ -1,4 +1,4 @@
-"""Shared calls: who leads and who waits, what is remembered and for how long, and all of it against a model."""
+"""Shared calls: which record leads, which wait, what is remembered and for how long; checked against a model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_equal_keys_are_one() -> None:
     assert [calls.join(key, str(key), 0)[0] for key in (1, 1.0, True)] == ["lead", "wait", "wait"]
 
 
-def test_finish_returns_who_waits_in_the_order_they_came() -> None:
+def test_finish_returns_the_waiters_in_order_of_arrival() -> None:
     calls = Calls()
     for waiter in ("leader", "b", "a", "c"):
         calls.join("k", waiter, 0)
@@ -54,7 +54,7 @@ def test_finish_returns_who_waits_in_the_order_they_came() -> None:
     assert calls.under_way() == 0
 
 
-def test_fail_returns_who_waits_and_remembers_nothing() -> None:
+def test_fail_returns_the_waiters_and_remembers_nothing() -> None:
     calls = Calls(remember=10)
     for waiter in ("leader", "b", "a"):
         calls.join("k", waiter, 0)

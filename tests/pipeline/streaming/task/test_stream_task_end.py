@@ -74,7 +74,7 @@ def test_a_factory_that_raises_closes_the_operators_that_were_made() -> None:
     assert source.is_closed
 
 
-def test_the_first_error_is_raised_and_those_of_closing_are_its_notes() -> None:
+def test_the_first_error_is_raised_and_errors_of_closing_become_its_notes() -> None:
     class Failing(LoggedOperator):
         def close(self) -> None:
             raise ValueError("close")
