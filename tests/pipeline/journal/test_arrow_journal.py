@@ -202,14 +202,14 @@ def test_a_folder_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     ("events", "transitions", "said"),
     [(2, 0, "has 1 of kind, but its header says 2"), (1, 1, "has 0 of move.kind, but its header says 1")],
 )
-def test_a_frame_that_has_other_rows_than_it_says_is_damage(events: int, transitions: int, said: str) -> None:
+def test_a_frame_whose_rows_contradict_its_header_is_damaged(events: int, transitions: int, said: str) -> None:
     payload = encode_rows([event(1)], [], 1, KINDS, MOVES).payload
 
     with pytest.raises(DamagedFrameError, match=said):
         open_frame(Header(ROWS, 0, len(payload), 0, 1, events, transitions), payload, "here")
 
 
-def test_a_frame_with_a_kind_that_it_does_not_list_is_damage() -> None:
+def test_a_frame_with_an_unlisted_kind_is_damaged() -> None:
     payload = encode_rows([event(1, kind=1)], [], 1, KINDS, MOVES).payload
     opened = open_frame(Header(ROWS, 0, len(payload), 0, 1, 1, 0), payload, "here")
     broken = opened._replace(payload=opened.payload._replace(kinds={EVENTS.name: []}))

@@ -522,7 +522,7 @@ def test_closing_early_ends_everything(max_chunk: int) -> None:
     assert service.closed == 1
 
 
-def test_a_host_goes_on_from_one_iteration_to_the_next() -> None:
+def test_a_host_keeps_running_from_one_iteration_to_the_next() -> None:
     service = Service()
     host = make_host(service)
     host.start()

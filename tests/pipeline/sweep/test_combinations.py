@@ -64,7 +64,7 @@ def test_other_settings_come_from_the_configuration_without_metrics_and_journal(
         ("max_attempts.most=1", "max_attempts: "),
     ],
 )
-def test_what_the_configuration_does_not_take_is_refused_in_one_line(
+def test_a_value_that_the_configuration_rejects_is_reported_in_one_line(
     two_in_a_row: Workload, setting: str, problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem) as error:

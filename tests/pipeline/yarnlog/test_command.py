@@ -51,7 +51,7 @@ def test_it_counts_lines_by_kind_and_transitions_by_machine(log: Path) -> None:
     assert ["NMContainer", "1", "unknown", "machine"] in lines
 
 
-def test_it_lists_what_is_not_in_the_tables_with_file_and_line(log: Path) -> None:
+def test_undeclared_transitions_are_listed_with_file_and_line(log: Path) -> None:
     done = run(log)
 
     listed = done.stdout.partition("2 transitions not in the tables:\n")[2]

@@ -80,7 +80,7 @@ def test_the_newest_is_restored(tmp_path: Path) -> None:
     assert storage.next_id() == 11
 
 
-def test_a_folder_that_is_not_there_is_made_when_it_is_needed(tmp_path: Path) -> None:
+def test_a_missing_folder_is_created_when_needed(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path / "a" / "b")
 
     assert storage.latest() is None
@@ -89,7 +89,7 @@ def test_a_folder_that_is_not_there_is_made_when_it_is_needed(tmp_path: Path) ->
     assert ids(storage) == [1]
 
 
-def test_only_the_last_ones_are_kept(tmp_path: Path) -> None:
+def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path, keep=2)
 
     for number in range(1, 6):
@@ -110,13 +110,13 @@ def test_savepoints_are_kept_and_foreign_files_left_alone(tmp_path: Path) -> Non
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_at_least_one_has_to_be_kept(tmp_path: Path) -> None:
+def test_at_least_one_checkpoint_has_to_be_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is 0"):
         CheckpointStorage(tmp_path, keep=0)
 
 
 @pytest.mark.parametrize("content", [b"", b"stream-task", b"stream-task-checkpoint 1 90 ab", b"\0" * 50])
-def test_a_damaged_one_is_skipped_for_the_one_before_and_the_log_says_so(
+def test_a_damaged_checkpoint_is_skipped_with_a_warning_for_the_one_before(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = CheckpointStorage(tmp_path)
@@ -132,7 +132,7 @@ def test_a_damaged_one_is_skipped_for_the_one_before_and_the_log_says_so(
     assert storage.next_id() == 3
 
 
-def test_a_folder_of_damaged_ones_only_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_folder_of_damaged_checkpoints_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path)
     store(storage, checkpoint(1)).write_bytes(b"")
 
@@ -176,7 +176,9 @@ def test_the_checkpoint_of_another_serializer_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
-def test_a_store_that_fails_leaves_the_one_before(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_checkpoint_before(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = CheckpointStorage(tmp_path)
     store(storage, checkpoint(1))
 

@@ -88,7 +88,7 @@ def test_a_source_may_feed_an_asynchronous_operator() -> None:
     assert output[-1] == MAX_WATERMARK
 
 
-def test_what_the_source_raises_comes_out_of_run_as_it_is() -> None:
+def test_run_raises_the_sources_error_unchanged() -> None:
     def fail(_: SourceContext[Any]) -> None:
         raise ConnectionError("reset")
 

@@ -58,7 +58,7 @@ def test_operators_open_from_the_last_and_end_and_close_from_the_first() -> None
     assert log == ["b open", "a open", "a end_input", "b end_input", "a close", "b close"]
 
 
-def test_what_an_operator_emits_at_its_end_reaches_those_behind_it_before_theirs() -> None:
+def test_elements_emitted_at_an_operators_end_reach_the_operators_behind_it_before_they_end() -> None:
     log: list[Any] = []
     chain = [HoldingOperator, *logged(log, "b")]
 
@@ -217,7 +217,7 @@ def test_a_head_without_room_is_not_fed_and_mail_still_runs() -> None:
     assert values(output) == [0, 1, 2, 3, 4]
 
 
-def test_an_operator_without_a_say_has_the_room_of_the_one_behind_it() -> None:
+def test_an_operator_without_availability_has_the_room_of_the_next_one() -> None:
     class Releasing(HoldingOperator):
         def available_future(self) -> Future[None] | None:
             future = super().available_future()

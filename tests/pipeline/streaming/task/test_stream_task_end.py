@@ -178,7 +178,7 @@ def test_a_task_cancelled_before_its_start_does_nothing_but_close() -> None:
     assert task.state is TaskState.CANCELED
 
 
-def test_cancelling_what_has_ended_changes_nothing() -> None:
+def test_cancelling_an_ended_task_changes_nothing() -> None:
     task = StreamTask(IterableInput([]), [], lambda _: None)
     task.run()
 
@@ -188,7 +188,7 @@ def test_cancelling_what_has_ended_changes_nothing() -> None:
     assert not task.is_cancelled
 
 
-def test_a_task_may_be_cancelled_by_what_it_runs() -> None:
+def test_an_output_may_cancel_its_task() -> None:
     output: list[StreamElement[Any]] = []
 
     def emit(element: StreamElement[Any]) -> None:
