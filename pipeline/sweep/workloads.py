@@ -98,11 +98,10 @@ def _interleaved(groups: Iterable[list[int]]) -> list[int]:
 def _sooner(application: ApplicationSpec, load: float) -> ApplicationSpec:
     submit_ms = int(application.submit_ms / load + 0.5)
     earlier_ms = application.submit_ms - submit_ms
-    kill_ms = application.kill_ms
     return replace(
         application,
         submit_ms=submit_ms,
-        kill_ms=None if kill_ms is None else kill_ms - earlier_ms,
+        kill_ms=None if application.kill_ms is None else application.kill_ms - earlier_ms,
         containers=tuple(
             replace(container, start_ms=max(0, container.start_ms - earlier_ms)) for container in application.containers
         ),
