@@ -69,12 +69,14 @@ class AsyncDispatcher(Service, StatsAttributes):
         time_service: ProcessingTimeService | None = None,
     ) -> None:
         super().__init__(name)
-        config = _with_capacity(config or DispatcherConfig(), queue_capacity)
+        config = config or DispatcherConfig()
+        if queue_capacity is not None:
+            config = DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
         # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
-        self._drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
+        self.drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
         self._time_service = time_service
-        self._siblings: tuple[AsyncDispatcher, ...] = (self,)  # set before the start; see is_inside
+        self.siblings: tuple[AsyncDispatcher, ...] = (self,)  # set by a group before the start; see is_inside
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = mailbox = TaskMailbox(self._thread)
         self.journal = journal  # where handled events are recorded; None: nowhere
@@ -91,7 +93,6 @@ class AsyncDispatcher(Service, StatsAttributes):
             write_ahead=self._write_ahead,
         )
         if journal is not None:
-            # Virtual time does not advance while events are queued, so all of an event's times are equal.
             journal.attach(virtual=clock_ns is not None, on_failure=self._on_journal_failure, on_flush_due=queue.wake)
         self._routes = routes = RoutingTable(name, self._default_handler())
         self._drain = Drain(queue, self.progress)
@@ -110,7 +111,7 @@ class AsyncDispatcher(Service, StatsAttributes):
             idle_action=idle_action,
         )
         self._processor = MailboxProcessor(self._dispatching, mailbox)
-        self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, self._processor)
+        self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=self._processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
         after_s = config.handler_warn_after_s
         watch = HandlerWatch(name, after_s, self.progress, self._describe_handler, self._break_batch)
@@ -248,6 +249,11 @@ class AsyncDispatcher(Service, StatsAttributes):
         is_failed = self.failure_cause is not None
         return take_stats(self.queue, self._dispatching, self._routes, self._processor, self.journal, is_failed)
 
+    @property
+    def capacity(self) -> int | None:
+        """Most events in the queue; None: no bound."""
+        return self.queue.room.capacity
+
     def queue_size(self) -> int:
         """Events that wait, without the one in hand."""
         return len(self.queue.entries)
@@ -260,19 +266,9 @@ class AsyncDispatcher(Service, StatsAttributes):
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
         return self._drain.is_drained()
 
-    # -- groups of dispatchers -----------------------------------------------------------------------------------------
-
-    def drain_with(self, siblings: tuple[AsyncDispatcher, ...]) -> None:
-        """Treat the handlers of `siblings`, which include this dispatcher, as its own. Call it before `start`."""
-        self._siblings = siblings
-
     def is_inside(self) -> bool:
         """Whether the caller is a handler of this dispatcher or of a sibling that drains with it."""
-        return any(sibling.is_handler_thread() for sibling in self._siblings)
-
-    def set_drain_timeout_s(self, timeout_s: float) -> None:
-        """How long `stop` waits for handlers. Call it before `stop`."""
-        self._drain_timeout_s = timeout_s
+        return any(sibling.is_handler_thread() for sibling in self.siblings)
 
     # -- handler thread -------------------------------------------------------------------------------------------
 
@@ -349,7 +345,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         started = monotonic()
         finished = False
         try:
-            finished = self._drain.finished.wait(self._drain_timeout_s)
+            finished = self._drain.finished.wait(self.drain_timeout_s)
         finally:  # a KeyboardInterrupt also ends the wait
             if not finished:
                 self._abort(started)
@@ -388,9 +384,3 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._drain.after_fork()
         self.queue.shutdown.after_fork()
         self._mailbox.after_fork()
-
-
-def _with_capacity(config: DispatcherConfig, queue_capacity: int | None) -> DispatcherConfig:
-    if queue_capacity is None:
-        return config
-    return DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})

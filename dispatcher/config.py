@@ -17,8 +17,6 @@ from dispatcher.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
 
-FREE_PORT = 0
-
 
 class ConfigModel(BaseModel):
     """Base of all configuration: rejects unknown keys, and is immutable."""
@@ -68,7 +66,7 @@ class MetricsConfig(ConfigModel):
 
     enabled: bool = Field(True, description="serve /metrics")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
-    port: int = Field(FREE_PORT, ge=0, le=65535, description="port to listen on; 0: a free one, which is printed")
+    port: int = Field(0, ge=0, le=65535, description="port to listen on; 0: a free one, which is printed")
 
 
 class JournalConfig(ConfigModel):
@@ -142,11 +140,7 @@ def _load_yaml(path: Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "not valid YAML"
         raise ConfigError(f"{path}{where}: {problem}") from error
-    except (
-        ValueError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # raised by PyYAML itself, e.g. for the date 2020-99-99
+    except (ValueError, AttributeError, RecursionError) as error:  # raised by PyYAML itself, e.g. for 2020-99-99
         raise ConfigError(f"{path}: not valid YAML: {error}") from error
     if data is None:
         return {}

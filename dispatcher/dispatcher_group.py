@@ -36,37 +36,33 @@ class DispatcherGroup(CompositeService):
         super().__init__(name)
         self._drain_on_stop = drains_on_stop  # any thread writes, the thread that stops reads
         self._drain_timeout_s = drain_timeout_s
-        self._partitions = tuple(partitions)
-        for partition in self._partitions:
-            partition.drain_with(self._partitions)
+        self.partitions = tuple(partitions)
+        for partition in self.partitions:
+            partition.siblings = self.partitions
             partition.register_service_listener(self._on_partition)
             self.add_service(partition)
-
-    @property
-    def partitions(self) -> tuple[AsyncDispatcher, ...]:
-        return self._partitions
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
         """Whether `stop` handles what is queued (True, the default) or discards it. Call it before `stop`."""
         self._drain_on_stop = drain
-        for partition in self._partitions:
+        for partition in self.partitions:
             partition.set_drain_events_on_stop(drain)
 
     def is_drained(self) -> bool:
         """All partitions were drained at one moment during this call."""
-        done = [partition.progress.done for partition in self._partitions]
+        done = [partition.progress.done for partition in self.partitions]
         # If `begun` still equals the earlier `done`, no partition took an event in between: all were drained at once.
-        return all(partition.is_drained() for partition in self._partitions) and (
-            done == [partition.progress.begun for partition in self._partitions]
+        return all(partition.is_drained() for partition in self.partitions) and (
+            done == [partition.progress.begun for partition in self.partitions]
         )
 
     def await_drained(self, timeout: float | None = None) -> bool:
         """As AsyncDispatcher.await_drained, for all partitions."""
-        if self._partitions[0].is_inside():
+        if self.partitions[0].is_inside():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            for partition in self._partitions:
+            for partition in self.partitions:
                 left_s = None if deadline is None else max(0.0, deadline - monotonic())
                 if not partition.await_drained(left_s):
                     return False
@@ -75,7 +71,7 @@ class DispatcherGroup(CompositeService):
 
     def is_stopped(self) -> bool:
         """The group handles no more events, and the handler threads have ended."""
-        return all(partition.is_stopped() for partition in self._partitions)
+        return all(partition.is_stopped() for partition in self.partitions)
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
         """As in Service; also waits for the handler threads to end, even if a handler called `stop`."""
@@ -84,14 +80,14 @@ class DispatcherGroup(CompositeService):
             return False
         return all(
             partition.wait_for_service_to_stop(None if deadline is None else max(0.0, deadline - monotonic()))
-            for partition in self._partitions
+            for partition in self.partitions
         )
 
     def service_stop(self) -> None:
         """Drain all partitions together, then stop each, within the drain timeout plus a second."""
-        if any(partition.queue.phase == FORKED for partition in self._partitions):
+        if any(partition.queue.phase == FORKED for partition in self.partitions):
             super().service_stop()  # there is nothing to wait for
-        elif self._partitions[0].is_inside():  # a handler cannot wait for itself
+        elif self.partitions[0].is_inside():  # a handler cannot wait for itself
             threading.Thread(target=self._stop_partitions, name=f"{self.name}-stop").start()
         else:
             self._stop_partitions()
@@ -99,12 +95,12 @@ class DispatcherGroup(CompositeService):
     def _stop_partitions(self) -> None:
         deadline = monotonic() + self._drain_timeout_s
         try:
-            if self._drain_on_stop and all(each.in_state(ServiceState.STARTED) for each in self._partitions):
-                for partition in self._partitions:
+            if self._drain_on_stop and all(each.in_state(ServiceState.STARTED) for each in self.partitions):
+                for partition in self.partitions:
                     # It lingers: once drained it does not end, because handlers of the others may still post to it.
                     partition.queue.shutdown.shut(DRAINING, lingers=True)
                     partition.nudge()
-                queues = [partition.queue.shutdown for partition in self._partitions]
+                queues = [partition.queue.shutdown for partition in self.partitions]
                 while self.await_drained(deadline - monotonic()):
                     if QueueShutdown.end_together(queues, self._is_at_rest):
                         break
@@ -112,10 +108,10 @@ class DispatcherGroup(CompositeService):
             deadline = 0.0
             raise
         finally:
-            for partition in self._partitions:
-                partition.set_drain_timeout_s(max(0.0, deadline - monotonic()))
+            for partition in self.partitions:
+                partition.drain_timeout_s = max(0.0, deadline - monotonic())
             # In parallel: each stop may wait for a handler that hangs.
-            stops = [threading.Thread(target=each.stop, name=f"{each.name}-stop") for each in self._partitions]
+            stops = [threading.Thread(target=each.stop, name=f"{each.name}-stop") for each in self.partitions]
             for stop in stops:
                 stop.start()
             for stop in stops:
@@ -123,7 +119,7 @@ class DispatcherGroup(CompositeService):
 
     def _is_at_rest(self) -> bool:
         """No partition has an event in hand."""
-        return all(each.progress.begun == each.progress.done for each in self._partitions)
+        return all(each.progress.begun == each.progress.done for each in self.partitions)
 
     def _on_partition(self, partition: Service) -> None:
         """Stop the group when a partition fails: events for that partition would be stuck."""

@@ -72,29 +72,25 @@ class MultiListenerHandler:
     an event that is being handled still goes to the handlers that were there when its handling began.
     """
 
-    __slots__ = ("_handlers", "_handles")
+    __slots__ = ("_handles", "handlers")
 
     def __init__(self, *handlers: Handler) -> None:
-        self._handlers: tuple[Handler, ...] = ()  # replaced by the thread that adds or removes; any thread reads
-        self._handles: tuple[Callable[[Any], Any], ...] = ()  # as _handlers, whose callables they are
+        self.handlers: tuple[Handler, ...] = ()  # replaced by the thread that adds or removes; any thread reads
+        self._handles: tuple[Callable[[Any], Any], ...] = ()  # as handlers, whose callables they are
         for handler in handlers:
             self.add_handler(handler)
 
-    @property
-    def handlers(self) -> tuple[Handler, ...]:
-        return self._handlers
-
     def add_handler(self, handler: Handler) -> None:
         handle = handling_callable(handler)
-        self._handlers = (*self._handlers, handler)
+        self.handlers = (*self.handlers, handler)
         self._handles = (*self._handles, handle)
 
     def remove_handler(self, handler: Handler) -> bool:
         """Remove the first handler equal to `handler`; returns whether it was there."""
-        if handler not in self._handlers:
+        if handler not in self.handlers:
             return False
-        index = self._handlers.index(handler)
-        self._handlers = self._handlers[:index] + self._handlers[index + 1 :]
+        index = self.handlers.index(handler)
+        self.handlers = self.handlers[:index] + self.handlers[index + 1 :]
         self._handles = self._handles[:index] + self._handles[index + 1 :]
         return True
 

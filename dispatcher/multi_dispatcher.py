@@ -6,6 +6,7 @@ event's key is its attribute `lock_key`; without one, or with None, it goes to p
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import Enum
 from typing import Any
 
@@ -39,7 +40,7 @@ class MultiDispatcher(DispatcherGroup):
             drain_timeout_s=config.drain_timeout_s,
             drains_on_stop=config.drain_events_on_stop,
         )
-        self._posts = tuple(partition.event_handler.handle for partition in self._partitions)
+        self._posts = tuple(partition.event_handler.handle for partition in self.partitions)
         self._event_handler = DispatcherEventHandler(self._post)
 
     @property
@@ -56,32 +57,31 @@ class MultiDispatcher(DispatcherGroup):
         coalesce_by: KeyOf | None = None,
     ) -> None:
         """As AsyncDispatcher.register, on each partition: `handler` is called from several threads."""
-        for partition in self._partitions:
+        for partition in self.partitions:
             partition.register(event_type, handler, on_error=on_error, coalesce_by=coalesce_by)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """As AsyncDispatcher.unregister, on each partition."""
-        found = [partition.unregister(event_type, handler) for partition in self._partitions]
+        found = [partition.unregister(event_type, handler) for partition in self.partitions]
         return any(found)
 
     def queue_size(self) -> int:
-        return sum(partition.queue_size() for partition in self._partitions)
+        return sum(partition.queue_size() for partition in self.partitions)
 
     def queue_contents(self) -> dict[Enum, int]:
         """Events that wait, by event type."""
-        contents: dict[Enum, int] = {}
-        for partition in self._partitions:
-            for event_type, count in partition.queue_contents().items():
-                contents[event_type] = contents.get(event_type, 0) + count
-        return contents
+        contents: Counter[Enum] = Counter()
+        for partition in self.partitions:
+            contents.update(partition.queue_contents())
+        return dict(contents)
 
     def post_without_waiting(self, event: Any) -> bool:
         """As AsyncDispatcher.post_without_waiting."""
-        return self._partitions[self._place(event)].post_without_waiting(event)
+        return self.partitions[self._place(event)].post_without_waiting(event)
 
     def _post(self, event: Any) -> bool:
         return self._posts[self._place(event)](event)
 
     def _place(self, event: Any) -> int:
         key = getattr(event, "lock_key", None)
-        return 0 if key is None else hash(key) % len(self._partitions)
+        return 0 if key is None else hash(key) % len(self.partitions)

@@ -15,7 +15,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from enum import Enum
-from types import TracebackType
 from typing import Any, Protocol, Self, cast
 
 from dispatcher.errors import ServiceStateError
@@ -59,26 +58,18 @@ class Service:
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self._name = name or type(self).__name__
-        self._config: Any = None  # set by init, before the hook
+        self.name = name or type(self).__name__
+        self.config: Any = None
+        """The argument of `init`, set before the hook."""
         self._life = threading.Condition(threading.Lock())  # leaf lock: nothing foreign runs under it
         self._state = ServiceState.NOTINITED  # guarded by _life; never goes back
         self._hook_thread: int | None = None  # guarded by _life: the thread that runs init's or start's hook
         self._stop_pending = False  # guarded by _life: a stop came during that hook
         self._terminated = False  # guarded by _life
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
-        self._failure_state: ServiceState | None = None  # guarded by _life
+        self.failure_state: ServiceState | None = None  # in which it failed; written under _life, read by any thread
         self._listeners: list[Callable[[Service], None]] = []  # replaced under _life, never changed in place
         _all_services.add(self)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def config(self) -> Any:
-        """The argument of `init`."""
-        return self._config
 
     @property
     def state(self) -> ServiceState:
@@ -88,11 +79,6 @@ class Service:
     def failure_cause(self) -> BaseException | None:
         """The first error that made this service fail, if any."""
         return self._failure
-
-    @property
-    def failure_state(self) -> ServiceState | None:
-        """The state the service was in when it failed."""
-        return self._failure_state
 
     def in_state(self, *states: ServiceState) -> bool:
         return self._state in states
@@ -105,7 +91,7 @@ class Service:
             Exception: raised by the hook; the service is then stopped, with this error as its `failure_cause`.
         """
         if self._enter(ServiceState.INITED):
-            self._config = config
+            self.config = config
             self._run_hook(ServiceState.INITED, lambda: self.service_init(config))
 
     def start(self) -> None:
@@ -155,7 +141,7 @@ class Service:
         with self._life:
             if self._failure is None:
                 self._failure = error
-                self._failure_state = self._state
+                self.failure_state = self._state
 
     def service_init(self, config: Any) -> None:
         """Hook of `init`."""
@@ -172,20 +158,18 @@ class Service:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name} {self._state.name}>"
+        return f"<{type(self).__name__} {self.name} {self._state.name}>"
 
     def _enter(self, wanted: ServiceState) -> bool:
         """Change the state once no other thread runs a hook; False if the service is already in that state."""
         with self._life:
             while True:
                 if wanted not in _ALLOWED[self._state]:
-                    raise ServiceStateError(self._name, self._state, wanted, _ADVICE.get(self._state, ""))
+                    raise ServiceStateError(self.name, self._state, wanted, _ADVICE.get(self._state, ""))
                 if self._state is wanted:
                     return False
                 if self._hook_thread in (None, threading.get_ident()):
@@ -207,7 +191,7 @@ class Service:
             try:
                 self._run_stop_hook()
             except Exception as second:
-                log.warning("%s: stop after a failed %s failed too: %r", self._name, entered.name, second)
+                log.warning("%s: stop after a failed %s failed too: %r", self.name, entered.name, second)
             raise
         with self._life:
             self._hook_thread = None
@@ -239,7 +223,7 @@ class Service:
             try:
                 notify(self)
             except Exception:
-                log.exception("%s: a service listener failed", self._name)
+                log.exception("%s: a service listener failed", self.name)
 
 
 _all_services: weakref.WeakSet[Service] = weakref.WeakSet()
@@ -261,30 +245,26 @@ class CompositeService(Service):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self._services: list[Service] = []  # replaced, never changed in place, so a loop over it is safe
-
-    @property
-    def services(self) -> tuple[Service, ...]:
-        return tuple(self._services)
+        self.services: tuple[Service, ...] = ()  # replaced under _life, so a loop over it is safe
 
     def add_service(self, service: Service) -> None:
         """Add a child before `init`. A child added later is stopped with the others, but not started."""
         with self._life:
-            self._services = [*self._services, service]
+            self.services = (*self.services, service)
 
     def service_init(self, config: Any) -> None:
-        for service in self._services:
+        for service in self.services:
             service.init(config)
 
     def service_start(self) -> None:
-        for service in self._services:
+        for service in self.services:
             if self.in_state(ServiceState.STARTED):
                 service.start()
 
     def service_stop(self) -> None:
         """Stop every child, in reverse order, then raise the first error."""
         first: BaseException | None = None
-        for service in reversed(self._services):
+        for service in reversed(self.services):
             if not service.in_state(ServiceState.INITED, ServiceState.STARTED):
                 continue
             try:

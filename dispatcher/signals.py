@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 from dispatcher.service import CompositeService, Service, ServiceState
@@ -33,7 +33,7 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        self._received: int | None = None  # main thread only: Python runs signal handlers there
+        self.received: int | None = None  # the first signal; main thread only: Python runs signal handlers there
         self._previous: dict[int, Any] = {}  # main thread only: the previous handlers, by signal
         # Held to write to the pipe or to close it: a byte must not go to another file that reuses the descriptor. The
         # signal handler writes without it: it may interrupt the holder, and it runs on the thread that closes.
@@ -41,20 +41,15 @@ class StopSignals:
         self._read_end = self._write_end = -1  # no pipe while not entered; changed by the main thread under _pipe_lock
 
     @property
-    def received(self) -> int | None:
-        """The first signal, if any."""
-        return self._received
-
-    @property
     def exit_code(self) -> int:
         """The exit code that a shell expects: 128 + the signal's number, or 0 without a signal."""
-        return 128 + self._received if self._received is not None else 0
+        return 128 + self.received if self.received is not None else 0
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds for a signal or a `notify`; returns whether a signal has come."""
-        if self._received is None and select.select([self._read_end], [], [], timeout)[0]:
+        if self.received is None and select.select([self._read_end], [], [], timeout)[0]:
             os.read(self._read_end, 4096)
-        return self._received is not None
+        return self.received is not None
 
     def notify(self) -> None:
         """End a wait. Any thread."""
@@ -68,13 +63,11 @@ class StopSignals:
             for number in _SIGNALS:
                 self._previous[number] = signal.signal(number, self._on_signal)
         except ValueError:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         with self._pipe_lock:
@@ -84,8 +77,8 @@ class StopSignals:
             os.close(write_end)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._received is None:
-            self._received = number
+        if self.received is None:
+            self.received = number
         self._write()
 
     def _write(self) -> None:

@@ -6,12 +6,12 @@ direction in which events move: an event that moves meanwhile may be missed, but
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
-from typing import Annotated, Final, Generic, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_type_hints
 
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.journal.writer import JournalWriter
@@ -22,7 +22,8 @@ from dispatcher.util.histogram import Histogram, snapshot
 
 T = TypeVar("T")
 
-_BY_TYPE: Final = ("event_class", "event_type")
+_ByType = dict[tuple[str, str], int]
+_TYPE_LABELS: Final = ("event_class", "event_type")
 
 
 class MetricSpec(NamedTuple):
@@ -37,82 +38,64 @@ class MetricSpec(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+_gauge = partial(MetricSpec, "gauge")
+_counter = partial(MetricSpec, "counter")
+_histogram = partial(MetricSpec, "histogram")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatcherStats:
     """One dispatcher at one moment. Histograms and mappings are copies."""
 
-    queue_size: Annotated[int, MetricSpec("gauge", "dispatcher_event_queue_size", "Events waiting in the queue.")]
-    capacity: int | None
-    """Most events in the queue; None: no bound."""
+    queue_size: Annotated[int, _gauge("dispatcher_event_queue_size", "Events waiting in the queue.")]
     queue_capacity: Annotated[
-        float,
-        MetricSpec("gauge", "dispatcher_event_queue_capacity", "Most events that the queue holds; +Inf: no bound."),
+        float, _gauge("dispatcher_event_queue_capacity", "Most events that the queue holds; +Inf: no bound.")
     ]
-    mails_run: Annotated[int, MetricSpec("counter", "dispatcher_mailbox_mails", "Mails run on the handler thread.")]
+    mails_run: Annotated[int, _counter("dispatcher_mailbox_mails", "Mails run on the handler thread.")]
     handler_running_s: Annotated[
-        float, MetricSpec("gauge", "dispatcher_handler_running_seconds", "How long the current handler has run.")
+        float, _gauge("dispatcher_handler_running_seconds", "How long the current handler has run.")
     ]
-    idle_s: Annotated[float, MetricSpec("counter", "dispatcher_idle_seconds", "Time that the handler thread was idle.")]
-    is_failed: Annotated[
-        bool, MetricSpec("gauge", "dispatcher_failed", "1: the dispatcher has failed; its failure_cause says why.")
-    ]
+    idle_s: Annotated[float, _counter("dispatcher_idle_seconds", "Time that the handler thread was idle.")]
+    is_failed: Annotated[bool, _gauge("dispatcher_failed", "1: the dispatcher has failed; its failure_cause says why.")]
     in_hand: int
     """Events taken from the queue and not finished: 0 or 1."""
-    discarded: Annotated[
-        int, MetricSpec("counter", "dispatcher_events_discarded", "Events accepted that will never be handled.")
-    ]
+    discarded: Annotated[int, _counter("dispatcher_events_discarded", "Events accepted that will never be handled.")]
     discarded_by_reason: Annotated[
-        Mapping[str, int],
-        MetricSpec("counter", "dispatcher_events_dropped", "The discarded events by reason.", ("reason",)),
+        dict[str, int], _counter("dispatcher_events_dropped", "The discarded events by reason.", ("reason",))
     ]
     """stop: left by a stop; drop_oldest: removed from a full queue; superseded: by a newer event of its key."""
-    rejected: Annotated[
-        dict[str, int], MetricSpec("counter", "dispatcher_events_rejected", "Events refused.", ("reason",))
-    ]
+    rejected: Annotated[dict[str, int], _counter("dispatcher_events_rejected", "Events refused.", ("reason",))]
     """By reason: full, timeout, draining, stopped, journal."""
-    handled_by_type: Annotated[
-        dict[tuple[str, str], int], MetricSpec("counter", "dispatcher_events_handled", "Events handled.", _BY_TYPE)
-    ]
+    handled_by_type: Annotated[_ByType, _counter("dispatcher_events_handled", "Events handled.", _TYPE_LABELS)]
     failed_by_type: Annotated[
-        dict[tuple[str, str], int],
-        MetricSpec(
-            "counter", "dispatcher_events_failed", "Events whose handler raised, or without a handler.", _BY_TYPE
-        ),
+        _ByType,
+        _counter("dispatcher_events_failed", "Events whose handler raised, or without a handler.", _TYPE_LABELS),
     ]
-    accepted: Annotated[int, MetricSpec("counter", "dispatcher_events_accepted", "Events accepted from producers.")]
+    accepted: Annotated[int, _counter("dispatcher_events_accepted", "Events accepted from producers.")]
     """handled + failed + in hand + queued + discarded (invariant 4)."""
     queue_time: Annotated[
-        Histogram | None, MetricSpec("histogram", "dispatcher_event_queue_seconds", "Time of events in the queue.")
+        Histogram | None, _histogram("dispatcher_event_queue_seconds", "Time of events in the queue.")
     ]
     """Covers the events that were timed there."""
     handling_time: Annotated[
-        Histogram | None,
-        MetricSpec("histogram", "dispatcher_event_handling_seconds", "Time of events in their handlers."),
+        Histogram | None, _histogram("dispatcher_event_handling_seconds", "Time of events in their handlers.")
     ]
     """Covers all events; in a flood of fast ones, the mean of each batch."""
     mailbox_latency: Annotated[
         Histogram | None,
-        MetricSpec(
-            "histogram", "dispatcher_mailbox_latency_seconds", "Time from sending a mail until it runs, sampled."
-        ),
+        _histogram("dispatcher_mailbox_latency_seconds", "Time from sending a mail until it runs, sampled."),
     ]
-    journal_bytes: Annotated[
-        int | None, MetricSpec("counter", "dispatcher_journal_bytes", "Bytes written to the event journal.")
-    ]
-    journal_frames: Annotated[
-        int | None, MetricSpec("counter", "dispatcher_journal_frames", "Frames written: batches of rows.")
-    ]
+    journal_bytes: Annotated[int | None, _counter("dispatcher_journal_bytes", "Bytes written to the event journal.")]
+    journal_frames: Annotated[int | None, _counter("dispatcher_journal_frames", "Frames written: batches of rows.")]
     journal_syncs: Annotated[
-        int | None, MetricSpec("counter", "dispatcher_journal_syncs", "Times that the journal waited for the disk.")
+        int | None, _counter("dispatcher_journal_syncs", "Times that the journal waited for the disk.")
     ]
-    journal_segments: Annotated[int | None, MetricSpec("counter", "dispatcher_journal_segments", "Segments closed.")]
+    journal_segments: Annotated[int | None, _counter("dispatcher_journal_segments", "Segments closed.")]
     journal_outstanding: Annotated[
-        int | None,
-        MetricSpec("gauge", "dispatcher_journal_outstanding", "Write-ahead mode: events accepted and not handled."),
+        int | None, _gauge("dispatcher_journal_outstanding", "Write-ahead mode: events accepted and not handled.")
     ]
     journal_is_failed: Annotated[
-        bool | None,
-        MetricSpec("gauge", "dispatcher_journal_failed", "1: the journal could not be written and has ended."),
+        bool | None, _gauge("dispatcher_journal_failed", "1: the journal could not be written and has ended.")
     ]
 
     @property
@@ -124,56 +107,48 @@ class DispatcherStats:
         return sum(self.failed_by_type.values())
 
 
-def metric_fields() -> dict[str, MetricSpec]:
-    """The fields of the statistics that are metrics, by name."""
-    hints = get_type_hints(DispatcherStats, include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+METRICS: Final[dict[str, MetricSpec]] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(DispatcherStats, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+"""The fields of the statistics that are metrics."""
 
 
-class _Stat(Generic[T]):
+class Stat(Generic[T]):
     """An attribute of a dispatcher that reads one of its statistics from a snapshot taken anew."""
 
     def __init__(self, read: Callable[[DispatcherStats], T]) -> None:
         self._read = read  # never changes
 
-    def __get__(self, dispatcher: StatsAttributes | None, owner: type) -> T:
+    def __get__(self, dispatcher: Any, owner: type) -> T:
         return self if dispatcher is None else self._read(dispatcher.stats())  # type: ignore[return-value]
 
 
-class StatsAttributes(ABC):
+class StatMethod(Stat[Callable[[], T]]):
+    """As `Stat`, for one that is called: `dispatcher.idle_s()`."""
+
+    def __init__(self, read: Callable[[DispatcherStats], T]) -> None:
+        super().__init__(lambda stats: lambda: read(stats))
+
+
+class StatsAttributes:
     """The statistics as attributes of the dispatcher, for any thread; `DispatcherStats` says what each is."""
 
-    @abstractmethod
-    def stats(self) -> DispatcherStats:
-        """All that is counted, at this moment."""
-
-    capacity = _Stat(lambda stats: stats.capacity)
-    accepted = _Stat(lambda stats: stats.accepted)
-    handled = _Stat(lambda stats: stats.handled)
-    failed = _Stat(lambda stats: stats.failed)
-    discarded = _Stat(lambda stats: stats.discarded)
-    discarded_by_reason = _Stat(lambda stats: stats.discarded_by_reason)
-    rejected = _Stat(lambda stats: stats.rejected)
-    mails_run = _Stat(lambda stats: stats.mails_run)
-    queue_time = _Stat(lambda stats: stats.queue_time or Histogram())
-    handling_time = _Stat(lambda stats: stats.handling_time or Histogram())
-
-    def handled_by_type(self) -> dict[tuple[str, str], int]:
-        return self.stats().handled_by_type
-
-    def failed_by_type(self) -> dict[tuple[str, str], int]:
-        return self.stats().failed_by_type
-
-    def handler_running_s(self) -> float:
-        return self.stats().handler_running_s
-
-    def idle_s(self) -> float:
-        return self.stats().idle_s
-
-    def pending(self) -> int:
-        """Events accepted and not finished: queued or in hand. Exact while the handler thread is at rest."""
-        stats = self.stats()
-        return stats.in_hand + stats.queue_size
+    accepted = Stat(lambda stats: stats.accepted)
+    handled = Stat(lambda stats: stats.handled)
+    failed = Stat(lambda stats: stats.failed)
+    discarded = Stat(lambda stats: stats.discarded)
+    discarded_by_reason = Stat(lambda stats: stats.discarded_by_reason)
+    rejected = Stat(lambda stats: stats.rejected)
+    mails_run = Stat(lambda stats: stats.mails_run)
+    queue_time = Stat(lambda stats: stats.queue_time or Histogram())
+    handling_time = Stat(lambda stats: stats.handling_time or Histogram())
+    handled_by_type = StatMethod(lambda stats: stats.handled_by_type)
+    failed_by_type = StatMethod(lambda stats: stats.failed_by_type)
+    handler_running_s = StatMethod(lambda stats: stats.handler_running_s)
+    idle_s = StatMethod(lambda stats: stats.idle_s)
+    pending = StatMethod(lambda stats: stats.in_hand + stats.queue_size)
 
 
 def take_stats(
@@ -198,11 +173,9 @@ def take_stats(
     queue_size = len(queue.entries)
     since_ns = dispatching.progress.since_ns
     times = dispatching.times
-    capacity = queue.room.capacity
     return DispatcherStats(
         queue_size=queue_size,
-        capacity=capacity,
-        queue_capacity=float("inf") if capacity is None else capacity,
+        queue_capacity=float("inf") if queue.room.capacity is None else queue.room.capacity,
         mails_run=processor.mails_run,
         handler_running_s=(perf_counter_ns() - since_ns) / 1e9 if since_ns else 0.0,
         idle_s=dispatching.idle.total_ns() / 1e9,
@@ -217,10 +190,10 @@ def take_stats(
         queue_time=times.queue_time.copy() if times.measures else None,
         handling_time=times.handling_time.copy() if times.measures else None,
         mailbox_latency=processor.metrics_controller.latency.copy() if times.measures else None,
-        journal_bytes=journal.bytes_written if journal is not None else None,
-        journal_frames=journal.frames if journal is not None else None,
-        journal_syncs=journal.syncs if journal is not None else None,
-        journal_segments=journal.segments_closed if journal is not None else None,
-        journal_outstanding=journal.outstanding if journal is not None else None,
+        journal_bytes=journal.log.bytes_written if journal is not None else None,
+        journal_frames=journal.log.frames if journal is not None else None,
+        journal_syncs=journal.log.syncs if journal is not None else None,
+        journal_segments=journal.log.segments_closed if journal is not None else None,
+        journal_outstanding=journal.log.outstanding if journal is not None else None,
         journal_is_failed=journal.is_failed if journal is not None else None,
     )

@@ -9,7 +9,7 @@ from typing import Any
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.times import EventTimes
-from dispatcher.journal.format.texts import describe, encode_payload
+from dispatcher.journal.format.event_codec import describe, encode_payload
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue

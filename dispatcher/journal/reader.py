@@ -68,19 +68,10 @@ def _logged(path: Path) -> Callable[[str], None]:
 
 
 def _rows_frames(path: Path, segment: Path, report: Callable[[str], None]) -> Iterator[Frame]:
-    number = segment_number(segment)
     is_open = segment.name.startswith(".")
+    has_end = False
     try:
-        reader = open_frames(segment)
-    except FileNotFoundError:
-        if not is_retired(path, number):
-            report(f"{segment.name}: is missing")
-        return
-    except OSError as error:
-        raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
-    with reader:
-        try:
-            has_end = False
+        with open_frames(segment) as reader:
             for found in reader.frames(lambda header: header.kind == ROWS, check_all=True):
                 if isinstance(found, Frame):
                     has_end = found.header.kind == END
@@ -88,10 +79,13 @@ def _rows_frames(path: Path, segment: Path, report: Callable[[str], None]) -> It
                         yield found
                 elif not (is_open and found.at_end):
                     report(str(found))
-            if not (has_end or is_open):
-                report(f"{segment.name}: has no end")
-        except OSError as error:
-            raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+        if not (has_end or is_open):
+            report(f"{segment.name}: has no end")
+    except FileNotFoundError:
+        if not is_retired(path, segment_number(segment)):
+            report(f"{segment.name}: is missing")
+    except OSError as error:
+        raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
 
 
 def open_frames(segment: Path) -> FrameReader:

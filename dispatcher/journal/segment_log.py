@@ -138,23 +138,20 @@ class SegmentLog:
         """
         wanted = self.frames
         with self._sync_lock:
-            if self._synced_frames < wanted:
-                self._sync()
-
-    def _sync(self) -> None:
-        """Under _sync_lock."""
-        with self._file_lock:
+            if self._synced_frames >= wanted:
+                return
+            with self._file_lock:
+                if self.failure is not None:
+                    raise self.failure
+                if self.is_closed:
+                    return  # `close` has synced the segment
+                frames = self.frames
+            # Only a failure can close the file meanwhile: every other path takes _sync_lock first.
+            self._segment.sync()
             if self.failure is not None:
                 raise self.failure
-            if self.is_closed:
-                return  # `close` has synced the segment
-            frames = self.frames
-        # Only a failure can close the file meanwhile: every other path takes _sync_lock first.
-        self._segment.sync()
-        if self.failure is not None:
-            raise self.failure
-        self._synced_frames = frames
-        self.syncs += 1
+            self._synced_frames = frames
+            self.syncs += 1
 
     # -- segments --------------------------------------------------------------------------------------------------
 
@@ -192,10 +189,6 @@ class SegmentLog:
     def release(self) -> None:
         """Let other processes write the journal. Repeating it does nothing."""
         self._lock.release()
-
-    @property
-    def is_released(self) -> bool:
-        return self._lock.is_released
 
     def _close_segment(self) -> None:
         """Under both locks."""

@@ -126,8 +126,7 @@ def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -
         OSError: it cannot be read.
     """
     name, frames, last, is_damaged = segment.name, 0, 0, False
-    before = Progress()
-    before.events, before.transitions = progress.events, progress.transitions
+    before = progress.events, progress.transitions
     with open_frames(segment) as reader:
         for found in reader.frames():
             if isinstance(found, Damage):
@@ -195,10 +194,10 @@ def _unfit(frame: Frame, segment: Path, progress: Progress) -> Iterator[str]:
         yield f"is of the unknown kind {header.kind}"
 
 
-def _lost_rows(end: Frame, where: str, name: str, before: Progress, progress: Progress) -> Iterator[Finding]:
+def _lost_rows(end: Frame, where: str, name: str, before: tuple[int, int], progress: Progress) -> Iterator[Finding]:
     """Compare the segment's rows with the counts in its END frame. Raises as `_unfit`."""
     had = Summary(**json.loads(end.payload))
-    events, transitions = progress.events - before.events, progress.transitions - before.transitions
+    events, transitions = progress.events - before[0], progress.transitions - before[1]
     if (had.events, had.transitions) != (events, transitions):
         yield Finding(
             name,

@@ -1,13 +1,15 @@
 """Writing the event journal.
 
 Threads: the handler thread makes rows (`rows`, `seq` and `at` belong to it), and each `flush` appends one frame.
-In write-ahead mode producers append events. The journal's own thread (`keeper`) syncs and closes segments while no
+In write-ahead mode producers append events. The journal's own thread (`_Keeper`) syncs and closes segments while no
 events arrive. `segment_log` has the files and their locks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,8 +21,6 @@ from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import Kind, Row
-from dispatcher.journal.keeper import Keeper
-from dispatcher.journal.recovery import Accepted
 from dispatcher.journal.segment_log import SegmentLog
 
 NOT_LOGGED: Final = -1
@@ -28,6 +28,11 @@ NOT_LOGGED: Final = -1
 
 _FLUSH_DELAY_MS: Final = 10
 """The greatest age of buffered rows."""
+_LONGEST_WAIT_S: Final = 3600.0
+"""A configured age may exceed the longest timeout that a lock accepts."""
+
+
+def _ignore(*_: object) -> None: ...
 
 
 class JournalWriter:
@@ -52,22 +57,22 @@ class JournalWriter:
         self.path = Path(path)  # read only, like the next two
         self.config = config or JournalConfig()
         self._commits = self.config.durability == "sync"  # an append waits for the disk
+        self._flush_commits = self._commits and not self.config.write_ahead  # a flush does
         self.rows: list[Row] = []  # events since the last flush; handler thread
         self._transitions: list[Row] = []  # since the last flush; handler thread
-        self._kinds: list[Kind] = []  # handler thread, like the next three
-        self._kind_ids: dict[Kind, int] = {}
-        self._transition_kinds: list[Kind] = []
-        self._transition_kind_ids: dict[Kind, int] = {}
+        self._kinds: dict[Kind, int] = {}  # handler thread, like the next one; numbered in the order of insertion
+        self._transition_kinds: dict[Kind, int] = {}
         self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread
         self._virtual = False  # set before the first row, like the next two
-        self._on_failure: Callable[[JournalError], Any] = _ignore
-        self._on_flush_due: Callable[[], Any] = _ignore
+        self._on_failure: Callable[..., Any] = _ignore
+        self._on_flush_due: Callable[..., Any] = _ignore
         self._settled: deque[int] = deque()  # any thread appends, the handler thread removes
         # Any thread may use these two: they have locks of their own.
-        self._log = SegmentLog(self.path, self.config, lambda error: self._on_failure(error))
-        self._keeper = Keeper(self._log, lambda: self._on_flush_due())
-        recovered = self._log.recovered
-        self._recovered = recovered.accepted  # used by the dispatcher before its start
+        self.log = SegmentLog(self.path, self.config, lambda error: self._on_failure(error))
+        self._keeper = _Keeper(self.log, lambda: self._on_flush_due())
+        recovered = self.log.recovered
+        self.recovered = recovered.accepted
+        """Events that an earlier writer accepted but that were not handled, oldest first; used before the start."""
         self.seq = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
         self.at = 0  # when that event's handling began: Unix ns on the run's clock; handler thread
 
@@ -75,8 +80,8 @@ class JournalWriter:
         self,
         *,
         virtual: bool = False,
-        on_failure: Callable[[JournalError], Any] | None = None,
-        on_flush_due: Callable[[], Any] | None = None,
+        on_failure: Callable[[JournalError], Any] = _ignore,
+        on_flush_due: Callable[[], Any] = _ignore,
     ) -> None:
         """Connect the dispatcher. Called once, before the first row.
 
@@ -85,64 +90,41 @@ class JournalWriter:
         call `idle`.
         """
         self._virtual = virtual
-        self._on_failure = on_failure or _ignore
-        self._on_flush_due = on_flush_due or _ignore
-
-    @property
-    def recovered(self) -> tuple[Accepted, ...]:
-        """Events that an earlier writer accepted but that were not handled, oldest first."""
-        return self._recovered
+        self._on_failure = on_failure
+        self._on_flush_due = on_flush_due
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
-        self._recovered = ()
-
-    # -- counts of this writer, for any thread -----------------------------------------------------------------------
-
-    @property
-    def frames(self) -> int:
-        return self._log.frames
-
-    @property
-    def syncs(self) -> int:
-        return self._log.syncs
-
-    @property
-    def bytes_written(self) -> int:
-        return self._log.bytes_written
-
-    @property
-    def segments_closed(self) -> int:
-        return self._log.segments_closed
+        self.recovered = ()
 
     @property
     def outstanding(self) -> int:
         """Write-ahead: events accepted but not yet recorded as handled or settled."""
-        return self._log.outstanding
+        return self.log.outstanding
 
     @property
     def failure(self) -> JournalError | None:
-        return self._log.failure
+        return self.log.failure
 
     @property
     def is_failed(self) -> bool:
         """A frame could not be written: the journal has ended."""
-        return self._log.failure is not None
+        return self.log.failure is not None
 
     # -- the handler thread ----------------------------------------------------------------------------------------
 
     def kind(self, dispatcher: str, event_class: str, event_type: str, outcome: str) -> int:
         """The number that represents this combination in `rows`."""
-        return _number((dispatcher, event_class, event_type, outcome), self._kind_ids, self._kinds)
+        return self._kinds.setdefault((dispatcher, event_class, event_type, outcome), len(self._kinds))
 
     def transition(
         self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
     ) -> None:
         """Record a transition that the current event made, or that was refused (`valid=False`)."""
         key = (machine, from_state._name_, event_type._name_, to_state._name_, valid)
-        kind = self._transition_kind_ids.get(key)
+        kind = self._transition_kinds.get(key)
         if kind is None:
-            kind = _number(key, self._transition_kind_ids, self._transition_kinds)
+            kind = self._transition_kinds[key] = len(self._transition_kinds)
         self._transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
 
     def flush(self) -> None:
@@ -153,20 +135,18 @@ class JournalWriter:
 
         Call it between events only, so that an event and its transitions are in one frame.
         """
-        if self.rows or self._transitions or self._settled:
-            with self._log.failing():
+        if self._has_rows():
+            with self.log.failing():
                 self._append_rows()
-                if self._commits and not self.config.write_ahead:
-                    self._log.commit()
+                if self._flush_commits:
+                    self.log.commit()
         self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
-        if self._log.is_due():
-            self._log.roll()
+        if self.log.is_due():
+            self.log.roll()
 
     def idle(self) -> None:
         """Called when no event is queued: flush now, or schedule `on_flush_due` if the last flush was just before."""
-        has_rows = bool(self.rows or self._transitions or self._settled)
-        commits = self._commits and not self.config.write_ahead
-        if commits or not has_rows or time.perf_counter_ns() >= self.flush_due_ns:
+        if self._flush_commits or not self._has_rows() or time.perf_counter_ns() >= self.flush_due_ns:
             self.flush()
         else:
             self._keeper.flush_in(_FLUSH_DELAY_MS / 1000)
@@ -177,24 +157,25 @@ class JournalWriter:
         Raises:
             JournalError: the disk failed, and the policy is `stop`; the segment stays open.
         """
-        if self._log.is_closed and self._log.is_released:
-            return
         try:
-            if not self._log.is_closed:
-                with self._log.failing():
-                    if self.rows or self._transitions or self._settled:
+            if not self.log.is_closed:
+                with self.log.failing():
+                    if self._has_rows():
                         self._append_rows()
-                    self._log.close()
+                    self.log.close()
         finally:
-            self._log.release()
+            self.log.release()
+
+    def _has_rows(self) -> bool:
+        return bool(self.rows or self._transitions or self._settled)
 
     def _append_rows(self) -> None:
         events, self.rows[:] = self.rows[:], []  # the list object stays: callers have bound its methods
         transitions, self._transitions = self._transitions, []
         settled = [self._settled.popleft() for _ in range(len(self._settled))]
-        first_seq = self._log.next_seq()  # only this thread appends rows: the seq cannot change during the encoding
-        kinds, transition_kinds, virtual = self._kinds, self._transition_kinds, self._virtual
-        self._log.append_rows(
+        first_seq = self.log.next_seq()  # only this thread appends rows: the seq cannot change during the encoding
+        kinds, transition_kinds, virtual = list(self._kinds), list(self._transition_kinds), self._virtual
+        self.log.append_rows(
             encode_rows(events, transitions, first_seq, kinds, transition_kinds, virtual=virtual, settled=settled)
         )
         self._keeper.ensure_running()
@@ -208,14 +189,14 @@ class JournalWriter:
         Raises:
             JournalError: the disk failed, or the journal is closed. The event is not in the log.
         """
-        with self._log.failing(always=True):
-            seq = self._log.append_accepted(line)
+        with self.log.failing(always=True):
+            seq = self.log.append_accepted(line)
             self._keeper.ensure_running()
             if self._commits:
-                self._log.commit()
-        if self._log.is_due():
+                self.log.commit()
+        if self.log.is_due():
             with contextlib.suppress(JournalError):  # on_failure was called; this event is in the log
-                self._log.roll()
+                self.log.roll()
         return seq
 
     def settle(self, accepted_seq: int) -> None:
@@ -225,16 +206,59 @@ class JournalWriter:
 
     def roll(self) -> None:
         """Close the segment and begin the next one, unless it is empty."""
-        self._log.roll()
+        self.log.roll()
 
 
-def _number(key: Kind, numbers: dict[Kind, int], keys: list[Kind]) -> int:
-    """The position of the key in `keys`; a new key is appended."""
-    known = numbers.get(key)
-    if known is None:
-        known = numbers[key] = len(keys)
-        keys.append(key)
-    return known
+class _Keeper:
+    """The journal's own thread, for what is due even when no event arrives. It ends with the log.
 
+    It syncs at intervals, closes and removes old segments, and calls `on_flush_due`.
+    """
 
-def _ignore(*_: object) -> None: ...
+    def __init__(self, segment_log: SegmentLog, on_flush_due: Callable[[], None]) -> None:
+        self._log = segment_log  # read only, like the next field
+        self._on_flush_due = on_flush_due
+        self._flush_by_s = math.inf  # monotonic time at which to call on_flush_due; guarded by log.changed
+        self._thread: threading.Thread | None = None  # created under log.changed
+
+    def ensure_running(self) -> None:
+        """Start the thread unless it runs. Any thread, from the first frame on: until then the process may fork."""
+        if self._thread is not None:
+            return
+        with self._log.changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"journal-{self._log.path.name}", daemon=True)
+                self._thread.start()
+
+    def flush_in(self, delay_s: float) -> None:
+        """Call `on_flush_due` after this delay, or at the earlier time already set. Any thread."""
+        with self._log.changed:
+            if self._flush_by_s == math.inf:
+                self._flush_by_s = time.monotonic() + delay_s
+                self._log.changed.notify_all()
+
+    def _run(self) -> None:
+        segment_log, config = self._log, self._log.config
+        at_intervals = config.durability == "interval" or (config.durability == "sync" and config.write_ahead)
+        interval_s = config.sync_interval_ms / 1000 if at_intervals else math.inf
+        sync_at_s = time.monotonic() + interval_s
+        while True:
+            with segment_log.changed:
+                due_s = min(segment_log.age_from_s() + config.segment_age_s, sync_at_s, self._flush_by_s)
+                segment_log.changed.wait(min(max(0.0, due_s - time.monotonic()), _LONGEST_WAIT_S))
+                if segment_log.is_closed:
+                    return
+                now_s = time.monotonic()
+                flush = now_s >= self._flush_by_s
+                if flush:
+                    self._flush_by_s = math.inf
+            if flush:
+                self._on_flush_due()
+            with contextlib.suppress(JournalError), segment_log.failing():  # `failing` has called on_failure
+                if now_s >= sync_at_s:
+                    segment_log.commit()
+                    sync_at_s = now_s + interval_s
+                if segment_log.is_due():
+                    segment_log.roll()
+                elif config.retention_s is not None and not flush:
+                    segment_log.retain()

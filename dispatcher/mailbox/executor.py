@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from dispatcher.errors import MailboxClosedError, RejectedExecutionError
 from dispatcher.mailbox.mail import ActionExecutor, Mail, MailOptions
@@ -13,12 +13,6 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 T = TypeVar("T")
 
 _DEFAULT = MailOptions.DEFAULT
-
-
-class MailboxLoop(Protocol):
-    """The part of the loop that an executor uses."""
-
-    def is_idle(self) -> bool: ...
 
 
 class MailboxExecutor:
@@ -31,18 +25,15 @@ class MailboxExecutor:
         self,
         mailbox: TaskMailbox,
         priority: int,
-        processor: MailboxLoop | None = None,
         *,
+        is_idle: Callable[[], bool] = lambda: False,
         action_executor: ActionExecutor | None = None,
     ) -> None:
+        """`is_idle()`: the default action is suspended, no mail waits, and the mailbox is open."""
         self._mailbox = mailbox
-        self._priority = priority
-        self._processor = processor
+        self.priority = priority  # never changes, like the next field
+        self.is_idle = is_idle
         self._action_executor = action_executor
-
-    @property
-    def priority(self) -> int:
-        return self._priority
 
     def execute(
         self,
@@ -58,10 +49,10 @@ class MailboxExecutor:
         """
         if args or options is not _DEFAULT or self._action_executor is not None:
             mail = Mail(
-                command, self._priority, description, *args, options=options, action_executor=self._action_executor
+                command, self.priority, description, *args, options=options, action_executor=self._action_executor
             )
         else:
-            mail = Mail(command, self._priority, description)  # positional: half the time of the above
+            mail = Mail(command, self.priority, description)  # positional: half the time of the above
         try:
             self._mailbox.put(mail)
         except MailboxClosedError as error:
@@ -85,14 +76,14 @@ class MailboxExecutor:
         Raises:
             MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed.
         """
-        self._mailbox.take(self._priority).run()
+        self._mailbox.take(self.priority).run()
 
     def try_yield(self, *, ignore_deferrable: bool = False) -> bool:
         """Run one mail of this priority or higher, if there is one; returns whether there was.
 
         With `ignore_deferrable`, deferrable mail counts with its original priority.
         """
-        mail = self._mailbox.try_take(self._priority, ignore_deferrable=ignore_deferrable)
+        mail = self._mailbox.try_take(self.priority, ignore_deferrable=ignore_deferrable)
         if mail is None:
             return False
         mail.run()
@@ -101,11 +92,6 @@ class MailboxExecutor:
     def should_interrupt(self) -> bool:
         """Whether mail waits, so that long work on the mailbox thread should yield."""
         return self._mailbox.has_mail()
-
-    def is_idle(self) -> bool:
-        """The default action is suspended, no mail waits, and the mailbox is open."""
-        processor = self._processor
-        return processor is not None and processor.is_idle()
 
     def as_executor(self) -> ExecutorView:
         """This executor with the signature of `concurrent.futures`: `submit(fn, *args)`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from dispatcher.mailbox.executor import MailboxExecutor
     from dispatcher.mailbox.time_service import ProcessingTimeService
 
-DEFAULT_INTERVAL_MS = 1000
-
 
 class MailboxMetricsController:
     """Sends a mail each interval, and records how long it waits until it runs.
@@ -29,22 +28,13 @@ class MailboxMetricsController:
 
     def __init__(self, latency: Histogram | None = None, *, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
         self.latency = latency or Histogram()
-        self.interval_ms = DEFAULT_INTERVAL_MS
+        self.interval_ms = 1000
         """From the end of a measurement to the start of the next."""
         self._clock_ns = clock_ns
         self._time_service: ProcessingTimeService | None = None  # set once, before the start
         self._executor: MailboxExecutor | None = None  # set once, before the start
-        self._started = False  # mailbox thread only
         self._timer: Future[None] | None = None  # the next measurement; written by the mailbox thread
         self.is_waiting_for_start = False  # set up, and not started
-
-    @property
-    def is_latency_measurement_set_up(self) -> bool:
-        return self._time_service is not None
-
-    @property
-    def is_latency_measurement_started(self) -> bool:
-        return self._started
 
     def set_up_latency_measurement(self, time_service: ProcessingTimeService, executor: MailboxExecutor) -> None:
         """Set the timers and the mailbox. Once, before the mailbox loop runs.
@@ -66,9 +56,8 @@ class MailboxMetricsController:
         """
         if self._time_service is None:
             raise MailboxStateError("latency measurement is not set up; call set_up_latency_measurement first")
-        if self._started:
+        if not self.is_waiting_for_start:
             raise MailboxStateError("latency measurement is started already; it is done once")
-        self._started = True
         self.is_waiting_for_start = False
         self._schedule()
 
@@ -94,7 +83,5 @@ class MailboxMetricsController:
             self.latency.observe(self._clock_ns() - sent_ns)
             self._schedule()
 
-        try:
+        with suppress(RejectedExecutionError):
             self._executor.execute(arrived, "measure the mailbox latency")
-        except RejectedExecutionError:
-            return

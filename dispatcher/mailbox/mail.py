@@ -46,15 +46,7 @@ class Mail:
     `original_priority` is the sender's. `action_executor` runs the runnable (after StreamTaskActionExecutor).
     """
 
-    __slots__ = (
-        "_action_executor",
-        "_args",
-        "_description",
-        "options",
-        "original_priority",
-        "priority",
-        "runnable",
-    )
+    __slots__ = ("_action_executor", "_args", "_description", "options", "original_priority", "priority", "runnable")
 
     def __init__(
         self,

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
-from dispatcher.mailbox.timer_queue import ServiceStatus, TimerQueue, TimerTask, periodic
+from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, TimerTask
 
 
-class ManualClock:
+class ManualClock(QueuedTimerService):
     """A TimerService whose time stands still until a caller advances it.
 
     Any thread may call; one thread at a time may advance, and callbacks run on it. Timers of the same time fire in the
     order of registration; each run of a periodic task counts as registered when the run before it ended. So a
-    simulation is repeatable. A timer for T fires at T, not 1 ms later as in real time.
+    simulation is repeatable. A timer for T fires at T, not 1 ms later as in real time. Time can also advance once the
+    clock is quiesced, but no timer fires.
     """
 
     def __init__(self, start_ms: int = 0) -> None:
+        super().__init__("ManualClock")
         self._now_ms = start_ms  # written by the thread that advances; read by any
-        self._tasks = TimerQueue("ManualClock")  # has its own lock
         self._running = 0  # callbacks that run, nested if they advance; guarded by _tasks.lock
-        self._terminated: Future[None] = Future()  # thread-safe; completed by quiesce, shutdown, or the last callback
-        self._terminated.set_running_or_notify_cancel()  # shared by all callers, so none may cancel it
 
     def current_processing_time(self) -> int:
         return self._now_ms
@@ -34,14 +30,6 @@ class ManualClock:
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
         """As in the protocol; a timer in the past fires with the next advance."""
         return self._tasks.add(TimerTask(callback, timestamp_ms), timestamp_ms)
-
-    def schedule_at_fixed_rate(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
-        first_ms = self._now_ms + initial_delay_ms
-        return self._tasks.add(periodic(callback, first_ms, period_ms, fixed_delay=False), first_ms)
-
-    def schedule_with_fixed_delay(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
-        first_ms = self._now_ms + initial_delay_ms
-        return self._tasks.add(periodic(callback, first_ms, period_ms, fixed_delay=True), first_ms)
 
     def advance(self, ms: int) -> None:
         """Advance time by `ms`. Each timer on the way fires at its own time, including timers that callbacks add.
@@ -78,11 +66,6 @@ class ManualClock:
         """The number of timers and periodic tasks that wait."""
         return self._tasks.size()
 
-    def quiesce(self) -> Future[None]:
-        """As in the protocol. Time can still advance, but no timer fires."""
-        self._end(ServiceStatus.QUIESCED)
-        return self._terminated
-
     def shutdown(self, timeout: float | None = 1.0) -> bool:
         """Drop all tasks, and refuse new ones; returns whether no callback runs.
 
@@ -94,10 +77,6 @@ class ManualClock:
     def shutdown_uninterruptible(self, timeout: float) -> bool:
         """As `shutdown`, which has no wait to interrupt."""
         return self.shutdown(timeout)
-
-    def is_terminated(self) -> bool:
-        """Quiesced or shut down, and no callback runs."""
-        return self._terminated.done()
 
     def _fire_next(self, until_ms: int | None) -> bool:
         """Fire the next timer due by `until_ms` (None: at any time); returns whether there was one."""
@@ -114,7 +93,7 @@ class ManualClock:
                 self._running -= 1
                 over = self._running == 0 and self._tasks.status is not ServiceStatus.ALIVE
             if over:
-                self._complete()
+                self._terminated.complete()
         return True
 
     def _end(self, status: ServiceStatus) -> None:
@@ -122,8 +101,4 @@ class ManualClock:
         with self._tasks.lock:
             over = self._running == 0
         if over:
-            self._complete()
-
-    def _complete(self) -> None:
-        with suppress(InvalidStateError):  # another thread completed it first
-            self._terminated.set_result(None)
+            self._terminated.complete()

@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.time_service import ProcessingTimeService, TimerCallback, TimerFuture
-from dispatcher.mailbox.timer_queue import NeverCompletingFuture
+from dispatcher.mailbox.timer_queue import NeverCompletingFuture, SharedFuture
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +34,7 @@ class OperatorTimeService:
         self._lock = threading.Lock()  # leaf lock: callbacks run outside it
         self._quiesced = False  # written under _lock, once; read without it where a stale value does no harm
         self._running = 0  # callbacks that run now; guarded by _lock; does not grow once _quiesced
-        self._over: Future[None] = Future()  # thread-safe; completed by quiesce or by the last callback
-        self._over.set_running_or_notify_cancel()  # shared by all callers, so none may cancel it
+        self._over = SharedFuture()  # thread-safe; completed by quiesce or by the last callback
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
         if self._quiesced:
@@ -64,7 +62,7 @@ class OperatorTimeService:
             self._quiesced = True
             over = self._running == 0
         if over:
-            self._complete()
+            self._over.complete()
         return self._over
 
     def _guard(self, callback: TimerCallback) -> TimerCallback:
@@ -83,13 +81,9 @@ class OperatorTimeService:
                     self._running -= 1
                     over = self._quiesced and self._running == 0
                 if over:
-                    self._complete()
+                    self._over.complete()
 
         return run_unless_quiesced
-
-    def _complete(self) -> None:
-        with suppress(InvalidStateError):  # quiesced more than once
-            self._over.set_result(None)
 
 
 class MailboxTimeService(OperatorTimeService):

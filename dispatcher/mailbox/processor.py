@@ -63,7 +63,16 @@ class Suspension:
         self._timer = timer
 
     def resume(self) -> None:
-        self._processor._resume(self)
+        processor = self._processor
+
+        def resume() -> None:
+            if processor._suspension is self:
+                processor._suspension = None
+
+        if processor.mailbox.is_mailbox_thread():
+            resume()
+        else:
+            processor.send_control_mail_if_open(resume, "resume the default action")
 
 
 class MailboxController:
@@ -82,7 +91,13 @@ class MailboxController:
         Raises:
             MailboxStateError: not the mailbox thread, or it is suspended already.
         """
-        return self._processor._suspend_default_action(timer)
+        processor = self._processor
+        if not processor.mailbox.is_mailbox_thread():
+            raise MailboxStateError("the default action is suspended by the mailbox thread only")
+        if processor._suspension is not None:
+            raise MailboxStateError("the default action is suspended already; resume that suspension first")
+        suspension = processor._suspension = Suspension(processor, timer)
+        return suspension
 
     def all_actions_completed(self) -> None:
         """End the loop for good, after this turn of the default action."""
@@ -108,9 +123,9 @@ class MailboxProcessor:
         action_executor: ActionExecutor | None = None,
         metrics_controller: MailboxMetricsController | None = None,
     ) -> None:
-        self._mailbox = mailbox or TaskMailbox()
+        self.mailbox = mailbox or TaskMailbox()  # never changes, like the next two
         self._action_executor = action_executor
-        self._metrics = metrics_controller or MailboxMetricsController()
+        self.metrics_controller = metrics_controller or MailboxMetricsController()
         self._default_action = default_action
         self._controller = MailboxController(self)
         self._loop_running = True  # mailbox thread only; stays false once completed
@@ -119,19 +134,11 @@ class MailboxProcessor:
         self.mails_run = 0  # written by the mailbox thread only; counted before the run
 
     @property
-    def mailbox(self) -> TaskMailbox:
-        return self._mailbox
-
-    @property
     def main_mailbox_executor(self) -> MailboxExecutor:
-        return MailboxExecutor(self._mailbox, MIN_PRIORITY, action_executor=self._action_executor)
-
-    @property
-    def metrics_controller(self) -> MailboxMetricsController:
-        return self._metrics
+        return MailboxExecutor(self.mailbox, MIN_PRIORITY, action_executor=self._action_executor)
 
     def mailbox_executor(self, priority: int) -> MailboxExecutor:
-        return MailboxExecutor(self._mailbox, priority, self, action_executor=self._action_executor)
+        return MailboxExecutor(self.mailbox, priority, is_idle=self.is_idle, action_executor=self._action_executor)
 
     def is_mailbox_loop_running(self) -> bool:
         return self._loop_running
@@ -140,9 +147,7 @@ class MailboxProcessor:
         return self._suspension is None
 
     def is_idle(self) -> bool:
-        return (
-            self._suspension is not None and not self._mailbox.has_mail() and self._mailbox.state is MailboxState.OPEN
-        )
+        return self._suspension is not None and not self.mailbox.has_mail() and self.mailbox.state is MailboxState.OPEN
 
     def run_mailbox_loop(self) -> None:
         """Run until `suspend` or `all_actions_completed`. An error in a mail or the default action also ends it.
@@ -152,9 +157,8 @@ class MailboxProcessor:
         Raises:
             MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is not open.
         """
-        self._check_runnable()
-        self._suspended = not self._loop_running
-        action, controller, mailbox = self._default_action, self._controller, self._mailbox
+        self._begin()
+        action, controller, mailbox = self._default_action, self._controller, self.mailbox
         while not self._suspended:
             # The hints that create_batch checks first, without the call: most turns have no mail.
             if mailbox.new_mail or mailbox.batch or self._suspension is not None or mailbox.state is not _OPEN:
@@ -168,22 +172,14 @@ class MailboxProcessor:
 
         After `all_actions_completed` nothing runs.
         """
-        self._check_runnable()
-        self._suspended = not self._loop_running
-        if self._suspended:
-            return False
-        return self._run_one_batched_mail() or self._run_default_action_if_available()
+        return self._begin() and (self._run_one_batched_mail() or self._run_default_action_if_available())
 
     def run_single_mailbox_loop(self) -> bool:
         """Run one mail, if there is one, then one turn of the default action if available.
 
         Returns whether either ran. After `all_actions_completed` nothing runs.
         """
-        self._check_runnable()
-        self._suspended = not self._loop_running
-        if self._suspended:
-            return False
-        ran_mail = self._run_one_batched_mail()
+        ran_mail = self._begin() and self._run_one_batched_mail()
         return (not self._suspended and self._run_default_action_if_available()) or ran_mail
 
     def suspend(self) -> None:
@@ -219,25 +215,25 @@ class MailboxProcessor:
         """Run `action` before all other mail. Any thread; does nothing if the mailbox is not open."""
 
         def send() -> None:
-            if self._mailbox.state is MailboxState.OPEN:
+            if self.mailbox.state is MailboxState.OPEN:
                 self._send_control_mail(action, description)
 
-        self._mailbox.run_exclusively(send)
+        self.mailbox.run_exclusively(send)
 
     def prepare_close(self) -> None:
         """Refuse new mail; `drain` still runs the mail that waits."""
-        self._mailbox.quiesce()
+        self.mailbox.quiesce()
 
     def drain(self) -> None:
         """Run all waiting mail, whatever the loop's state. An error in a mail ends the drain; the rest still waits."""
-        batch, queue = self._mailbox.take_all()
+        batch, queue = self.mailbox.take_all()
         try:
             for left in (batch, queue):
                 while left:
                     self._run_mail(left.popleft())
         finally:
             # Mail behind one that raised would be lost, and its futures would never be done.
-            if not self._mailbox.give_back(batch, queue):
+            if not self.mailbox.give_back(batch, queue):
                 _cancel([*batch, *queue])
 
     def close(self) -> None:
@@ -246,17 +242,20 @@ class MailboxProcessor:
         Raises:
             Exception: the first error of a cancellation, after all were tried; its notes are the others.
         """
-        _cancel(self._mailbox.close())
+        _cancel(self.mailbox.close())
 
-    def _check_runnable(self) -> None:
-        if not self._mailbox.is_mailbox_thread():
+    def _begin(self) -> bool:
+        """Before a loop or a step: check that it may run; returns whether the loop is not completed."""
+        if not self.mailbox.is_mailbox_thread():
             raise MailboxStateError("the mailbox loop runs on the mailbox thread only; start it there")
-        if self._mailbox.state is not MailboxState.OPEN:
-            raise MailboxClosedError(self._mailbox.state, "run the mailbox loop")
+        if self.mailbox.state is not MailboxState.OPEN:
+            raise MailboxClosedError(self.mailbox.state, "run the mailbox loop")
+        self._suspended = not self._loop_running
+        return self._loop_running
 
     def _process_mail(self) -> None:
         """Run one batch of mail, then more while the default action is suspended."""
-        mailbox = self._mailbox
+        mailbox = self.mailbox
         if mailbox.create_batch():
             suspension = self._mark_idle_end()
             batch = mailbox.batch
@@ -274,8 +273,8 @@ class MailboxProcessor:
     def _run_mail(self, mail: Mail) -> None:
         self.mails_run += 1  # before the run, to count mail that fails
         mail.run()
-        if self._metrics.is_waiting_for_start and not self._suspended:
-            self._metrics.start_latency_measurement()
+        if self.metrics_controller.is_waiting_for_start and not self._suspended:
+            self.metrics_controller.start_latency_measurement()
 
     def _mark_idle_end(self) -> Suspension | None:
         suspension = self._suspension
@@ -289,9 +288,7 @@ class MailboxProcessor:
             suspension._timer.mark_start()
 
     def _run_one_batched_mail(self) -> bool:
-        if not self._mailbox.create_batch():
-            return False
-        mail = self._mailbox.try_take_from_batch()
+        mail = self.mailbox.try_take_from_batch() if self.mailbox.create_batch() else None
         if mail is None:
             return False
         suspension = self._mark_idle_end()
@@ -305,26 +302,8 @@ class MailboxProcessor:
         self._default_action(self._controller)
         return True
 
-    def _suspend_default_action(self, timer: PeriodTimer | None) -> Suspension:
-        if not self._mailbox.is_mailbox_thread():
-            raise MailboxStateError("the default action is suspended by the mailbox thread only")
-        if self._suspension is not None:
-            raise MailboxStateError("the default action is suspended already; resume that suspension first")
-        suspension = self._suspension = Suspension(self, timer)
-        return suspension
-
-    def _resume(self, suspension: Suspension) -> None:
-        def resume() -> None:
-            if self._suspension is suspension:
-                self._suspension = None
-
-        if self._mailbox.is_mailbox_thread():
-            resume()
-        else:
-            self.send_control_mail_if_open(resume, "resume the default action")
-
     def _send_control_mail(self, action: Callable[[], None], description: str, *args: Any) -> None:
-        self._mailbox.put(Mail(action, MAX_PRIORITY, description, *args, options=MailOptions.URGENT))
+        self.mailbox.put(Mail(action, MAX_PRIORITY, description, *args, options=MailOptions.URGENT))
 
 
 def _cancel(mails: list[Mail]) -> None:

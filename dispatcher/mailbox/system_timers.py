@@ -11,11 +11,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
 
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
-from dispatcher.mailbox.timer_queue import ServiceStatus, TimerQueue, TimerTask, periodic
+from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, TimerTask
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +21,7 @@ _LONGEST_WAIT_MS = 60_000
 """After this wait the timer thread reads the clock again, which may have been set meanwhile."""
 
 
-class SystemProcessingTimeService:
+class SystemProcessingTimeService(QueuedTimerService):
     """A TimerService in Unix ms, with one daemon thread that runs the callbacks. Any thread may call.
 
     A timer for T fires once the millisecond T has passed, at T + 1: like a watermark T, it still admits records of T. A
@@ -34,15 +32,16 @@ class SystemProcessingTimeService:
     next task still runs, and a periodic one continues. To raise errors in a mailbox's loop, which they end:
 
         SystemProcessingTimeService("timers", on_error=processor.report_throwable)
+
+    A callback counts as running once the thread has taken it: it may begin just after `quiesce` returns, whose future
+    waits for it. The thread completes that future as its last act.
     """
 
     def __init__(self, name: str = "timers", on_error: Callable[[BaseException], None] | None = None) -> None:
+        super().__init__(name)
         self._name = name
         self._on_error = on_error  # called by the timer thread only
-        self._tasks = TimerQueue(name)  # has its own lock
         self._thread: threading.Thread | None = None  # guarded by _tasks.lock; set while ALIVE, then never again
-        self._terminated: Future[None] = Future()  # thread-safe; completed by the timer thread, or, unstarted, by _end
-        self._terminated.set_running_or_notify_cancel()  # shared by all callers, so none may cancel it
 
     def current_processing_time(self) -> int:
         """Now, in Unix ms."""
@@ -50,23 +49,7 @@ class SystemProcessingTimeService:
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
         """As in the protocol. The callback runs after T - now + 1 ms, or at once if T < now."""
-        self._ensure_thread()
-        return self._tasks.add(TimerTask(callback, timestamp_ms), timestamp_ms + 1)
-
-    def schedule_at_fixed_rate(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
-        return self._schedule(callback, initial_delay_ms, period_ms, fixed_delay=False)
-
-    def schedule_with_fixed_delay(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
-        return self._schedule(callback, initial_delay_ms, period_ms, fixed_delay=True)
-
-    def quiesce(self) -> Future[None]:
-        """As in the protocol. The thread completes the future as its last act; if it was never started, this does.
-
-        A callback counts as running once the thread has taken it: it may begin just after this returns. The future also
-        waits for that callback.
-        """
-        self._end(ServiceStatus.QUIESCED)
-        return self._terminated
+        return self._add(TimerTask(callback, timestamp_ms), timestamp_ms + 1)
 
     def shutdown(self, timeout: float | None = 1.0) -> bool:
         """Drop all tasks, refuse new ones, and wait up to `timeout` seconds for the thread; returns whether it ended.
@@ -104,21 +87,12 @@ class SystemProcessingTimeService:
             raise interrupt
         return ended
 
-    def is_terminated(self) -> bool:
-        """Quiesced or shut down, and the thread, if it was started, has run its last callback."""
-        return self._terminated.done()
+    def _add(self, task: TimerTask, due_ms: int) -> TimerFuture:
+        if self._thread is None:  # without the lock: once the thread has been started, this stays so
+            self._start_thread()
+        return self._tasks.add(task, due_ms)
 
-    def _schedule(
-        self, callback: TimerCallback, initial_delay_ms: int, period_ms: int, *, fixed_delay: bool
-    ) -> TimerFuture:
-        first_ms = self.current_processing_time() + initial_delay_ms
-        task = periodic(callback, first_ms, period_ms, fixed_delay=fixed_delay)
-        self._ensure_thread()
-        return self._tasks.add(task, first_ms)
-
-    def _ensure_thread(self) -> None:
-        if self._thread is not None:  # without the lock: once the thread has been started, this stays so
-            return
+    def _start_thread(self) -> None:
         with self._tasks.lock:
             if self._thread is not None or self._tasks.status is not ServiceStatus.ALIVE:
                 return
@@ -133,15 +107,14 @@ class SystemProcessingTimeService:
     def _end(self, status: ServiceStatus) -> None:
         self._tasks.end(status)
         if self._thread is None:  # without the lock: no longer ALIVE, so none will be started
-            with suppress(InvalidStateError):  # not the first call that ends it
-                self._terminated.set_result(None)
+            self._terminated.complete()
 
     def _run(self) -> None:
         try:
             while self._run_next():
                 pass
         finally:
-            self._terminated.set_result(None)
+            self._terminated.complete()
 
     def _run_next(self) -> bool:
         # A separate function, so that no local variable keeps a callback alive while the thread waits.

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
@@ -27,14 +28,8 @@ class MailboxState(Enum):
 
 
 _OPEN: Final = MailboxState.OPEN  # looking up an Enum member is slow, and mail is put often
-
-
-def _effective_priority(mail: Mail) -> int:
-    return mail.priority
-
-
-def _original_priority(mail: Mail) -> int:
-    return mail.original_priority
+_effective_priority: Callable[[Mail], int] = attrgetter("priority")
+_original_priority: Callable[[Mail], int] = attrgetter("original_priority")
 
 
 class TaskMailbox:
@@ -50,9 +45,8 @@ class TaskMailbox:
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
         self._thread = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
-        self._ident = (
-            self._thread.ident
-        )  # None until a given thread starts; any thread writes it, always the same value
+        # None until a given thread starts; any thread writes it, always the same value.
+        self._ident = self._thread.ident
         self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; replaced in a forked child
         self.parking = Parking()  # where the mailbox thread waits; never changes
         self._queue: deque[Mail] = deque()  # guarded by _lock; urgent mail first, the newest first of all
@@ -151,14 +145,6 @@ class TaskMailbox:
         finally:
             self.parking.withdraw()  # after a KeyboardInterrupt
         return mail
-
-    def is_waiting(self) -> bool:
-        """The mailbox thread waits for work. Any thread; a snapshot."""
-        return self.parking.is_waiting()
-
-    def unpark(self) -> None:
-        """End the mailbox thread's wait, if it waits. Any thread; never blocks."""
-        self.parking.unpark()
 
     def create_batch(self) -> bool:
         """Move the queue to the batch if that is empty, urgent mail in any case; returns whether there is a batch."""

@@ -1,4 +1,4 @@
-"""The waiting tasks of a time service, in the order in which they are due, and the service's state.
+"""The waiting tasks of a time service, in the order in which they are due, and what services with such tasks share.
 
 Exactly one of the queue, the thread that runs a task, and the thread that cancelled it owns the task. The queue's lock
 decides which, so a cancelled task never runs, and a running task cannot be cancelled (of a periodic one, the later runs
@@ -10,8 +10,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from enum import Enum
 
 from dispatcher.errors import DispatcherError
@@ -52,6 +54,19 @@ class NeverCompletingFuture(Future[None]):
         self.add_done_callback(_notify_if_cancelled)
 
 
+class SharedFuture(Future[None]):
+    """One that all callers of a method share: none can cancel it. Any thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()
+
+    def complete(self) -> None:
+        """Complete it, unless another call has done so."""
+        with suppress(InvalidStateError):
+            self.set_result(None)
+
+
 class TimerTask(Future[None]):
     """A callback, its time, and the caller's future: one object, because two would form a cycle."""
 
@@ -74,12 +89,6 @@ class TimerTask(Future[None]):
         return self.queue is not None and self.queue.withdraw(self) and super().cancel()
 
 
-def periodic(callback: TimerCallback, first_ms: int, period_ms: int, *, fixed_delay: bool) -> TimerTask:
-    if period_ms < 1:
-        raise ValueError(f"period_ms must be 1 or more, got {period_ms}; for a single call use register_timer")
-    return TimerTask(callback, first_ms, period_ms, fixed_delay)
-
-
 class TimerQueue:
     """The tasks of one service. Any thread may call; the caller holds `lock` only where a method says so."""
 
@@ -88,16 +97,11 @@ class TimerQueue:
         self.lock = threading.Lock()  # leaf lock
         self.changed = threading.Condition(self.lock)  # notified of a new head, and of the end
         self._waiting: dict[int, TimerTask] = {}  # the WAITING tasks by order of entry; guarded by lock
-        self._heap: list[
-            tuple[int, int]
-        ] = []  # due ms and order of entry, some of tasks that are gone; guarded by lock
-        self._status = ServiceStatus.ALIVE  # guarded by lock; ALIVE -> QUIESCED -> SHUTDOWN, never back
+        # Due ms and order of entry, some of tasks that are gone; guarded by lock.
+        self._heap: list[tuple[int, int]] = []
+        # Written under lock, read by any thread; ALIVE -> QUIESCED -> SHUTDOWN, never back.
+        self.status = ServiceStatus.ALIVE
         self._order = itertools.count()  # guarded by lock
-
-    @property
-    def status(self) -> ServiceStatus:
-        """Stable while the caller holds `lock`; otherwise perhaps out of date. Never goes back."""
-        return self._status
 
     def add(self, task: TimerTask, due_ms: int) -> TimerFuture:
         """Queue a task until `due_ms`. Returns its future, or one that never completes if the service is quiesced.
@@ -106,11 +110,11 @@ class TimerQueue:
             DispatcherError: the service is shut down.
         """
         with self.lock:
-            if self._status is ServiceStatus.SHUTDOWN:
+            if self.status is ServiceStatus.SHUTDOWN:
                 raise DispatcherError(
                     f"{self._name}: the timer service is shut down; register timers before, or make a new service"
                 )
-            if self._status is ServiceStatus.QUIESCED:
+            if self.status is ServiceStatus.QUIESCED:
                 return NeverCompletingFuture()
             task.queue = self
             self._push(task, due_ms)
@@ -178,8 +182,8 @@ class TimerQueue:
     def end(self, status: ServiceStatus) -> None:
         """Leave ALIVE, and cancel all waiting tasks. May be repeated, even after an interrupted call."""
         with self.lock:
-            if self._status is not ServiceStatus.SHUTDOWN:
-                self._status = status
+            if self.status is not ServiceStatus.SHUTDOWN:
+                self.status = status
             self.changed.notify_all()
         while True:
             # One by one, so that after an interrupt each task is either in the queue or cancelled.
@@ -195,7 +199,7 @@ class TimerQueue:
                 task.timestamp_ms = (now_ms if task.fixed_delay else task.timestamp_ms) + task.period_ms
                 task.status = _TaskStatus.WAITING
                 self._push(task, task.timestamp_ms)
-            alive = self._status is ServiceStatus.ALIVE
+            alive = self.status is ServiceStatus.ALIVE
         if not alive:  # end() may have gone through the queue while the task was not in it
             task.cancel()
 
@@ -203,3 +207,45 @@ class TimerQueue:
         task.order = next(self._order)
         self._waiting[task.order] = task
         heapq.heappush(self._heap, (due_ms, task.order))
+
+
+class QueuedTimerService(ABC):
+    """A TimerService with a TimerQueue; a subclass runs the tasks. Any thread may call."""
+
+    def __init__(self, name: str) -> None:
+        self._tasks = TimerQueue(name)  # has its own lock
+        self._terminated = SharedFuture()  # thread-safe; completed once no callback runs, and none will
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Now, in ms."""
+
+    @abstractmethod
+    def _end(self, status: ServiceStatus) -> None:
+        """Leave ALIVE, and complete `_terminated` if no callback runs."""
+
+    def schedule_at_fixed_rate(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
+        return self._schedule(callback, initial_delay_ms, period_ms, fixed_delay=False)
+
+    def schedule_with_fixed_delay(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
+        return self._schedule(callback, initial_delay_ms, period_ms, fixed_delay=True)
+
+    def quiesce(self) -> Future[None]:
+        """As in the protocol."""
+        self._end(ServiceStatus.QUIESCED)
+        return self._terminated
+
+    def is_terminated(self) -> bool:
+        """Quiesced or shut down, and no callback runs."""
+        return self._terminated.done()
+
+    def _schedule(
+        self, callback: TimerCallback, initial_delay_ms: int, period_ms: int, *, fixed_delay: bool
+    ) -> TimerFuture:
+        if period_ms < 1:
+            raise ValueError(f"period_ms must be 1 or more, got {period_ms}; for a single call use register_timer")
+        first_ms = self.current_processing_time() + initial_delay_ms
+        return self._add(TimerTask(callback, first_ms, period_ms, fixed_delay), first_ms)
+
+    def _add(self, task: TimerTask, due_ms: int) -> TimerFuture:
+        return self._tasks.add(task, due_ms)

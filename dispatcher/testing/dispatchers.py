@@ -10,10 +10,7 @@ from typing import Any
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import UnregisteredEventTypeError
 from dispatcher.event import DispatcherEventHandler, Handler, MultiListenerHandler
-from dispatcher.mailbox.manual_clock import ManualClock
 from dispatcher.service import Service
-
-__all__ = ["DrainDispatcher", "InlineDispatcher", "ManualClock"]
 
 
 class DrainDispatcher(AsyncDispatcher):
@@ -39,7 +36,7 @@ class DrainDispatcher(AsyncDispatcher):
             AssertionError: it does not in time; the message says what it does instead.
         """
         deadline = monotonic() + timeout
-        while not (self.is_drained() and self._mailbox.is_waiting()):
+        while not (self.is_drained() and self._mailbox.parking.is_waiting()):
             if monotonic() > deadline:
                 raise AssertionError(f"{self.name}: the handler thread does not wait, it is {self._describe_handler()}")
             sleep(0)

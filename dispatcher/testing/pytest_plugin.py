@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # every pytest run in this environment loads this module, so imports wait until they are needed
-    from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
+from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
 
 
 @pytest.fixture
 def drain_dispatcher() -> Iterator[DrainDispatcher]:
     """A started dispatcher whose waits fail the test rather than hang it; stopped at the end."""
-    from dispatcher.testing import DrainDispatcher
-
     with DrainDispatcher() as dispatcher:
         yield dispatcher
 
@@ -23,14 +19,10 @@ def drain_dispatcher() -> Iterator[DrainDispatcher]:
 @pytest.fixture
 def inline_dispatcher() -> InlineDispatcher:
     """A dispatcher that handles each event before `handle` returns."""
-    from dispatcher.testing import InlineDispatcher
-
     return InlineDispatcher()
 
 
 @pytest.fixture
 def manual_clock() -> ManualClock:
     """Time that stands still until the test advances it."""
-    from dispatcher.testing import ManualClock
-
     return ManualClock()

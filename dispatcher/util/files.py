@@ -55,10 +55,6 @@ class FileLock:
             self.release()
             raise
 
-    @property
-    def is_released(self) -> bool:
-        return self._file < 0
-
     def release(self) -> None:
         """Release the lock. Repeating it does nothing."""
         if self._file >= 0:

@@ -8,11 +8,6 @@ finds next to nothing.
 from __future__ import annotations
 
 import gc
-from typing import Final
-
-_GEN0_THRESHOLD: Final = 50_000  # new objects
-_GEN1_THRESHOLD: Final = 10  # collections of generation 0
-_GEN2_THRESHOLD: Final = 10  # collections of generation 1
 
 
 def tune_garbage_collection() -> None:
@@ -22,4 +17,4 @@ def tune_garbage_collection() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_GEN0_THRESHOLD, _GEN1_THRESHOLD, _GEN2_THRESHOLD)
+    gc.set_threshold(50_000, 10, 10)  # of the older generations: 10 collections of the next younger one

@@ -9,7 +9,7 @@ JVM time on every row, all together 1 to 2 us.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -41,10 +41,10 @@ _COUNTERS: Final = (
 _BUCKETS: Final = range(20, 36)
 
 METRICS_TYPE: Final = T.StructType(
-    [T.StructField("tasks", T.LongType())]
-    + [T.StructField(name, T.LongType()) for name in _COUNTERS]
-    + [T.StructField("call_time_sum_ns", T.LongType()), T.StructField("call_time_max_ns", T.LongType())]
-    + [T.StructField(f"call_time_{bits}", T.LongType()) for bits in _BUCKETS]
+    [
+        T.StructField(name, T.LongType())
+        for name in ("tasks", *_COUNTERS, "call_time_sum_ns", "call_time_max_ns", *(f"call_time_{n}" for n in _BUCKETS))
+    ]
 )
 """The type of one row of metrics."""
 
@@ -108,8 +108,9 @@ def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
         ValueError: `observed` has no such metrics.
     """
     if name is not None:
-        of_progress = _field(observed, "observedMetrics") or {}
-        observed = of_progress.get(name)
+        is_dict, key = isinstance(observed, Mapping), "observedMetrics"
+        of_progress = observed[key] if is_dict else getattr(observed, key, None)
+        observed = (of_progress or {}).get(name)
     values = _as_dict(observed)
     if values is None or not values.keys() >= {*_COUNTERS, "call_time_counts"}:
         raise ValueError(
@@ -139,10 +140,6 @@ def _as_dict(observed: Any) -> dict[str, Any] | None:
     return _as_dict(observed.get) if hasattr(observed, "get") else None
 
 
-def _field(progress: Any, name: str) -> Any:
-    return progress[name] if isinstance(progress, Mapping) else getattr(progress, name, None)
-
-
 def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
     """A table to print, with one line per operator and times in milliseconds."""
     head = ("operator", "calls", "completed", "failed", "retried", "timed out", "dropped", "captured", "shared")
@@ -158,12 +155,7 @@ def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
         shared = each.shared + each.remembered
         rows.append((name, *map(str, counts), str(shared), *(f"{seconds * 1e3:.1f}" for seconds in in_ms)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_line(row, widths) for row in rows)
-
-
-def _line(row: Iterable[str], widths: Iterable[int]) -> str:
-    first, *others = zip(row, widths, strict=True)
-    return "  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)])
+    return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
 
 
 class CallMetricsListener(StreamingQueryListener):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -33,9 +34,11 @@ _MARK: Final = f"{AsyncTaskError.__module__}.{AsyncTaskError.__qualname__}: "
 
 def row_failure(operator: str, error: AsyncOperatorError) -> AsyncTaskError:
     """The error to raise in the worker for a row that failed the task."""
+    context = TaskContext.get()
+    where = "" if context is None else f" of partition {context.partitionId()}"
     tried = f" after {error.attempts} attempts" if error.attempts > 1 else ""
     return AsyncTaskError(
-        f"{operator}: the row {quoted(error.value)}{_partition()} has failed{tried}: {describe(error.cause)}"
+        f"{operator}: the row {quoted(error.value)}{where} has failed{tried}: {describe(error.cause)}"
         + _details(error.cause)
         + f'\n{_INDENT}To continue without such rows, set on_error to "drop", "capture" or a function.'
     )
@@ -62,10 +65,8 @@ def task_failure(error: BaseException | None) -> str | None:
 
     For errors of actions, of streaming queries (also `query.exception()`) and of Spark Connect.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        text = str(error)
+    for each in causes(error):
+        text = str(each)
         start = text.find(_MARK)
         if start >= 0:
             first, *rest = text[start + len(_MARK) :].splitlines()
@@ -75,13 +76,16 @@ def task_failure(error: BaseException | None) -> str | None:
                     break
                 lines.append(line)
             return "\n".join(lines)
-        error = error.__cause__ or error.__context__
     return None
 
 
-def _partition() -> str:
-    context = TaskContext.get()
-    return "" if context is None else f" of partition {context.partitionId()}"
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, then what caused it, each once."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _details(error: BaseException) -> str:

@@ -55,17 +55,13 @@ def require_java() -> int:
 
 def _find_java() -> str:
     home = os.environ.get("JAVA_HOME")
-    if home:
-        java = Path(home, "bin", "java")
-        if not os.access(java, os.X_OK):
-            raise SparkUnavailableError(
-                f"Spark cannot run: JAVA_HOME is {home}, but {java} is not an executable file. {_JAVA_ADVICE}"
-            )
-        return str(java)
-    on_path = shutil.which("java")
-    if on_path is None:
-        raise SparkUnavailableError(f"Spark cannot run: no Java in JAVA_HOME or on the PATH. {_JAVA_ADVICE}")
-    return on_path
+    java = str(Path(home, "bin", "java")) if home else "java"
+    found = shutil.which(java)
+    if found is None:
+        wrong_home = f"JAVA_HOME is {home}, but {java} is not an executable file"
+        why = wrong_home if home else "no Java in JAVA_HOME or on the PATH"
+        raise SparkUnavailableError(f"Spark cannot run: {why}. {_JAVA_ADVICE}")
+    return found
 
 
 def spark_session(

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import plotly.graph_objects as go
 
 from pipeline.spark.report.page.formats import NOTHING, count, duration
-from pipeline.spark.report.page.page_views import Figure, Section, TableColumn, TableView, cells, plot
-from pipeline.spark.report.page.template import render
+from pipeline.spark.report.page.page_views import Figure, Section, TableColumn, TableView, cells, plot, render
 from pipeline.spark.report.plots.plot_style import AMBER, BLUE, GREEN, PALE, RED, label, name_rows, style
 
 DRAWN: Final = 60

@@ -25,7 +25,7 @@ class Other(Enum):
 
 
 class Numbered(Event[Work]):
-    """An event that can be told from others of its type."""
+    """An event that can be distinguished from others of its type."""
 
     __slots__ = ("number", "producer")
 

@@ -83,7 +83,7 @@ def test_any_object_with_an_enum_type_is_an_event(make: Make) -> None:
     assert got == [event]
 
 
-def test_what_is_posted_before_the_start_is_handled_after_it() -> None:
+def test_events_posted_before_the_start_are_handled_after_it() -> None:
     got: list[Any] = []
     dispatcher = AsyncDispatcher()
     dispatcher.register(Work, got.append)
@@ -111,7 +111,7 @@ def test_an_exception_is_counted_and_logged_with_the_event_and_the_next_event_is
         assert dispatcher.await_drained(TIMEOUT_S)
 
     assert (dispatcher.handled, dispatcher.failed) == (2, 2)
-    assert dispatcher.failed_by_type() == {("Work", "DO"): 2}
+    assert dispatcher.stats().failed_by_type == {("Work", "DO"): 2}
     assert "Numbered Work.DO" in caplog.text
     assert "odd 1" in caplog.text
     assert dispatcher.state is ServiceState.STARTED
@@ -231,7 +231,7 @@ def test_the_mailbox_executor_runs_between_events_on_the_handler_thread(make: Ma
     assert future.result(TIMEOUT_S) == dispatcher._thread.ident
     assert dispatcher.await_drained(TIMEOUT_S)
     assert threads == [dispatcher._thread.ident]
-    assert dispatcher.mails_run >= 1
+    assert dispatcher.stats().mails_run >= 1
 
 
 def test_mail_does_not_wait_for_a_long_batch(make: Make, gate: Gate) -> None:
@@ -307,7 +307,7 @@ def test_an_alias_is_counted_under_its_members_name(make: Make) -> None:
     dispatcher.event_handler.handle(Event(Mode.ALIAS))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.handled_by_type() == {("Mode", "A"): 1}
+    assert dispatcher.stats().handled_by_type == {("Mode", "A"): 1}
 
 
 def test_a_turn_dispatches_what_its_handlers_post_next_up_to_the_batch_size(make: Make) -> None:

@@ -143,7 +143,7 @@ def test_recover_hands_them_to_the_handlers_of_the_dispatcher_that_it_is_given(c
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("daemon", "--with daemon: give it as MODULE:FUNCTION"),
         ("nowhere:make", "--with nowhere:make: the module cannot be imported"),
@@ -151,11 +151,11 @@ def test_recover_hands_them_to_the_handlers_of_the_dispatcher_that_it_is_given(c
         ("daemon:make_another", "daemon:make_another: should return an AsyncDispatcher(journal=journal)"),
     ],
 )
-def test_a_dispatcher_that_cannot_be_had_leaves_the_events_for_later(given: str, told: str, crashed: Path) -> None:
+def test_a_dispatcher_that_cannot_be_had_leaves_the_events_for_later(given: str, message: str, crashed: Path) -> None:
     done = run_command("journal", "recover", "journal", "--with", given, cwd=crashed)
 
     assert done.returncode == 2
-    assert done.stderr.startswith(f"dispatcher: {told}")
+    assert done.stderr.startswith(f"dispatcher: {message}")
     later = run_command("journal", "recover", "journal", "--with", "daemon:make", cwd=crashed)
     assert later.stdout.splitlines()[-1] == "2 events handled, 0 failed, 0 left"
 

@@ -122,7 +122,9 @@ def test_a_key_that_is_no_string_is_named(write: Callable[[str], Path]) -> None:
     assert "keys should be strings" in refusal(write("1: x"))
 
 
-def test_of_several_problems_the_first_is_told_and_the_others_are_counted(write: Callable[[str], Path]) -> None:
+def test_the_message_has_the_first_problem_and_the_number_of_the_others(
+    write: Callable[[str], Path],
+) -> None:
     message = refusal(write("dispatcher: {batch_size: 0, queue_capacity: 0}\nnam: x"))
 
     assert message.startswith(": dispatcher.queue_capacity: 0 is not allowed")
@@ -150,7 +152,7 @@ def test_of_several_problems_the_first_is_told_and_the_others_are_counted(write:
         ("spare: {name: a, capacity: 1.5}", "spare.capacity: 1.5 is not allowed; input should be a valid integer"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_told_with_its_key_and_the_right_type(
+def test_the_message_of_a_wrong_type_has_the_key_and_the_right_type(
     write: Callable[[str], Path], text: str, message: str
 ) -> None:
     assert refusal(write(text)).startswith(f": {message}")
@@ -168,7 +170,7 @@ def test_a_value_of_the_wrong_type_is_told_with_its_key_and_the_right_type(
         ("drain_timeout_s: -1", "drain_timeout_s: -1 is not allowed; input should be greater than or equal to 0"),
     ],
 )
-def test_a_value_that_is_out_of_bounds_is_told_with_its_key_and_the_bounds(
+def test_the_message_of_a_value_out_of_bounds_has_the_key_and_the_bounds(
     write: Callable[[str], Path], text: str, message: str
 ) -> None:
     path = write(text)
@@ -239,9 +241,7 @@ def test_a_binary_file_is_refused(write: Callable[[bytes], Path]) -> None:
 
 
 @given(st.text(alphabet="ab:-[]{}#!&*?|>'\"%@,. \t\n0129", max_size=20))
-def test_whatever_a_file_holds_it_is_loaded_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_any_file_is_either_loaded_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text)
 

@@ -289,7 +289,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert dispatcher.queue_size() == len(self.queue)
         assert dispatcher.queue_contents() == Counter(event.type for event in self.queue)
         assert (dispatcher.handled, dispatcher.failed) == (self.handled, self.failed)
-        assert dispatcher.discarded_by_reason == +self.discarded
+        assert dispatcher.stats().discarded_by_reason == +self.discarded
         assert dispatcher.rejected == +self.rejected
         in_hand = int(self.is_held)
         assert dispatcher.accepted == self.accepted

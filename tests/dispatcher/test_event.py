@@ -107,7 +107,7 @@ def test_a_plain_callable_handles_itself() -> None:
 
 
 @pytest.mark.parametrize("handler", [None, 3, "handler", pytest.param(object(), id="object")], ids=repr)
-def test_what_cannot_be_called_is_no_handler(handler: Any) -> None:
+def test_an_object_that_is_not_callable_is_no_handler(handler: Any) -> None:
     with pytest.raises(TypeError, match=r"a handler is a callable or has a method handle\(event\); .* is neither"):
         handling_callable(handler)
 

@@ -23,7 +23,7 @@ class Node:
     other: Node
 
 
-def test_what_exists_is_not_looked_at_again() -> None:
+def test_existing_objects_are_not_collected_again() -> None:
     tune_garbage_collection()
 
     assert gc.get_freeze_count() > 0

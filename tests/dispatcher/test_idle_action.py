@@ -37,7 +37,7 @@ class Simulation:
         return True
 
 
-def test_what_the_idle_action_posts_is_handled_before_it_is_called_again() -> None:
+def test_events_of_the_idle_action_are_handled_before_it_is_called_again() -> None:
     simulation = Simulation(30)
     with simulation.dispatcher:
         assert simulation.done.wait(30)

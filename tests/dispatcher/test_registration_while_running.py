@@ -168,7 +168,7 @@ def test_members_of_the_same_name_go_to_their_own_handlers_and_are_counted_apart
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert ({event.type for event in work}, {event.type for event in other}) == ({Work.DO}, {Other.DO})
-    assert dispatcher.handled_by_type() == {("Work", "DO"): 2, ("Other", "DO"): 3}
+    assert dispatcher.stats().handled_by_type == {("Work", "DO"): 2, ("Other", "DO"): 3}
 
 
 def test_a_registration_reaches_members_whose_name_is_shared(make: Make) -> None:
@@ -177,7 +177,7 @@ def test_a_registration_reaches_members_whose_name_is_shared(make: Make) -> None
     dispatcher = make(handler=lambda _: None)
     post_in_one_batch(dispatcher, Event(Work.DO), Event(Other.DO))
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.failed_by_type() == {("Other", "DO"): 1}
+    assert dispatcher.stats().failed_by_type == {("Other", "DO"): 1}
 
     dispatcher.register(Other, other.append)
     post_in_one_batch(dispatcher, Event(Work.DO), Event(Other.DO))
@@ -186,7 +186,7 @@ def test_a_registration_reaches_members_whose_name_is_shared(make: Make) -> None
     assert len(other) == 1
 
 
-def test_members_that_are_equal_integers_are_told_apart(make: Make) -> None:
+def test_members_that_are_equal_integers_are_distinguished(make: Make) -> None:
     levels: list[Any] = []
     same: list[Any] = []
     dispatcher = make()
@@ -210,12 +210,14 @@ def test_flags_are_handled_also_several_at_once(make: Make) -> None:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert [event.type for event in got] == types
-    assert sum(dispatcher.handled_by_type().values()) == 3
+    assert sum(dispatcher.stats().handled_by_type.values()) == 3
 
 
 @pytest.mark.parametrize("odd", [object(), "a string", None, SimpleNamespace(type=None), SimpleNamespace(type="DO")])
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_is_no_event_fails_alone(make: Make, caplog: pytest.LogCaptureFixture, odd: Any, alone: bool) -> None:
+def test_an_object_that_is_no_event_fails_alone(
+    make: Make, caplog: pytest.LogCaptureFixture, odd: Any, alone: bool
+) -> None:
     got: list[int] = []
     dispatcher = make(handler=lambda event: got.append(event.number))
     events = [odd] if alone else [Numbered(1), odd, odd, Numbered(2)]
@@ -225,7 +227,7 @@ def test_what_is_no_event_fails_alone(make: Make, caplog: pytest.LogCaptureFixtu
     assert dispatcher.await_drained(TIMEOUT_S)
     assert got == ([] if alone else [1, 2])
     assert dispatcher.failed == (1 if alone else 2)
-    assert dispatcher.failed_by_type() == {("(none)", "(no Enum member)"): dispatcher.failed}
+    assert dispatcher.stats().failed_by_type == {("(none)", "(no Enum member)"): dispatcher.failed}
     assert all(
         isinstance(record.exc_info[1], UnregisteredEventTypeError) for record in caplog.records if record.exc_info
     )

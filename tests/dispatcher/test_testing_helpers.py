@@ -54,7 +54,7 @@ def test_a_wait_for_the_thread_to_wait_returns_once_it_does() -> None:
         dispatcher.wait_for_event_thread_to_wait(TIMEOUT_S)
 
         assert dispatcher.is_drained()
-        assert dispatcher._mailbox.is_waiting()
+        assert dispatcher._mailbox.parking.is_waiting()
 
 
 def test_a_wait_for_a_thread_that_does_not_wait_says_where_it_is(gate: Gate) -> None:
@@ -140,7 +140,7 @@ def test_an_inline_dispatcher_drops_what_was_posted_before_an_error() -> None:
     assert got == [0, 2]
 
 
-def test_an_event_that_nobody_handles_is_an_error_of_an_inline_dispatcher() -> None:
+def test_an_event_without_a_handler_is_an_error_of_an_inline_dispatcher() -> None:
     with pytest.raises(UnregisteredEventTypeError, match=r"no handler for Work\.DO"):
         InlineDispatcher().event_handler.handle(Numbered())
 

@@ -110,27 +110,16 @@ class RowsPayload(NamedTuple):
         lengths = {name: len(data) // _WIDTHS[code] for name, (code, data) in self.columns.items()}
         for table in TABLES:
             rows = table.rows_in(counts)
-            names = [f"{table.prefix}kind", *(_of_each_row(table, column) for column in table.stored)]
-            for name in filter(None, names):
-                if lengths.get(name, 0) != rows:
-                    yield f"has {lengths.get(name, 0)} of {name}, but its header says {rows}"
-            for name in filter(None, (_of_all_or_none(table, column) for column in table.stored)):
-                if lengths.get(name, rows) != rows:
-                    yield f"has {lengths[name]} of {name}, but its header says {rows}"
-
-
-def _of_each_row(table: Table, column: Column) -> str:
-    """The array that must have a value for each row; empty: none."""
-    name = table.stored_name(column)
-    if column.encoding == "text":
-        return f"{name}.length"
-    return name if column.encoding in ("number", "duration", "offset") else ""
-
-
-def _of_all_or_none(table: Table, column: Column) -> str:
-    """The array that a frame may lack, and that otherwise has a value for each row; empty: none."""
-    name = table.stored_name(column)
-    return f"{name}.null" if column.encoding == "text" else name if column.encoding == "optional" else ""
+            found = {f"{table.prefix}kind": 0}  # the arrays with a value for each row: how many if the frame lacks one
+            for column in table.stored:
+                name = table.stored_name(column)
+                if column.encoding == "text":
+                    found |= {f"{name}.length": 0, f"{name}.null": rows}
+                elif column.encoding in ("number", "duration", "offset", "optional"):
+                    found[name] = rows if column.encoding == "optional" else 0
+            for name, absent in found.items():
+                if lengths.get(name, absent) != rows:
+                    yield f"has {lengths.get(name, absent)} of {name}, but its header says {rows}"
 
 
 class EncodedRows(NamedTuple):
@@ -175,14 +164,6 @@ class _Payload:
         self._listed.append((f"{name}.text", "B", len(data)))
         self._data.append(data)
 
-    def add_sparse(self, name: str, texts: Sequence[str | None]) -> None:
-        """As `add_texts`, for the rows that have a text."""
-        if texts.count(None) == len(texts):
-            return
-        rows = [row for row, text in enumerate(texts) if text is not None]
-        self.add(f"{name}.row", array("I", rows))
-        self.add_texts(name, [texts[row] for row in rows])
-
     def add_kinds(self, name: str, kinds: Sequence[int], among: Sequence[Kind]) -> list[Kind]:
         """Add each row's position among the kinds that occur, and return these kinds."""
         used = sorted(set(kinds))
@@ -200,8 +181,10 @@ class _Payload:
                 self.add(name, array("i", [number - first_seq for number in values]))
             case "text":
                 self.add_texts(name, values)
-            case "sparse":
-                self.add_sparse(name, values)
+            case "sparse" if values.count(None) < len(values):
+                rows = [row for row, text in enumerate(values) if text is not None]
+                self.add(f"{name}.row", array("I", rows))
+                self.add_texts(name, [values[row] for row in rows])
             case "optional" if any(values):
                 self.add(name, array("q", values))
             case "flag" if any(values):

@@ -1,8 +1,9 @@
-"""Events in the write-ahead log: lines of JSON, encoded and decoded by the classes declared for their Enum class.
+"""Events in the write-ahead log, as lines of JSON, and the texts of their rows.
 
-A line is `{"event_class": ..., "event_type": ..., "model": ..., "event": {...}}`: the names of the Enum class, its
-member and the event's own class, then the event's fields, which pydantic writes and reads. Names in a log select only
-among the declared classes; nothing else is ever imported or instantiated.
+The classes declared for an Enum class encode and decode its events. A line is
+`{"event_class": ..., "event_type": ..., "model": ..., "event": {...}}`: the names of the Enum class, its member and the
+event's own class, then the event's fields, which pydantic writes and reads. Names in a log select only among the
+declared classes; nothing else is ever imported or instantiated.
 """
 
 from __future__ import annotations
@@ -112,3 +113,19 @@ class EventCodec:
                 f"with {wanted}. Make `type` a field of {key[1]}."
             )
         return event
+
+
+def encode_payload(payload: Any) -> str:
+    """An event's payload as JSON, for its row. Never raises, nor does `describe`."""
+    try:
+        return json.dumps(payload, default=str, separators=(",", ":"))
+    except Exception as error:  # e.g. a key that is not a string, a cycle, a __str__ that raises
+        return json.dumps({"unencodable": describe(error)})
+
+
+def describe(error: BaseException) -> str:
+    """The error's class and message."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}: (its __str__ raised)"

@@ -83,19 +83,10 @@ class Damage(NamedTuple):
         return f"{self.segment.name}: {self.length} bytes from byte {self.offset} on hold no intact frame"
 
 
-def encode_frame(
-    segment: int,
-    kind: int,
-    number: int,
-    payload: bytes,
-    first_seq: int = 0,
-    events: int = 0,
-    transitions: int = 0,
-    min_at: int = 0,
-    max_at: int = 0,
-) -> bytes:
-    numbers = (kind, number, len(payload), crc32(payload), first_seq, events, transitions, min_at, max_at, segment)
-    checked = _HEADER.pack(SYNC, 0, *numbers)[_CHECKED_FROM:]
+def encode_frame(segment: int, kind: int, number: int, payload: bytes, *counts: int) -> bytes:
+    """`counts`: the header's fields from `first_seq` to `max_at`, or the first few of them."""
+    header = Header(kind, number, len(payload), crc32(payload), *counts)._replace(segment=segment)
+    checked = _HEADER.pack(SYNC, 0, *header)[_CHECKED_FROM:]
     return b"".join((SYNC, crc32(checked).to_bytes(4, "little"), checked, payload))
 
 
@@ -135,9 +126,7 @@ class FrameReader:
         was_damaged = False
         while position < end:
             header = self._header_at(position, end, expected or 0)
-            frame = None
-            if header is not None:
-                frame = self._frame(header, position, wanted(header), check_all)
+            frame = None if header is None else self._frame(header, position, wanted(header), check_all)
             if frame is not None:
                 number = frame.header.number
                 if expected is not None and number > expected and not was_damaged:

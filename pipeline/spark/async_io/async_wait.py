@@ -29,20 +29,19 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.arrow_types import require_distinct, require_supported, with_plain_names
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
 from pipeline.spark.async_io.result_values import Check, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import RowReader, time_zone
+from pipeline.spark.async_io.rows import read_rows, require_distinct, require_supported, time_zone, with_plain_names
 from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
-from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE, TaskReport, observe_calls
+from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
-from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options
+from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options
 from pipeline.streaming.wait import timeout_to_ms, wait_in_chunks
 
 DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
@@ -52,19 +51,29 @@ _RESULTS_AT_ONCE: Final = 256
 _REPORT_EVERY_S: Final = 1.0
 
 
-@takes_options(WaitOptions)
+class DataFrameOptions(WaitOptions, total=False):
+    """What `ordered_wait` and `unordered_wait` of a DataFrame take."""
+
+    dedupe_by: DedupeBy | None
+    keep_input: bool
+    error_column: str
+    metrics: Any
+    idle_timeout: float
+
+
+_takes_options = takes_options(
+    DataFrameOptions, keep_input=False, error_column="error", metrics=None, idle_timeout=30.0
+)
+
+
+@_takes_options
 def ordered_wait(
     df: DataFrame,
     function: AnyFunction[Any, Any],
     schema: T.StructType | str,
     *,
     timeout: float,
-    dedupe_by: DedupeBy | None = None,
-    keep_input: bool = False,
-    error_column: str = "error",
-    metrics: Any = None,
-    idle_timeout: float = 30.0,
-    **options: Unpack[WaitOptions],
+    **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
     """Call `function` for each row, up to `capacity` rows at a time in each task; results keep the order of the rows.
 
@@ -89,52 +98,48 @@ def ordered_wait(
     Raises:
         ValueError, TypeError: an option, or a name or a type in a schema, is invalid, or `function` does not pickle.
     """
-    given = AsyncOptions(timeout_ms=timeout_to_ms(timeout), dedupe_by=_key_function(df, dedupe_by), **options)
-    return _wait(df, function, schema, given, keep_input, error_column, metrics, idle_timeout)
+    return _wait("ordered", df, function, schema, timeout, **options)
 
 
-@takes_options(WaitOptions)
+@_takes_options
 def unordered_wait(
     df: DataFrame,
     function: AnyFunction[Any, Any],
     schema: T.StructType | str,
     *,
     timeout: float,
-    dedupe_by: DedupeBy | None = None,
-    keep_input: bool = False,
-    error_column: str = "error",
-    metrics: Any = None,
-    idle_timeout: float = 30.0,
-    **options: Unpack[WaitOptions],
+    **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
     """Like `ordered_wait`, but emits results as calls complete: a slow call does not delay the others."""
-    key = _key_function(df, dedupe_by)
-    given = AsyncOptions(timeout_ms=timeout_to_ms(timeout), output_mode="unordered", dedupe_by=key, **options)
-    return _wait(df, function, schema, given, keep_input, error_column, metrics, idle_timeout)
+    return _wait("unordered", df, function, schema, timeout, **options)
 
 
 def _wait(
+    mode: OutputMode,
     df: DataFrame,
     function: AnyFunction[Any, Any],
     schema: T.StructType | str,
-    options: AsyncOptions,
+    timeout: float,
+    *,
+    dedupe_by: DedupeBy | None = None,
     keep_input: bool,
     error_column: str,
     metrics: Any,
     idle_timeout: float,
+    **more: Unpack[WaitOptions],
 ) -> DataFrame:
+    key = _key_function(df, dedupe_by)
+    options = AsyncOptions(timeout_ms=timeout_to_ms(timeout), output_mode=mode, dedupe_by=key, **more)
     result_schema = schema if isinstance(schema, T.StructType) else df.sparkSession.createDataFrame([], schema).schema
-    _check(df, function, result_schema, options, keep_input, error_column, metrics, idle_timeout)
     columns = OutputColumns(
         T.StructType(df.schema.fields + result_schema.fields) if keep_input else result_schema,
         df.schema,
         error_name=error_column if options.on_error == "capture" else None,
-        metrics_name=METRICS_COLUMN if metrics is not None else None,
-        metrics_type=METRICS_TYPE if metrics is not None else None,
+        has_metrics=metrics is not None,
     )
     task = AsyncWaitTask(
         key=str(uuid.uuid4()),
-        operator=f"{options.output_mode}_wait({name_of(function)})",
+        operator=f"{mode}_wait({name_of(function)})",
         function=function,
         options=options,
         result_schema=result_schema,
@@ -143,6 +148,9 @@ def _wait(
         time_zone=df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC",
         idle_s=idle_timeout,
     )
+    _check(df, task)
+    if metrics is not None and not isinstance(metrics, str) and df.isStreaming:
+        raise ValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
     time_zone(task.time_zone)
     require_distinct(columns.task_schema())
     _require_picklable(task)
@@ -154,36 +162,25 @@ def _wait(
     return results if metrics is None else observe_calls(results, metrics)
 
 
-def _check(
-    df: DataFrame,
-    function: AnyFunction[Any, Any],
-    schema: T.StructType,
-    options: AsyncOptions,
-    keep_input: bool,
-    error_column: str,
-    metrics: Any,
-    idle_timeout: float,
-) -> None:
+def _check(df: DataFrame, task: AsyncWaitTask) -> None:
     """Raise on the driver the errors that every task would raise."""
+    schema, columns = task.result_schema, task.columns
     require_supported(df.schema, "the DataFrame")
     require_supported(schema, "the schema of the results")
-    taken = {error_column.lower()} if options.on_error == "capture" else set()
-    if metrics is not None:
-        taken.add(METRICS_COLUMN)
-    if keep_input and (both := set(df.columns) & set(schema.names)):
+    if task.keep_input and (both := set(df.columns) & set(schema.names)):
         raise ValueError(
             f"keep_input adds the columns of the DataFrame to the results' columns, and both have {min(both)}"
         )
-    names = [*schema.names, *(df.columns if keep_input else ())]
-    if clashes := [name for name in names if name.lower() in taken]:
+    taken = [] if columns.error_name is None else [columns.error_name.lower()]
+    if columns.has_metrics:
+        taken.append(METRICS_COLUMN)
+    if clashes := [name for name in columns.schema.names if name.lower() in taken]:
         raise ValueError(
             f"the schema of the results has a column {clashes[0]}; rename it, or choose another error_column"
         )
-    if metrics is not None and not isinstance(metrics, str) and df.isStreaming:
-        raise ValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
-    if not idle_timeout >= 0:
-        raise ValueError(f"idle_timeout is {idle_timeout}; it must be 0 seconds or more")
-    host_for(function, options)
+    if not task.idle_s >= 0:
+        raise ValueError(f"idle_timeout is {task.idle_s}; it must be 0 seconds or more")
+    host_for(task.function, task.options)
 
 
 def _require_picklable(task: AsyncWaitTask) -> None:
@@ -237,27 +234,21 @@ class AsyncWaitTask:
         metrics = CallMetrics()
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
-        reader = RowReader(self.columns.input_schema)
+        rows = read_rows(self.columns.input_schema, batches)
         with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
-            results: Any = wait_in_chunks(
-                reader.read(batches), host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics
-            )
+            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics)
             reported_s = time.monotonic()
             with closing(results):
                 try:
                     for batch in writer.batches(results):
                         yield batch
-                        if self._reports and time.monotonic() - reported_s >= _REPORT_EVERY_S:
+                        if self.columns.has_metrics and time.monotonic() - reported_s >= _REPORT_EVERY_S:
                             reported_s = time.monotonic()
                             yield writer.metrics_batch(report.take(is_last=False))
                 except AsyncOperatorError as error:
                     raise_in_worker(row_failure(self.operator, error))
-            if self._reports:
+            if self.columns.has_metrics:
                 yield writer.metrics_batch(report.take(is_last=True))
-
-    @property
-    def _reports(self) -> bool:
-        return self.columns.metrics_name is not None
 
     def _open_host(self, check: Check) -> CallHost:
         function = checked_function(self.function, check, self.options.retry)

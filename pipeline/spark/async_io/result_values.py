@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.arrow_types import TIME_TYPE
+from pipeline.spark.async_io.rows import TIME_TYPE
 from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming.errors import quoted
 

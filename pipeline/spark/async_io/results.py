@@ -16,24 +16,13 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.arrow_types import TIME_TYPE, arrow_type
 from pipeline.spark.async_io.result_values import Check, row_check
+from pipeline.spark.async_io.rows import TIME_TYPE, arrow_type
+from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE
 from pipeline.streaming.errors import CapturedError
 
 Builder = Callable[[Sequence[Any]], Any]
 """Takes checked values, returns a pyarrow Array."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchBounds:
-    """The maximum size of an output batch, and how long rows wait for it to fill.
-
-    The wait is checked only when results arrive and at the end of the input.
-    """
-
-    rows: int = 1000
-    size_bytes: int = 4 << 20
-    wait_s: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -41,14 +30,13 @@ class OutputColumns:
     """The columns of a task's output. Pickles.
 
     `input_schema`: of the input rows, which the error column contains. `error_name`: the error column, None if errors
-    are not captured. `metrics_name`, `metrics_type`: the metrics column, None without metrics.
+    are not captured. `has_metrics`: whether it ends with the column METRICS_COLUMN.
     """
 
     schema: T.StructType
     input_schema: T.StructType
     error_name: str | None = None
-    metrics_name: str | None = None
-    metrics_type: T.StructType | None = None
+    has_metrics: bool = False
 
     def task_schema(self) -> T.StructType:
         """The schema of a task's output. If errors are captured, the user's columns are nullable."""
@@ -58,37 +46,34 @@ class OutputColumns:
         ]
         if self.error_name is not None:
             fields.append(T.StructField(self.error_name, self.error_type()))
-        if self.metrics_name is not None and self.metrics_type is not None:
-            fields.append(T.StructField(self.metrics_name, self.metrics_type))
+        if self.has_metrics:
+            fields.append(T.StructField(METRICS_COLUMN, METRICS_TYPE))
         return T.StructType(fields)
 
     def error_type(self) -> T.StructType:
         """The error column: the row whose call failed, and the fields of a CapturedError."""
-        return T.StructType(
-            [
-                T.StructField("input", self.input_schema),
-                T.StructField("error_class", T.StringType()),
-                T.StructField("message", T.StringType()),
-                T.StructField("attempts", T.IntegerType()),
-                T.StructField("time_spent_ms", T.DoubleType()),
-            ]
-        )
+        error = T.StructType().add("input", self.input_schema).add("error_class", "string").add("message", "string")
+        return error.add("attempts", "integer").add("time_spent_ms", "double")
 
 
 class ResultWriter:
     """Makes batches of the results of one task, which are checked tuples and CapturedErrors.
 
-    One thread at a time. `time_zone` applies to naive datetimes.
+    One thread at a time. `time_zone` applies to naive datetimes. A batch has at most `max_rows` and about `max_bytes`,
+    and is emitted after `max_wait_s`, which is checked only when results arrive and at the end of the input.
     """
 
     def __init__(
         self,
         columns: OutputColumns,
         time_zone: dt.tzinfo,
-        bounds: BatchBounds | None = None,
+        *,
+        max_rows: int = 1000,
+        max_bytes: int = 4 << 20,
+        max_wait_s: float = 0.2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._bounds = bounds or BatchBounds()
+        self._max_rows, self._max_bytes, self._max_wait_s = max_rows, max_bytes, max_wait_s
         self._clock = clock
         schema = columns.task_schema()
         self._arrow_schema = pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])
@@ -96,12 +81,12 @@ class ResultWriter:
         self._captures = columns.error_name is not None
         self._error_check: Check = row_check(columns.error_type(), time_zone)
         self._error_builder = _builder(columns.error_type())
-        self._metrics_builder = _builder(columns.metrics_type) if columns.metrics_type is not None else None
+        self._metrics_builder = _builder(METRICS_TYPE)
         self._no_values = tuple(
             None if field.nullable or self._captures else _placeholder(field.dataType)
             for field in columns.schema.fields
         )
-        self._row_bytes = self._bounds.size_bytes / 100  # an estimate until the first batch
+        self._row_bytes = self._max_bytes / 100  # an estimate until the first batch
 
     def batches(self, chunks: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
         """The results of all `chunks`, in order; small chunks are joined into one batch."""
@@ -118,7 +103,7 @@ class ResultWriter:
                 yield from self._bounded(waiting[:size])
                 del waiting[:size]
                 since = now
-            if waiting and now - since >= self._bounds.wait_s:
+            if waiting and now - since >= self._max_wait_s:
                 yield from self._bounded(waiting)
                 waiting = []
         if waiting:
@@ -126,8 +111,7 @@ class ResultWriter:
                 yield from self._bounded(waiting[start : start + size])
 
     def metrics_batch(self, metrics: Sequence[Any]) -> pa.RecordBatch:
-        """One row with metrics only: the values of the fields of `metrics_type`."""
-        assert self._metrics_builder is not None, "the columns have no metrics"
+        """One row with metrics only: the values of the fields of METRICS_TYPE."""
         arrays = [builder([value]) for builder, value in zip(self._builders, self._no_values, strict=True)]
         if self._captures:
             arrays.append(self._error_builder([None]))
@@ -135,13 +119,13 @@ class ResultWriter:
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
     def _batch_rows(self) -> int:
-        return max(1, min(self._bounds.rows, int(self._bounds.size_bytes / max(1.0, self._row_bytes))))
+        return max(1, min(self._max_rows, int(self._max_bytes / max(1.0, self._row_bytes))))
 
     def _bounded(self, results: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """One batch, or several if these rows are larger than the earlier rows suggested."""
         batch = self._batch(results)
         self._row_bytes = batch.nbytes / batch.num_rows
-        step = max(1, int(2 * self._bounds.size_bytes / max(1.0, self._row_bytes)))
+        step = max(1, int(2 * self._max_bytes / max(1.0, self._row_bytes)))
         if batch.num_rows <= step:
             yield batch
         else:

@@ -1,6 +1,7 @@
-"""Arrow batches as PySpark rows, converted column by column.
+"""Schemas and rows on the way from Spark to Python: Arrow types, names that Arrow can carry, and rows of batches.
 
-Values: a struct is a Row, a map a dict, an array a list, a TIMESTAMP an aware datetime in the session's time zone, a
+PySpark's own functions for schemas are private, and their arguments change with the version. Rows are converted column
+by column: a struct is a Row, a map a dict, an array a list, a TIMESTAMP an aware datetime in the session's time zone, a
 TIMESTAMP_NTZ a naive one, binary is bytes, a variant a VariantVal, a day-time interval a timedelta.
 """
 
@@ -8,48 +9,134 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as T
+
+from pipeline.spark.errors import UnsupportedTypeError
 
 Reader = Callable[[Any], list[Any]]
 """Takes a pyarrow Array, returns one Python value per element."""
 
+_SIMPLE: dict[type[T.DataType], pa.DataType] = {
+    T.NullType: pa.null(),
+    T.BooleanType: pa.bool_(),
+    T.ByteType: pa.int8(),
+    T.ShortType: pa.int16(),
+    T.IntegerType: pa.int32(),
+    T.LongType: pa.int64(),
+    T.FloatType: pa.float32(),
+    T.DoubleType: pa.float64(),
+    T.StringType: pa.string(),
+    T.CharType: pa.string(),
+    T.VarcharType: pa.string(),
+    T.BinaryType: pa.binary(),
+    T.DateType: pa.date32(),
+    T.TimestampType: pa.timestamp("us", tz="UTC"),
+    T.TimestampNTZType: pa.timestamp("us"),
+    T.DayTimeIntervalType: pa.duration("us"),
+}
+# Spark 4.0 has no type for the time of day.
+TIME_TYPE: type[Any] | None = getattr(T, "TimeType", None)
+_VARIANT_FIELDS = ("value", "metadata")
 _UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH = dt.datetime(1970, 1, 1)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d))?(?::?(\d\d))?")
 
 
-class RowReader:
-    """Turns batches of `schema` into rows, slice by slice. Pickles; one thread at a time."""
+def arrow_type(data_type: T.DataType) -> pa.DataType | None:
+    """The Arrow type in which Spark takes values of `data_type` back, all nullable; None if unsupported."""
+    if isinstance(data_type, T.DecimalType):
+        return pa.decimal128(data_type.precision, data_type.scale)
+    if isinstance(data_type, T.ArrayType):
+        element = arrow_type(data_type.elementType)
+        return None if element is None else pa.list_(element)
+    if isinstance(data_type, T.MapType):
+        entry = arrow_type(data_type.keyType), arrow_type(data_type.valueType)
+        return None if None in entry else pa.map_(*entry)
+    if isinstance(data_type, T.StructType):
+        kinds = [arrow_type(field.dataType) for field in data_type.fields]
+        return None if None in kinds else pa.struct(list(zip(data_type.names, kinds, strict=True)))
+    if isinstance(data_type, T.VariantType):
+        # Spark recognizes a variant by this metadata; without it, the type is a struct of two binaries.
+        first, second = (pa.field(name, pa.binary(), nullable=False) for name in _VARIANT_FIELDS)
+        return pa.struct([first, second.with_metadata({"variant": "true"})])
+    if isinstance(data_type, T.UserDefinedType):
+        return arrow_type(data_type.sqlType())
+    if TIME_TYPE is not None and isinstance(data_type, TIME_TYPE):
+        return pa.time64("ns")
+    return _SIMPLE.get(type(data_type))
 
-    def __init__(self, schema: T.StructType, slice_rows: int = 500, slice_bytes: int = 1 << 20) -> None:
-        self._schema = schema
-        self._slice_rows = slice_rows
-        self._slice_bytes = slice_bytes
 
-    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[Row]]:
-        """The rows in lists of at most `slice_rows`, fewer if rows are large; no list is empty.
+def require_supported(schema: T.StructType, what: str) -> None:
+    """Check every column of `schema`, which messages call `what`.
 
-        Each slice is converted on demand, so that a whole batch never occupies memory or the GIL at once.
-        """
-        readers = [_reader(field.dataType) for field in self._schema.fields]
-        make_row = row_maker(self._schema.names)
-        for batch in batches:
-            size = self._slice_size(batch)
-            for start in range(0, batch.num_rows, size):
-                part = batch.slice(start, size)
-                columns = [reader(part.column(i)) for i, reader in enumerate(readers)]
-                yield list(map(make_row, zip(*columns, strict=True)))
+    Raises:
+        UnsupportedTypeError: for the first column without an Arrow type. ValueError: there are no columns.
+    """
+    if not schema.fields:
+        raise ValueError(f"{what} has no columns; give it at least one")
+    for field in schema.fields:
+        if arrow_type(field.dataType) is None:
+            raise UnsupportedTypeError(what, field.name, field.dataType.simpleString())
 
-    def _slice_size(self, batch: pa.RecordBatch) -> int:
-        row_bytes = batch.nbytes / max(1, batch.num_rows)
-        return max(1, min(self._slice_rows, int(self._slice_bytes / max(1.0, row_bytes))))
+
+def with_plain_names(df: DataFrame) -> DataFrame:
+    """`df` with names that `mapInArrow` can resolve; unchanged if its own can be resolved.
+
+    `mapInArrow` resolves each name as in a query: a dot leads into a struct, and a repeated name is ambiguous.
+    """
+    names = df.columns
+    is_plain = len({name.lower() for name in names}) == len(names) and not any(
+        "." in name or "`" in name for name in names
+    )
+    return df if is_plain else df.toDF(*(f"column{place}" for place in range(len(names))))
+
+
+def require_distinct(struct: T.StructType, path: str = "") -> None:
+    """Raise ValueError for a repeated name in `struct` or a struct within it: Spark cannot read those from Arrow."""
+    for name, count in Counter(struct.names).items():
+        if count > 1:
+            raise ValueError(f"the output would have {count} columns {path}{name}; rename them, so that it has one")
+    for field in struct.fields:
+        for inner in _structs(field.dataType):
+            require_distinct(inner, f"{path}{field.name}.")
+
+
+def _structs(data_type: T.DataType) -> Iterator[T.StructType]:
+    if isinstance(data_type, T.StructType):
+        yield data_type
+    elif isinstance(data_type, T.ArrayType):
+        yield from _structs(data_type.elementType)
+    elif isinstance(data_type, T.MapType):
+        yield from _structs(data_type.keyType)
+        yield from _structs(data_type.valueType)
+    elif isinstance(data_type, T.UserDefinedType):
+        yield from _structs(data_type.sqlType())
+
+
+def read_rows(
+    schema: T.StructType, batches: Iterable[pa.RecordBatch], slice_rows: int = 500, slice_bytes: int = 1 << 20
+) -> Iterator[list[Row]]:
+    """The rows of batches of `schema`, in lists of at most `slice_rows`, fewer if rows are large; no list is empty.
+
+    Each slice is converted on demand, so that a whole batch never occupies memory or the GIL at once.
+    """
+    readers = [_reader(field.dataType) for field in schema.fields]
+    make_row = row_maker(schema.names)
+    for batch in batches:
+        row_bytes = max(1.0, batch.nbytes / max(1, batch.num_rows))
+        size = max(1, min(slice_rows, int(slice_bytes / row_bytes)))
+        for start in range(0, batch.num_rows, size):
+            part = batch.slice(start, size)
+            columns = [reader(part.column(i)) for i, reader in enumerate(readers)]
+            yield list(map(make_row, zip(*columns, strict=True)))
 
 
 def row_maker(names: list[str]) -> Callable[[tuple[Any, ...]], Row]:

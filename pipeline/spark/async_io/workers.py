@@ -3,27 +3,34 @@
 A task leases a host. When the task ends, the host is kept for the operator's next task: the next partition or
 micro-batch. It is closed when no task has leased it for a while, when its task fails (which ends the worker), when the
 worker ends, and right after its task if Spark does not reuse workers.
+
+PySpark's workers exit by `os._exit`, which runs no exit handlers. They also reset their signal handlers before each
+task, so a handler set once would miss the SIGHUP with which the daemon ends idle workers. So this module wraps both, in
+worker processes only: `os._exit` closes the hosts first, and when the worker restores the default action of SIGHUP or
+SIGTERM, it gets a handler that closes them and then does the default action. A worker that is killed closes nothing.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pyspark import TaskContext
 
-from pipeline.spark.async_io.worker_end import call_at_worker_end
 from pipeline.streaming.calls.hosts.call_host import CallHost
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S: Final = 5.0
 """How long a worker waits for the calls under way and for `close`."""
+_SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,3 +117,41 @@ def worker_hosts() -> WorkerHosts:
         if TaskContext.get() is not None:
             call_at_worker_end(_hosts.close, STOP_TIMEOUT_S)
     return _hosts
+
+
+def call_at_worker_end(callback: Callable[[], None], timeout: float) -> None:
+    """Run `callback` once before this process ends, unless it is killed. Call once per process, from the main thread.
+
+    The callback runs on its own thread, because the main thread may hold any lock at that moment, and is abandoned
+    after `timeout` seconds. Forked children do not run it.
+    """
+    owner = os.getpid()
+    is_called = threading.Event()
+    set_handler, leave = signal.signal, os._exit
+
+    def call_once() -> None:
+        if os.getpid() == owner and not is_called.is_set():
+            is_called.set()
+            thread = threading.Thread(target=callback, name="worker end", daemon=True)
+            thread.start()
+            thread.join(timeout)
+
+    def end_by_signal(number: int, frame: Any) -> None:
+        set_handler(number, signal.SIG_DFL)
+        call_once()
+        os.kill(os.getpid(), number)
+
+    def set_handler_or_ours(number: int, handler: Any) -> Any:
+        is_default = handler == signal.SIG_DFL and number in _SIGNALS and os.getpid() == owner
+        return set_handler(number, end_by_signal if is_default else handler)
+
+    def call_and_leave(status: int) -> None:
+        call_once()
+        leave(status)
+
+    atexit.register(call_once)
+    signal.signal = set_handler_or_ours  # type: ignore[assignment]
+    os._exit = call_and_leave  # type: ignore[assignment]
+    for number in _SIGNALS:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            set_handler(number, end_by_signal)

@@ -15,8 +15,7 @@ from dispatcher.journal.snapshot import look_at
 from pipeline.journal.damage import quick_check
 from pipeline.spark.report.digests.journal_digests import JournalDigests, journal_digests
 from pipeline.spark.report.page.formats import count, duration
-from pipeline.spark.report.page.page import render_page
-from pipeline.spark.report.page.page_sections import PageData
+from pipeline.spark.report.page.page_sections import PageData, render_page
 from pipeline.spark.report.page.page_views import Figure
 from pipeline.spark.report.plots.plot_style import Rows
 from pipeline.spark.report.tables.comparison import comparison
@@ -24,8 +23,6 @@ from pipeline.spark.report.tables.report_rows import row_count, rows_of_page, to
 from pipeline.spark.report.tables.report_tables import write_tables
 from pipeline.spark.source.journal import JournalTables, is_remote, load_tables
 from pipeline.spark.source.journal_source import local_path
-
-_DECLARED = "machine string, from_state string, event_type string, to_state string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +183,10 @@ def _never_placed(queues: Rows) -> list[Figure]:
 
 def declared_by_resource_manager(spark: SparkSession) -> DataFrame:
     """The transitions that the resource manager's machines declare: machine, from_state, event_type, to_state."""
+    from pipeline.spark.source.yarn_log import DECLARED, transitions_of
     from statemachines.resourcemanager import FACTORIES
 
-    kinds = {
-        (machine, from_state.name, event.name, to_state.name)
-        for machine, factory in FACTORIES.items()
-        for from_state, event, to_states, _ in factory.transitions()
-        for to_state in to_states
-    }
-    return spark.createDataFrame(sorted(kinds), _DECLARED)
+    return spark.createDataFrame(transitions_of(FACTORIES), DECLARED)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from dispatcher.journal.format.schema import TABLES, Table
 from dispatcher.journal.snapshot import check_journal, look_at
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.damage import quick_check
+from pipeline.spark.failures import causes
 from pipeline.spark.source.journal_source import DAMAGE, FORMAT, local_path, register_journal, table_schema
 
 __all__ = [
@@ -41,7 +42,7 @@ PAYLOADS = {
         "gpus long, gpu_milli long, gpu_devices array<int>"
     ),
     ("RMNodeEventType", "STARTED"): (
-        "host string, rack string, memory_mb long, vcores_milli long, gpus long, gpu_model string"
+        "host string, rack string, gpu_model string, memory_mb long, vcores_milli long, gpus long"
     ),
 }
 """The fields of the payloads that the jobs read, in DDL, by event class and type; a payload may lack any of them."""
@@ -79,39 +80,23 @@ def read_journal(
     folder = local_path(str(path)).absolute()
     if not is_remote(spark):
         check_journal(folder)
-    options = {"mode": mode}
-    if since is None and until is None:
-        return load_tables(spark, folder, columns, options)
-    options |= {name: str(time) for name, time in (("since", since), ("until", until)) if time is not None}
-    return JournalTables(*(_load_between(spark, folder, table, columns, options, since, until) for table in TABLES))
+    span = {name: str(time) for name, time in (("since", since), ("until", until)) if time is not None}
+    made = []
+    for table in TABLES:
+        asked = list((columns or {}).get(table.name, table.names))
+        read = dict.fromkeys([*asked, table.time]) if span else asked
+        rows = _load(spark, spark.read, folder, table, list(read), {"mode": mode} | span)
+        if since is not None:
+            rows = rows.where(F.col(table.time) >= since)
+        if until is not None:
+            rows = rows.where(F.col(table.time) < until)
+        made.append(rows.select(*asked))
+    return JournalTables(*made)
 
 
-def load_tables(
-    spark: SparkSession,
-    folder: Path,
-    columns: Mapping[str, Sequence[str]] | None = None,
-    options: Mapping[str, str] | None = None,
-) -> JournalTables:
+def load_tables(spark: SparkSession, folder: Path) -> JournalTables:
     """As `read_journal`, for a folder that is known to hold a journal."""
-    return JournalTables(*(_load(spark, spark.read, folder, table, columns, options or {}) for table in TABLES))
-
-
-def _load_between(
-    spark: SparkSession,
-    folder: Path,
-    table: Table,
-    columns: Mapping[str, Sequence[str]] | None,
-    options: Mapping[str, str],
-    since: int | None,
-    until: int | None,
-) -> DataFrame:
-    asked = list((columns or {}).get(table.name, table.names))
-    rows = _load(spark, spark.read, folder, table, {table.name: list(dict.fromkeys([*asked, table.time]))}, options)
-    if since is not None:
-        rows = rows.where(F.col(table.time) >= since)
-    if until is not None:
-        rows = rows.where(F.col(table.time) < until)
-    return rows.select(*asked)
+    return JournalTables(*(_load(spark, spark.read, folder, table) for table in TABLES))
 
 
 def stream_journal(
@@ -135,7 +120,10 @@ def stream_journal(
     if max_segments_per_trigger is not None:
         options["maxSegmentsPerTrigger"] = str(max_segments_per_trigger)
     folder = local_path(str(path)).absolute()
-    return JournalTables(*(_load(spark, spark.readStream, folder, table, columns, options) for table in TABLES))
+    named = columns or {}
+    return JournalTables(
+        *(_load(spark, spark.readStream, folder, table, named.get(table.name), options) for table in TABLES)
+    )
 
 
 def _load(
@@ -143,12 +131,12 @@ def _load(
     reader: DataFrameReader | DataStreamReader,
     folder: Path,
     table: Table,
-    columns: Mapping[str, Sequence[str]] | None,
-    options: Mapping[str, str],
+    columns: Sequence[str] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     register_journal(spark)
-    schema = table_schema(table, (columns or {}).get(table.name))
-    return reader.format(FORMAT).option("table", table.name).options(**options).schema(schema).load(str(folder))
+    schema = table_schema(table.name, columns)
+    return reader.format(FORMAT).option("table", table.name).options(**(options or {})).schema(schema).load(str(folder))
 
 
 def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> list[str]:
@@ -178,15 +166,11 @@ def journal_failure(error: BaseException | None) -> str | None:
 
     For errors of actions, of streaming queries and of Spark Connect.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, JournalError):
-            return str(error)
-        found = _FAILURE.search(str(error))
-        if found is not None:
+    for each in causes(error):
+        if isinstance(each, JournalError):
+            return str(each)
+        if found := _FAILURE.search(str(each)):
             return found[1]
-        error = error.__cause__ or error.__context__
     return None
 
 

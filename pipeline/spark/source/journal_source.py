@@ -43,7 +43,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.schema import TABLES, ColumnType, Table, table_named
+from dispatcher.journal.format.schema import TABLES, ColumnType, table_named
 from dispatcher.journal.snapshot import check_journal
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.conditions import Conditions
@@ -60,14 +60,9 @@ _ARROW_TYPES: Final[dict[DataType, pa.DataType]] = {
     StringType(): pa.string(),
     BooleanType(): pa.bool_(),
 }
-_SCHEMAS: Final = {
-    **{table.name: [StructField(column.name, _TYPES[column.type]) for column in table.columns] for table in TABLES},
-    DAMAGE: [
-        StructField("segment", StringType()),
-        StructField("offset", LongType()),
-        StructField("length", LongType()),
-        StructField("problem", StringType()),
-    ],
+_COLUMNS: Final[dict[str, dict[str, ColumnType]]] = {
+    **{table.name: {column.name: column.type for column in table.columns} for table in TABLES},
+    DAMAGE: {"segment": "string", "offset": "long", "length": "long", "problem": "string"},
 }
 
 _registered: WeakSet[SparkSession] = WeakSet()
@@ -80,15 +75,6 @@ def register_journal(spark: SparkSession) -> None:
         spark.conf.set(_PUSHDOWN, "true")
         spark.dataSource.register(JournalSource)
         _registered.add(spark)
-
-
-def table_schema(table: Table, columns: Sequence[str] | None = None) -> StructType:
-    """A journal table's columns, by default all, in Spark's types. All are nullable, as in Spark's file sources.
-
-    Raises:
-        UnknownColumnError: the table has no such column.
-    """
-    return _schema(table.name, columns)
 
 
 def local_path(path: str) -> Path:
@@ -117,7 +103,7 @@ class JournalSource(DataSource):
 
     def schema(self) -> StructType:
         columns = self.options.get("columns")
-        return _schema(self._table(), None if columns is None else [name.strip() for name in columns.split(",")])
+        return table_schema(self._table(), None if columns is None else [name.strip() for name in columns.split(",")])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         path = check_journal(self._path())
@@ -133,12 +119,13 @@ class JournalSource(DataSource):
         if table == DAMAGE:
             raise JournalError(f"{FORMAT}: the table {DAMAGE} cannot be streamed; read it as a batch")
         reading = Reading(self._path(), table, _asked(schema, table), self._fails_fast())
-        return JournalStreamReader(reading, self._max_segments(), self._choice("failOnDataLoss", ("true", "false")))
+        most = self._number("maxSegmentsPerTrigger", r"0*[1-9]\d{0,8}", "a number from 1 on")
+        return JournalStreamReader(reading, most, self._choice("failOnDataLoss", ("true", "false")))
 
     def _table(self) -> str:
         table = self.options.get("table", "")
-        if table not in _SCHEMAS:
-            raise JournalError(f"{FORMAT}: the option table is {table!r}; give it one of: {', '.join(_SCHEMAS)}")
+        if table not in _COLUMNS:
+            raise JournalError(f"{FORMAT}: the option table is {table!r}; give it one of: {', '.join(_COLUMNS)}")
         return table
 
     def _path(self) -> Path:
@@ -159,33 +146,30 @@ class JournalSource(DataSource):
 
     def _span(self, table: str) -> Conditions:
         """The conditions of `since` and `until` on a row's times."""
-        least, most = self._time("since"), self._time("until")
+        least, most = (self._number(name, r"-?\d{1,19}", "a time in Unix ns") for name in ("since", "until"))
         if least is None and most is None:
             return Conditions()
         last = None if most is None else most - 1
         return Conditions(dict.fromkeys(table_named(table).time_columns, (least, last)))
 
-    def _time(self, option: str) -> int | None:
+    def _number(self, option: str, pattern: str, what: str) -> int | None:
         given = self.options.get(option)
-        if given is not None and not re.fullmatch(r"-?\d{1,19}", given):
-            raise JournalError(f"{FORMAT}: the option {option} is {given!r}; give it a time in Unix ns")
+        if given is not None and not re.fullmatch(pattern, given):
+            raise JournalError(f"{FORMAT}: the option {option} is {given!r}; give it {what}")
         return None if given is None else int(given)
 
-    def _max_segments(self) -> int | None:
-        given = self.options.get("maxSegmentsPerTrigger")
-        if given is None:
-            return None
-        if not re.fullmatch(r"0*[1-9]\d{0,8}", given):
-            raise JournalError(f"{FORMAT}: the option maxSegmentsPerTrigger is {given!r}; give it a number from 1 on")
-        return int(given)
 
+def table_schema(table: str, columns: Sequence[str] | None = None) -> StructType:
+    """A table's columns, by default all, in Spark's types. All are nullable, as in Spark's file sources.
 
-def _schema(table: str, columns: Sequence[str] | None = None) -> StructType:
-    fields = {field.name: field for field in _SCHEMAS[table]}
+    Raises:
+        UnknownColumnError: the table has no such column.
+    """
+    types = _COLUMNS[table]
     for name in columns or ():
-        if name not in fields:
-            raise UnknownColumnError(f"the journal's table {table} has no column {name}; it has {', '.join(fields)}")
-    return StructType([fields[name] for name in (fields if columns is None else columns)])
+        if name not in types:
+            raise UnknownColumnError(f"the journal's table {table} has no column {name}; it has {', '.join(types)}")
+    return StructType([StructField(name, _TYPES[types[name]]) for name in (types if columns is None else columns)])
 
 
 def _asked(schema: StructType, table: str) -> pa.Schema:
@@ -194,7 +178,7 @@ def _asked(schema: StructType, table: str) -> pa.Schema:
     Raises:
         UnknownColumnError: the table lacks a column, or has it with another type.
     """
-    for asked, known in zip(schema.fields, _schema(table, schema.names).fields, strict=True):
+    for asked, known in zip(schema.fields, table_schema(table, schema.names).fields, strict=True):
         if asked.dataType != known.dataType:
             raise UnknownColumnError(
                 f"the journal's column {table}.{asked.name} has the type {known.dataType.simpleString()}, "

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.segments import read_manifest, segment_number, segment_path, segments
+from dispatcher.journal.format.segments import Manifest, read_manifest, segment_number, segment_path, segments
 from dispatcher.journal.snapshot import summarize
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.scan import why_gone
@@ -96,18 +95,18 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first(self) -> int:
         """Number of the oldest segment, or of the first one to come."""
-        path = self._reading.path
-        manifest = read_manifest(path)[0] if path.is_dir() else None
-        if manifest is not None:
-            return manifest.first
-        return min(map(segment_number, self._segments()), default=1)
+        manifest = self._manifest()
+        return manifest.first if manifest is not None else min(self._numbers(), default=1)
 
     def _last(self) -> int:
         """Number of the last closed segment, or 0."""
-        path = self._reading.path
-        manifest = read_manifest(path)[0] if path.is_dir() else None
+        manifest = self._manifest()
         # The manifest also records a last segment that is gone.
-        return max([0 if manifest is None else manifest.last, *map(segment_number, self._segments())])
+        return max([0 if manifest is None else manifest.last, *self._numbers()])
 
-    def _segments(self) -> list[Path]:
-        return segments(self._reading.path)
+    def _manifest(self) -> Manifest | None:
+        path = self._reading.path
+        return read_manifest(path)[0] if path.is_dir() else None
+
+    def _numbers(self) -> Iterator[int]:
+        return map(segment_number, segments(self._reading.path))

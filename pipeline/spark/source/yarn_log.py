@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,11 +18,12 @@ from pipeline.yarnlog import LogClock, is_declared, log_files, mismatch
 from pipeline.yarnlog.messages import AUDIT_KEYS
 from pipeline.yarnlog.rows import RECORDS, UNPARSED, Row, record_batches, unparsed_batches
 from pipeline.yarnlog.summary import TRANSITION_KINDS
+from statemachines.factory import StateMachineFactory
 from statemachines.registry import FACTORIES
 
 _OF_RECORDS = ("kind", "file", "level", "thread", "logger", "text", "line", "line_count")
 _FILES = "file_number int, file string"
-_DECLARED = "machine string, from_state string, event_type string, to_state string"
+DECLARED = "machine string, from_state string, event_type string, to_state string"
 
 
 @dataclass(frozen=True)
@@ -68,25 +70,21 @@ class YarnLogTables:
     def audit(self) -> DataFrame:
         """One row per audit line: seq, at long, file string, line long, logger string, then a string (null if absent)
         for each of `AUDIT_KEYS` in lower case: user, ip, operation, target, result, and so on."""
-        schema = ", ".join(f"{key} string" for key in AUDIT_KEYS)
-        return self._of_kind("audit", "logger", schema=schema, columns=[(key, key.lower()) for key in AUDIT_KEYS])
+        return self._of_kind("audit", "logger", fields=dict.fromkeys(AUDIT_KEYS, "string"))
 
     @property
     def queue_sizes(self) -> DataFrame:
         """One row per line about an event queue: seq, at long, file string, line long, queue string (the dispatcher's
         name, or the logging class), event_type string (null: all types), size long (queued events), room_left long
         (remaining capacity); one of the last two is null."""
-        columns = [(name, name) for name in ("queue", "event_type", "size", "room_left")]
-        schema = "queue string, event_type string, size long, room_left long"
-        return self._of_kind("queue_size", schema=schema, columns=columns)
+        fields = {"queue": "string", "event_type": "string", "size": "long", "room_left": "long"}
+        return self._of_kind("queue_size", fields=fields)
 
     @property
     def registrations(self) -> DataFrame:
         """One row per handler registered with a dispatcher: seq, at long, file string, line long, event_class,
         handler_class string, both with their packages."""
-        columns = [("event_class", "event_class"), ("handler_class", "handler_class")]
-        schema = "event_class string, handler_class string"
-        return self._of_kind("registration", schema=schema, columns=columns)
+        return self._of_kind("registration", fields={"event_class": "string", "handler_class": "string"})
 
     @property
     def journal(self) -> JournalTables:
@@ -105,12 +103,12 @@ class YarnLogTables:
             stored.append(spark.read.schema(table.schema).parquet(path))
         return YarnLogTables(*stored)
 
-    def _of_kind(self, kind: str, *more: str, schema: str, columns: list[tuple[str, str]]) -> DataFrame:
-        fields = F.from_json("payload", schema)
-        rows = self.records.where(F.col("kind") == kind).select("seq", "at", "file", "line", *more, fields.alias("of"))
-        return rows.select(
-            "seq", "at", "file", "line", *more, *(F.col(f"of.{name}").alias(alias) for name, alias in columns)
-        )
+    def _of_kind(self, kind: str, *more: str, fields: Mapping[str, str]) -> DataFrame:
+        """The records of a kind, with fields of the payload in lower case; `fields`: their types by name."""
+        payload = F.from_json("payload", ", ".join(f"{name} {type_}" for name, type_ in fields.items()))
+        rows = self.records.where(F.col("kind") == kind).select("seq", "at", "file", "line", *more, payload.alias("of"))
+        named = (F.col(f"of.{name}").alias(name.lower()) for name in fields)
+        return rows.select("seq", "at", "file", "line", *more, *named)
 
 
 def read_yarn_log(
@@ -166,17 +164,23 @@ def declared_for(spark: SparkSession, transitions: DataFrame) -> DataFrame:
     Out: machine, from_state, event_type, to_state string.
     """
     machines = [row.machine for row in transitions.select("machine").distinct().collect()]
-    declared = [
-        (name, row.from_state.name, row.event.name, state.name)
-        for name in sorted(filter(is_declared, machines))
-        for row in FACTORIES[name].transitions()
-        for state in row.to_states
-    ]
+    declared = transitions_of({name: FACTORIES[name] for name in filter(is_declared, machines)})
     kind = ["machine", "from_state", "event_type", "to_state"]
     is_other = (F.col("event_type") == "") | ~F.col("machine").isin(*FACTORIES)
     others = conformance(transitions.where(F.col("valid") & is_other).select(*kind, "valid").distinct())
     allowed = others.where(F.col("violation").isNull()).select(*kind).collect()
-    return spark.createDataFrame(declared + [tuple(row) for row in allowed], _DECLARED)
+    return spark.createDataFrame([*declared, *map(tuple, allowed)], DECLARED)
+
+
+def transitions_of(factories: Mapping[str, StateMachineFactory[Any, Any]]) -> list[tuple[str, ...]]:
+    """The transitions that machines declare, as rows of `DECLARED`; each once, sorted."""
+    kinds = {
+        (machine, row.from_state.name, row.event.name, state.name)
+        for machine, factory in factories.items()
+        for row in factory.transitions()
+        for state in row.to_states
+    }
+    return sorted(kinds)
 
 
 def _of_table(table: Table, columns: Mapping[str, Column] | None = None) -> list[Column]:

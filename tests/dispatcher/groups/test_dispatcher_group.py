@@ -34,7 +34,7 @@ def rally(length: int, **config: Any) -> tuple[DispatcherGroup, list[str]]:
     return DispatcherGroup("both", [central, behind]), played
 
 
-def test_what_handlers_post_to_each_other_is_handled_before_the_group_has_stopped() -> None:
+def test_events_that_handlers_post_to_each_other_are_handled_before_the_group_has_stopped() -> None:
     group, played = rally(1000)
     group.init()
     group.start()

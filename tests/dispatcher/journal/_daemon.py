@@ -4,9 +4,9 @@ Reads lines `JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS`, separated
 in a process forked for it: prints its `pid`, `ready` when the first event was accepted, `stopped` and why once all is
 handled, and `ended` once the process has.
 
-Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True, the
-handler that of each event that it gets to FOLDER/handled. EVENTS is how many each producer posts, 0: without end. RUN
-counts the runs on one journal; the numbers of each are greater than those of the one before.
+Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True, and the
+handler the number of each event that it gets to FOLDER/handled. Each producer posts EVENTS events; 0: without end. RUN
+counts the runs on one journal; the numbers of each run are greater than all numbers of the run before.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(journal: str, folder: Path, segment_bytes: int, retention_bytes: int, r
 
     def produce(producer: int) -> None:
         accepted = append_to(folder / f"accepted-{producer}")
-        # Numbers of a run of its own: what an earlier one posted last may be in the log though nobody was told.
+        # Each run has its own numbers: the last event of an earlier run may be in the log although its post failed.
         number = run * EACH_RUN
         while not events or number < run * EACH_RUN + events:
             number += 1

@@ -74,8 +74,8 @@ def journals(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
     retained = make(folder / "retained", write)
     write_event(retained, accepted_seq=ACCEPTED)
     retained.flush()
-    size = sum(path.stat().st_size for path in segments(retained.path)) + retained._log._segment.size
-    retained._log.config = retained.config.model_copy(update={"retention_bytes": size})
+    size = sum(path.stat().st_size for path in segments(retained.path)) + retained.log._segment.size
+    retained.log.config = retained.config.model_copy(update={"retention_bytes": size})
     retained.close()
     assert len(segments(folder / "retained")) == 2
     return [sound(folder / name) for name in ("closed", "crashed", "retained")]
@@ -201,7 +201,7 @@ def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
     lost: Counter[str] = Counter()
     for source, copy, what, is_open in corruptions(journals, tmp_path, CORRUPTIONS):
         found = verify(copy)
-        # What follows the last whole frame of an open segment is what a crash leaves: it is told, and no problem.
+        # Bytes behind the last whole frame of an open segment are left by a crash: they are listed, but are no problem.
         assert found.problems or (is_open and (found.torn or found.events < len(source.rows["events"]))), what
 
         for table in TABLES:
@@ -214,7 +214,7 @@ def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
 
 
 @pytest.mark.slow
-def test_what_is_recovered_after_a_corruption_was_accepted_and_the_journal_goes_on(
+def test_recovery_after_a_corruption_returns_accepted_events_only_and_the_journal_goes_on(
     journals: list[Sound], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.CRITICAL)

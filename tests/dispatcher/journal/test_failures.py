@@ -49,8 +49,8 @@ def test_a_frame_for_which_there_is_no_room_is_cut_off(
     open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, room: int, cut_fails: bool
 ) -> None:
     writer = open_writer()
-    told: list[JournalError] = []
-    writer.attach(on_failure=told.append)
+    reported: list[JournalError] = []
+    writer.attach(on_failure=reported.append)
     write_event(writer, transitions=1)
     writer.flush()
     size = open_segments(journal)[0].stat().st_size
@@ -67,7 +67,7 @@ def test_a_frame_for_which_there_is_no_room_is_cut_off(
     [path] = open_segments(journal)
     assert path.stat().st_size == size + (room if cut_fails else 0)
     assert writer.is_failed
-    assert told == [writer.failure]
+    assert reported == [writer.failure]
     # Nothing comes after what could not be written, also if there is room again.
     write_event(writer)
     with pytest.raises(JournalError, match="No space left on device"):
@@ -75,7 +75,7 @@ def test_a_frame_for_which_there_is_no_room_is_cut_off(
     with pytest.raises(JournalError, match="No space left on device"):
         writer.append_accepted(b"{}")
     writer.close()
-    assert len(told) == 1
+    assert len(reported) == 1
     assert seqs(journal, include_open=True) == [1]
     found = verify(journal)
     assert (found.problems, len(found.torn)) == ((), int(cut_fails and room > 0))
@@ -83,12 +83,12 @@ def test_a_frame_for_which_there_is_no_room_is_cut_off(
     assert verify(journal) == (1, 1, (), (), ())
 
 
-def test_under_continue_the_failure_is_told_once_and_later_calls_do_nothing(
+def test_under_continue_the_failure_is_reported_once_and_later_calls_do_nothing(
     open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = open_writer(failure_policy="continue")
-    told: list[JournalError] = []
-    writer.attach(on_failure=told.append)
+    reported: list[JournalError] = []
+    writer.attach(on_failure=reported.append)
     write_event(writer)
     writer.flush()
     with monkeypatch.context() as disk:
@@ -103,7 +103,7 @@ def test_under_continue_the_failure_is_told_once_and_later_calls_do_nothing(
     writer.roll()
     writer.close()
 
-    assert told == [writer.failure]
+    assert reported == [writer.failure]
     [message] = caplog.messages
     assert "No space left on device" in message
     assert message.endswith("What is journaled so far stays; the dispatcher continues without it")
@@ -169,14 +169,14 @@ def test_an_event_is_not_accepted_if_the_journal_fails_before_it_is_on_the_disk(
 ) -> None:
     """Another thread's failure closed the journal between the append and the fsync, which was taken for done."""
     writer = open_writer(durability="sync", write_ahead=True)
-    commit = writer._log.commit
+    commit = writer.log.commit
 
     def fail_and_commit() -> None:
         monkeypatch.undo()
-        writer._log.fail(OSError(28, "No space left on device"))
+        writer.log.fail(OSError(28, "No space left on device"))
         commit()
 
-    monkeypatch.setattr(writer._log, "commit", fail_and_commit)
+    monkeypatch.setattr(writer.log, "commit", fail_and_commit)
 
     with pytest.raises(JournalError, match="No space left on device"):
         writer.append_accepted(b"{}")

@@ -93,7 +93,7 @@ def test_frames_of_another_segment_or_out_of_order_are_no_frames_here(path: Path
     ]
 
 
-def test_frames_that_are_missing_are_told(path: Path) -> None:
+def test_missing_frames_are_reported(path: Path) -> None:
     first = encode_frame(7, START, 0, b"first")
     path.write_bytes(first + encode_frame(7, ACCEPTED, 3, b"fourth"))
 
@@ -113,7 +113,7 @@ def test_reading_may_begin_at_a_later_frame(path: Path) -> None:
     assert frame.payload == b"second"
 
 
-def test_of_frames_that_are_not_wanted_the_payload_is_checked_only_if_it_is_asked_for(path: Path) -> None:
+def test_the_payload_of_an_unwanted_frame_is_checked_only_with_check_all(path: Path) -> None:
     frame = encode_frame(7, ACCEPTED, 0, b"payload")
     path.write_bytes(frame[:-1] + b"?")
 

@@ -89,7 +89,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
     [(1, 1 << 26, 0), (2, 4096, 0), (3, 4096, 20_000), (4, 1024, 1)],
     ids=["one segment", "rolling", "rolling and removal", "all at once"],
 )
-def test_what_was_accepted_is_handled_after_a_kill_in_the_order_of_its_producer(
+def test_accepted_events_are_handled_after_a_kill_in_the_order_of_their_producer(
     server: subprocess.Popen[str], tmp_path: Path, seed: int, segment_bytes: int, retention_bytes: int
 ) -> None:
     rng = random.Random(seed)
@@ -110,7 +110,7 @@ def test_what_was_accepted_is_handled_after_a_kill_in_the_order_of_its_producer(
         firsts = list(dict.fromkeys(number for number, _ in handled[producer]))
         assert set(accepted) <= set(firsts), moments
         assert firsts == sorted(firsts), moments
-        # What was being posted when the kill came may be in the log though nobody was told: one of each run.
+        # An event whose post the kill cut short may be in the log although its post did not return: one of each run.
         greatest = {number // _daemon.EACH_RUN: number for number in accepted}
         for number in set(firsts) - set(accepted):
             run = number // _daemon.EACH_RUN

@@ -45,7 +45,7 @@ def sound(open_writer: Open, journal: Path) -> Path:
 
 
 def rewrite(segment: Path, *changed: tuple[int, bytes]) -> None:
-    """Replace frames of a segment by others, as somebody could who knows the format."""
+    """Replace frames of a segment by others, as only a program that knows the format could."""
     frames = frames_of(segment)
     data = segment.read_bytes()
     parts = [data[frame.offset : frame.end] for frame in frames]
@@ -94,7 +94,7 @@ def test_a_sound_journal_has_no_problems(sound: Path) -> None:
     assert verify(str(sound)).events == 6
 
 
-def test_open_segments_are_told_and_counted(writer: JournalWriter, journal: Path) -> None:
+def test_open_segments_are_listed_and_their_rows_counted(writer: JournalWriter, journal: Path) -> None:
     write_event(writer, transitions=1)
     writer.flush()
 
@@ -310,7 +310,7 @@ def test_a_gap_in_the_order_of_acceptance_is_found(open_writer: Open, journal: P
     )
 
 
-def test_all_problems_are_told(sound: Path) -> None:
+def test_all_problems_are_reported(sound: Path) -> None:
     for number in (1, 2, 3):
         flip(segment_path(sound, number), 100)
 
@@ -367,23 +367,23 @@ def test_rows_of_the_open_segment_come_if_they_are_asked_for(open_writer: Open, 
     assert seqs(journal, include_open=True) == seqs(journal, TRANSITIONS, include_open=True) == [1, 2, 3]
 
 
-def test_what_is_damaged_is_passed_over_and_told(sound: Path) -> None:
+def test_damaged_frames_are_skipped_and_reported(sound: Path) -> None:
     path = segment_path(sound, 2)
     frame = frames_of(path)[1]
     flip(path, frame.end - 1)
     segment_path(sound, 3).unlink()
-    told: list[str] = []
+    reported: list[str] = []
 
-    read = [row["seq"] for row in read_rows(sound, EVENTS, on_damage=told.append)]
+    read = [row["seq"] for row in read_rows(sound, EVENTS, on_damage=reported.append)]
 
     assert read == [1, 2, 4]
-    assert told == [
+    assert reported == [
         "segment-00000003.journal: is missing",
         f"segment-00000002.journal: {frame.end - frame.offset} bytes from byte {frame.offset} on hold no intact frame",
     ]
 
 
-def test_damage_is_logged_if_nobody_is_told(sound: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_logged_without_an_on_damage(sound: Path, caplog: pytest.LogCaptureFixture) -> None:
     segment_path(sound, 2).unlink()
 
     assert seqs(sound) == [1, 2, 5, 6]
@@ -391,7 +391,7 @@ def test_damage_is_logged_if_nobody_is_told(sound: Path, caplog: pytest.LogCaptu
     assert caplog.messages == [f"{sound}: segment-00000002.journal: is missing"]
 
 
-def test_a_torn_tail_of_an_open_segment_is_not_told_by_readers(
+def test_readers_do_not_report_the_torn_tail_of_an_open_segment(
     writer: JournalWriter, journal: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
@@ -406,7 +406,7 @@ def test_a_torn_tail_of_an_open_segment_is_not_told_by_readers(
 
 
 @pytest.mark.parametrize("read", [lambda path: list(read_rows(path, EVENTS)), verify, tail, recover])
-def test_what_is_no_journal_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
+def test_a_folder_without_a_journal_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(JournalError, match=r"none: no such journal folder"):
@@ -449,7 +449,7 @@ def test_rows_that_are_read_beside_a_writer_have_no_gap(
     moment: str,
     include_open: bool,
 ) -> None:
-    """What retention removes meanwhile is gone from the beginning, and nothing is told of it."""
+    """Segments that retention removes meanwhile are missing from the beginning, without a report."""
     writer = open_writer(retention_bytes=2500)
     for _ in range(3):
         write_event(writer, transitions=1)

@@ -135,7 +135,7 @@ def test_wherever_the_end_is_torn_off_recovery_cuts_it(crashed: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("tail_bytes", [b"\0" * 5000, b"garbage", b"\xffDJF\r\n\x1a\n" * 9, bytes(range(256)) * 9])
-def test_whatever_follows_the_last_frame_is_cut_off(crashed: Path, tail_bytes: bytes) -> None:
+def test_bytes_behind_the_last_frame_are_cut_off(crashed: Path, tail_bytes: bytes) -> None:
     with open_segment(crashed).open("ab") as file:
         file.write(tail_bytes)
 
@@ -156,7 +156,7 @@ def test_a_segment_of_which_nothing_is_left_is_removed(crashed: Path) -> None:
     assert read_manifest(crashed) == (Manifest(1, 1, True), None)
 
 
-def test_what_is_whole_behind_damage_is_kept(crashed: Path) -> None:
+def test_intact_frames_behind_damage_are_kept(crashed: Path) -> None:
     frame = frames_of(open_segment(crashed))[2]
     flip(open_segment(crashed), frame.offset)
 
@@ -345,7 +345,7 @@ def test_the_next_writer_goes_on_where_the_last_one_ended(open_writer: Open, jou
 def test_recovery_reads_no_more_segments_than_it_needs(
     open_writer: Open, journal: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first two are damaged, and nobody notices."""
+    """The first two are damaged, unnoticed."""
     writer = open_writer(write_ahead=True)
     for number in range(3):
         writer.append_accepted(b"{}")
@@ -397,7 +397,7 @@ def test_numbers_go_on_behind_segments_of_which_nothing_is_left(open_writer: Ope
 
 
 def test_a_last_segment_that_is_missing_is_not_written_anew(open_writer: Open, journal: Path) -> None:
-    """The next writer took its number, and nothing told any more that it was missing."""
+    """The next writer took its number, so nothing showed any more that it was missing."""
     writer = open_writer(write_ahead=True)
     for _ in range(2):
         write_event(writer)

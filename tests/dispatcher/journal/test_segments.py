@@ -145,8 +145,8 @@ def test_segments_are_rolled_by_size(open_writer: Open, journal: Path) -> None:
         assert path.stat().st_size < 3072
     assert seqs(journal) == list(range(1, 21))
     assert verify(journal) == (20, 40, (), (), ())
-    assert writer.segments_closed == count
-    assert writer.bytes_written == sum(path.stat().st_size for path in segments(journal))
+    assert writer.log.segments_closed == count
+    assert writer.log.bytes_written == sum(path.stat().st_size for path in segments(journal))
 
 
 def test_an_event_and_its_transitions_are_in_one_segment(open_writer: Open, journal: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_segment_is_rolled_by_age_with_the_next_flush(open_writer: Open, journ
     write_event(writer)
     writer.flush()
     young = files(journal)
-    writer._log._segment.opened_s -= 3600.0
+    writer.log._segment.opened_s -= 3600.0
 
     writer.flush()
 
@@ -200,7 +200,7 @@ def test_an_age_may_be_longer_than_any_wait(open_writer: Open) -> None:
 
 def test_an_empty_segment_is_not_rolled(open_writer: Open, journal: Path) -> None:
     writer = open_writer(segment_bytes=1024)
-    writer._log._segment.opened_s -= 3600.0
+    writer.log._segment.opened_s -= 3600.0
 
     writer.flush()
     writer.roll()
@@ -213,10 +213,10 @@ def test_under_interval_the_disk_has_it_soon_while_nothing_happens(open_writer: 
     write_event(writer)
     writer.flush()
 
-    until(lambda: writer.syncs == 1, "the fsync")
+    until(lambda: writer.log.syncs == 1, "the fsync")
     write_event(writer)
     writer.flush()
-    until(lambda: writer.syncs == 2, "the second fsync")
+    until(lambda: writer.log.syncs == 2, "the second fsync")
 
 
 @pytest.mark.parametrize(("durability", "syncs"), [("none", 0), ("sync", 2)])
@@ -228,7 +228,7 @@ def test_each_flush_waits_for_the_disk_under_sync_alone(open_writer: Open, durab
     writer.flush()
     writer.flush()
 
-    assert writer.syncs == syncs
+    assert writer.log.syncs == syncs
 
 
 def test_a_journal_without_events_has_no_segments(writer: JournalWriter, journal: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_journal_of_another_format_is_refused(
         verify(journal)
 
 
-def test_a_manifest_that_cannot_be_read_is_told(writer: JournalWriter, journal: Path) -> None:
+def test_an_unreadable_manifest_is_reported(writer: JournalWriter, journal: Path) -> None:
     writer.close()
     (journal / "journal.json").unlink()
     (journal / "journal.json").mkdir()
@@ -355,7 +355,7 @@ def test_the_oldest_segments_beyond_the_size_are_removed(open_writer: Open, jour
     writer = open_writer(retention_bytes=10_000_000)
     write_segments(writer, 1)
     size = segment_path(journal, 1).stat().st_size
-    writer._log.config = writer.config.model_copy(update={"retention_bytes": 3 * size + size // 2})
+    writer.log.config = writer.config.model_copy(update={"retention_bytes": 3 * size + size // 2})
 
     write_segments(writer, 4)
 
@@ -378,7 +378,7 @@ def test_the_close_removes_what_is_too_much(open_writer: Open, journal: Path) ->
     writer = open_writer()
     write_segments(writer, 2)
     write_event(writer)
-    writer._log.config = writer.config.model_copy(update={"retention_bytes": 1})
+    writer.log.config = writer.config.model_copy(update={"retention_bytes": 1})
 
     writer.close()
 
@@ -490,7 +490,7 @@ def test_a_folder_that_cannot_be_made_is_refused(open_writer: Open, tmp_path: Pa
 
 
 def test_a_refused_folder_is_free_for_the_next_writer(open_writer: Open, journal: Path) -> None:
-    """Who is refused does not keep the lock."""
+    """A refused writer does not keep the lock."""
     open_writer().close()
     with pytest.raises(JournalError, match="holds a journal already"):
         open_writer()

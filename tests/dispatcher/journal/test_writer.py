@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, verify
-from dispatcher.journal.format.texts import describe, encode_payload
+from dispatcher.journal.format.event_codec import describe, encode_payload
 
 from ...journal_rows import begin, end
 from ..conftest import TIMEOUT_S
@@ -217,8 +217,8 @@ def test_rows_of_many_kinds_keep_theirs(writer: JournalWriter, journal: Path) ->
     ]
 
 
-def surrogates_told(text: str) -> str:
-    """As the text comes back: what UTF-8 cannot say is told by its number."""
+def surrogates_escaped(text: str) -> str:
+    """The text as it is read back: a character that UTF-8 cannot encode is its escape."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -231,10 +231,10 @@ def test_any_string_comes_back_as_it_was(writer: JournalWriter, journal: Path, t
     writer.close()
 
     [event], [transition] = rows(journal, EVENTS), rows(journal, TRANSITIONS)
-    told = surrogates_told(text)
-    assert (event["dispatcher"], event["entity"], event["error"]) == (text, told, f"LookupError: {told}")
+    escaped = surrogates_escaped(text)
+    assert (event["dispatcher"], event["entity"], event["error"]) == (text, escaped, f"LookupError: {escaped}")
     assert json.loads(event["payload"]) == {"text": text}
-    assert (transition["machine"], transition["entity"]) == (text, told)
+    assert (transition["machine"], transition["entity"]) == (text, escaped)
 
 
 @settings(deadline=None)
@@ -247,7 +247,7 @@ def test_any_text_of_any_event_verifies(tmp_path_factory: pytest.TempPathFactory
     writer.close()
 
     assert [(row["dispatcher"], row["entity"], row["error"]) for row in rows(path, EVENTS)] == [
-        (name, surrogates_told(text), surrogates_told(f"LookupError: {name}")) for name in [text, *names]
+        (name, surrogates_escaped(text), surrogates_escaped(f"LookupError: {name}")) for name in [text, *names]
     ]
     assert verify(path).problems == ()
 

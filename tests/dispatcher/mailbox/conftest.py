@@ -29,7 +29,7 @@ def do_nothing() -> None: ...
 
 
 def mail(name: str = "", priority: int = 0, options: MailOptions = MailOptions.DEFAULT) -> Mail:
-    """A mail that is told from others by its name."""
+    """A mail that is distinguished from others by its name."""
     return Mail(do_nothing, priority, name, options=options)
 
 

@@ -1,4 +1,4 @@
-"""The rules of C4 of the reference in one thread, and what its mail and its default action are told to do, as data."""
+"""The rules of C4 of the reference in one thread, and the instructions of its mail and its default action, as data."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_the_executor_is_around_the_run(wrapper: Wrapper) -> None:
     assert wrapper.log == ["before", "run", "after"]
 
 
-def test_what_the_runnable_raises_goes_through_the_executor(wrapper: Wrapper) -> None:
+def test_the_runnable_s_error_goes_through_the_executor(wrapper: Wrapper) -> None:
     with pytest.raises(ZeroDivisionError):
         Mail(lambda: 1 / 0, 0, action_executor=wrapper).run()
 
@@ -99,7 +99,7 @@ def test_drain_runs_mail_in_its_executor(processor: MailboxProcessor, wrapper: W
     assert wrapper.log == ["before", "a", "after"]
 
 
-def test_what_a_submitted_command_raises_goes_to_the_future_and_not_to_the_executor(
+def test_a_submitted_command_s_error_goes_to_the_future_and_not_to_the_executor(
     processor: MailboxProcessor, wrapper: Wrapper
 ) -> None:
     future = processor.mailbox_executor(0).submit(lambda: 1 / 0)

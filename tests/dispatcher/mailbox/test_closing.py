@@ -133,8 +133,8 @@ def test_close_cancels_the_futures_among_the_mail(processor: MailboxProcessor) -
     assert all(future.cancelled() for future in futures)
 
 
-def test_who_waits_for_futures_sees_that_close_has_cancelled_them(processor: MailboxProcessor) -> None:
-    """concurrent.futures.wait waited for ever: the futures were cancelled, but their waiters not told."""
+def test_close_ends_a_wait_for_the_futures_that_it_cancels(processor: MailboxProcessor) -> None:
+    """concurrent.futures.wait waited for ever: the futures were cancelled, but their waiters were not notified."""
     future = processor.main_mailbox_executor.submit(lambda: 1)
     cancelled_before = processor.main_mailbox_executor.submit(lambda: 1)
     cancelled_before.cancel()

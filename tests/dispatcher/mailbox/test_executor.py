@@ -86,7 +86,7 @@ def test_the_result_of_a_submitted_command_goes_to_its_future(executor: MailboxE
     assert future.result(0) == 42
 
 
-def test_what_a_submitted_command_raises_goes_to_its_future_only(executor: MailboxExecutor) -> None:
+def test_a_submitted_command_s_error_goes_to_its_future_only(executor: MailboxExecutor) -> None:
     future = executor.submit(lambda: 1 / 0)
 
     executor.yield_()
@@ -94,7 +94,7 @@ def test_what_a_submitted_command_raises_goes_to_its_future_only(executor: Mailb
     assert isinstance(future.exception(0), ZeroDivisionError)
 
 
-def test_what_is_no_error_but_an_end_goes_to_the_loop_as_well(executor: MailboxExecutor) -> None:
+def test_a_system_exit_goes_to_the_loop_as_well_as_to_the_future(executor: MailboxExecutor) -> None:
     def leave() -> None:
         raise SystemExit(3)
 
@@ -224,7 +224,7 @@ def test_mail_may_yield(executor: MailboxExecutor, log: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])
-def test_what_the_mail_raises_goes_to_the_caller_of_the_yield(
+def test_the_mail_s_error_goes_to_the_caller_of_the_yield(
     executor: MailboxExecutor, yield_once: Callable[[MailboxExecutor], Any]
 ) -> None:
     executor.execute(lambda: 1 / 0)

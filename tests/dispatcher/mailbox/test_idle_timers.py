@@ -55,7 +55,7 @@ def suspend(processor: MailboxProcessor, action: Action, timer: LoggingTimer | I
 # -- what the processor marks ----------------------------------------------------------------------------------------
 
 
-def test_the_processor_leaves_the_first_start_to_who_suspends(processor: MailboxProcessor, action: Action) -> None:
+def test_suspending_does_not_start_the_timer(processor: MailboxProcessor, action: Action) -> None:
     timer = LoggingTimer(action.log)
     action.turns = [lambda controller: action.suspensions.append(controller.suspend_default_action(timer))]
 
@@ -75,7 +75,7 @@ def test_a_batch_is_left_out_as_a_whole(processor: MailboxProcessor, action: Act
     assert action.log == ["timer ends", "a", "b", "timer starts"]
 
 
-def test_of_mail_that_is_waited_for_each_is_left_out(action: Action, timer: LoggingTimer) -> None:
+def test_the_run_of_a_mail_that_was_waited_for_does_not_count_as_idle(action: Action, timer: LoggingTimer) -> None:
     """The end is marked after the wait, so that waiting counts."""
     with ThreadPoolExecutor(1) as pool:
         processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)

@@ -77,7 +77,7 @@ def test_a_resumed_default_action_is_not_idle(
 
 
 @pytest.mark.parametrize("end", [MailboxProcessor.prepare_close, MailboxProcessor.close])
-def test_who_takes_no_more_mail_is_not_idle(
+def test_a_processor_that_takes_no_more_mail_is_not_idle(
     suspended: MailboxProcessor, end: Callable[[MailboxProcessor], None]
 ) -> None:
     end(suspended)
@@ -94,15 +94,15 @@ def test_others_see_whether_the_mailbox_thread_waits(action: Action) -> None:
     with ThreadPoolExecutor(1) as pool:
         processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
         waiting = announce_waits(processor.mailbox)
-        before = processor.mailbox.is_waiting()
+        before = processor.mailbox.parking.is_waiting()
         loop = pool.submit(processor.run_mailbox_loop)
         assert waiting.wait(TIMEOUT_S)
 
-        during = processor.mailbox.is_waiting()
+        during = processor.mailbox.parking.is_waiting()
         processor.suspend()
         loop.result(TIMEOUT_S)
 
-    assert (before, during, processor.mailbox.is_waiting()) == (False, True, False)
+    assert (before, during, processor.mailbox.parking.is_waiting()) == (False, True, False)
 
 
 def test_a_mailbox_thread_that_was_woken_does_not_wait(action: Action) -> None:
@@ -114,7 +114,7 @@ def test_a_mailbox_thread_that_was_woken_does_not_wait(action: Action) -> None:
         assert waiting.wait(TIMEOUT_S)
 
         processor.main_mailbox_executor.execute(
-            lambda: (seen.append(processor.mailbox.is_waiting()), processor.suspend())
+            lambda: (seen.append(processor.mailbox.parking.is_waiting()), processor.suspend())
         )
         loop.result(TIMEOUT_S)
 

@@ -13,10 +13,12 @@ from dispatcher.mailbox import (
     ManualClock,
     TaskMailbox,
 )
-from dispatcher.mailbox.latency import DEFAULT_INTERVAL_MS
 from dispatcher.util.histogram import Histogram
 
 from .conftest import do_nothing, on_another_thread
+
+INTERVAL_MS = 1000
+"""The default."""
 
 
 class FakeNs:
@@ -65,26 +67,20 @@ def measurements(metrics: MailboxMetricsController) -> int:
 # -- set up and start ------------------------------------------------------------------------------------------------
 
 
-def test_a_new_controller_is_neither_set_up_nor_started(metrics: MailboxMetricsController) -> None:
-    assert not metrics.is_latency_measurement_set_up
-    assert not metrics.is_latency_measurement_started
-
-
 def test_it_is_set_up_once(metrics: MailboxMetricsController, clock: ManualClock, executor: MailboxExecutor) -> None:
     metrics.set_up_latency_measurement(clock, executor)
 
     with pytest.raises(MailboxStateError, match="set up already"):
         metrics.set_up_latency_measurement(ManualClock(), executor)
 
-    assert metrics.is_latency_measurement_set_up
-    assert not metrics.is_latency_measurement_started
+    assert metrics.is_waiting_for_start
 
 
 def test_it_is_started_once(started: MailboxMetricsController, clock: ManualClock) -> None:
     with pytest.raises(MailboxStateError, match="started already"):
         started.start_latency_measurement()
 
-    assert started.is_latency_measurement_started
+    assert not started.is_waiting_for_start
     assert clock.pending_timers() == 1
 
 
@@ -92,7 +88,7 @@ def test_it_is_started_only_after_it_was_set_up(metrics: MailboxMetricsControlle
     with pytest.raises(MailboxStateError, match="not set up"):
         metrics.start_latency_measurement()
 
-    assert not metrics.is_latency_measurement_started
+    assert not metrics.is_waiting_for_start
 
 
 def test_setting_it_up_registers_no_timer(
@@ -106,7 +102,7 @@ def test_setting_it_up_registers_no_timer(
 # -- measuring -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("interval_ms", [DEFAULT_INTERVAL_MS, 7])
+@pytest.mark.parametrize("interval_ms", [INTERVAL_MS, 7])
 def test_the_first_mail_is_sent_after_one_interval(
     metrics: MailboxMetricsController,
     mailbox: TaskMailbox,
@@ -125,8 +121,8 @@ def test_the_first_mail_is_sent_after_one_interval(
     assert (before, mailbox.size()) == (0, 1)
 
 
-def test_the_interval_is_a_second_unless_told_otherwise(metrics: MailboxMetricsController) -> None:
-    assert metrics.interval_ms == DEFAULT_INTERVAL_MS == 1000
+def test_the_default_interval_is_a_second(metrics: MailboxMetricsController) -> None:
+    assert metrics.interval_ms == INTERVAL_MS
 
 
 def test_the_mail_is_a_normal_one_that_stands_in_line(
@@ -134,7 +130,7 @@ def test_the_mail_is_a_normal_one_that_stands_in_line(
 ) -> None:
     before = MailboxExecutor(mailbox, 0)
     before.execute(do_nothing, "before")
-    clock.advance(DEFAULT_INTERVAL_MS)
+    clock.advance(INTERVAL_MS)
 
     drained = [each.description for each in mailbox.drain()]
 
@@ -146,7 +142,7 @@ def test_the_time_from_the_sending_to_the_run_is_recorded(clock: ManualClock, ex
     metrics = MailboxMetricsController(histogram, clock_ns=ns)
     metrics.set_up_latency_measurement(clock, executor)
     metrics.start_latency_measurement()
-    clock.advance(DEFAULT_INTERVAL_MS)
+    clock.advance(INTERVAL_MS)
     ns.now_ns += 3_000
 
     executor.yield_()
@@ -159,7 +155,7 @@ def test_the_time_from_the_sending_to_the_run_is_recorded(clock: ManualClock, ex
 def test_one_measurement_is_under_way_at_a_time(
     started: MailboxMetricsController, mailbox: TaskMailbox, clock: ManualClock
 ) -> None:
-    clock.advance(10 * DEFAULT_INTERVAL_MS)
+    clock.advance(10 * INTERVAL_MS)
 
     assert mailbox.size() == 1
     assert clock.pending_timers() == 0
@@ -170,16 +166,16 @@ def test_the_next_mail_is_sent_one_interval_after_the_last_was_run(
     started: MailboxMetricsController, mailbox: TaskMailbox, executor: MailboxExecutor, clock: ManualClock
 ) -> None:
     latency_ms = 300
-    clock.advance(DEFAULT_INTERVAL_MS)
+    clock.advance(INTERVAL_MS)
     clock.advance(latency_ms)
     executor.yield_()
 
-    clock.advance(DEFAULT_INTERVAL_MS - 1)
+    clock.advance(INTERVAL_MS - 1)
     before = mailbox.size()
     clock.advance(1)
 
     assert (before, mailbox.size()) == (0, 1)
-    assert clock.current_processing_time() == 2 * DEFAULT_INTERVAL_MS + latency_ms
+    assert clock.current_processing_time() == 2 * INTERVAL_MS + latency_ms
 
 
 # -- ending ----------------------------------------------------------------------------------------------------------
@@ -188,16 +184,16 @@ def test_the_next_mail_is_sent_one_interval_after_the_last_was_run(
 def test_stopping_drops_the_timer(started: MailboxMetricsController, mailbox: TaskMailbox, clock: ManualClock) -> None:
     started.stop_latency_measurement()
 
-    clock.advance(2 * DEFAULT_INTERVAL_MS)
+    clock.advance(2 * INTERVAL_MS)
 
     assert clock.pending_timers() == 0
     assert mailbox.size() == 0
 
 
-def test_what_was_never_started_can_be_stopped(metrics: MailboxMetricsController) -> None:
+def test_a_measurement_that_was_never_started_can_be_stopped(metrics: MailboxMetricsController) -> None:
     metrics.stop_latency_measurement()
 
-    assert not metrics.is_latency_measurement_started
+    assert measurements(metrics) == 0
 
 
 @pytest.mark.parametrize("end", ["quiesce", "close"])
@@ -206,7 +202,7 @@ def test_a_mailbox_that_takes_no_mail_ends_the_measurements(
 ) -> None:
     getattr(mailbox, end)()
 
-    clock.advance(3 * DEFAULT_INTERVAL_MS)
+    clock.advance(3 * INTERVAL_MS)
 
     assert clock.pending_timers() == 0
     assert measurements(started) == 0
@@ -215,7 +211,7 @@ def test_a_mailbox_that_takes_no_mail_ends_the_measurements(
 def test_a_mailbox_that_closes_with_a_measurement_in_it_ends_the_measurements(
     started: MailboxMetricsController, mailbox: TaskMailbox, clock: ManualClock
 ) -> None:
-    clock.advance(DEFAULT_INTERVAL_MS)
+    clock.advance(INTERVAL_MS)
 
     left = mailbox.close()
 
@@ -239,30 +235,31 @@ def processor(metrics: MailboxMetricsController, clock: ManualClock) -> MailboxP
     return processor
 
 
-def test_a_processor_measures_nothing_unless_that_is_set_up() -> None:
+def test_a_processor_measures_nothing_unless_the_measurement_is_set_up() -> None:
     processor = MailboxProcessor(suspend)
     processor.main_mailbox_executor.execute(do_nothing)
 
     processor.run_mailbox_step()
 
-    assert not processor.metrics_controller.is_latency_measurement_started
+    assert not processor.metrics_controller.is_waiting_for_start
+    assert measurements(processor.metrics_controller) == 0
 
 
 def test_the_first_mail_starts_the_measurements(
     processor: MailboxProcessor, metrics: MailboxMetricsController, clock: ManualClock
 ) -> None:
     processor.run_mailbox_step()
-    before = metrics.is_latency_measurement_started
+    before = metrics.is_waiting_for_start
     processor.main_mailbox_executor.execute(do_nothing)
 
     processor.run_mailbox_step()
 
-    assert not before
-    assert metrics.is_latency_measurement_started
+    assert before
+    assert not metrics.is_waiting_for_start
     assert clock.pending_timers() == 1
 
 
-def test_measurements_that_somebody_has_started_are_not_started_again(
+def test_the_first_mail_does_not_start_measurements_a_second_time(
     processor: MailboxProcessor, metrics: MailboxMetricsController, clock: ManualClock
 ) -> None:
     metrics.start_latency_measurement()
@@ -282,7 +279,7 @@ def test_a_mail_that_stops_the_loop_does_not_start_the_measurements(
     processor.run_mailbox_loop()
 
     assert processor.mails_run == 1
-    assert not metrics.is_latency_measurement_started
+    assert metrics.is_waiting_for_start
 
 
 def test_after_a_suspended_run_the_first_mail_of_the_next_one_starts_the_measurements(
@@ -294,7 +291,7 @@ def test_after_a_suspended_run_the_first_mail_of_the_next_one_starts_the_measure
 
     processor.run_mailbox_step()
 
-    assert metrics.is_latency_measurement_started
+    assert not metrics.is_waiting_for_start
 
 
 def test_a_mail_that_fails_does_not_start_the_measurements_and_counts(
@@ -306,7 +303,7 @@ def test_a_mail_that_fails_does_not_start_the_measurements_and_counts(
         processor.run_mailbox_step()
 
     assert processor.mails_run == 1
-    assert not metrics.is_latency_measurement_started
+    assert metrics.is_waiting_for_start
 
 
 def test_a_processor_measures_its_own_mail(
@@ -314,7 +311,7 @@ def test_a_processor_measures_its_own_mail(
 ) -> None:
     metrics.start_latency_measurement()
     for latency_ns in (10, 20, 30):
-        clock.advance(DEFAULT_INTERVAL_MS)
+        clock.advance(INTERVAL_MS)
         ns.now_ns += latency_ns
         processor.run_single_mailbox_loop()
 

@@ -41,7 +41,7 @@ def test_run_runs_the_runnable() -> None:
     assert ran == ["here"]
 
 
-def test_what_the_runnable_raises_goes_to_the_caller() -> None:
+def test_the_runnable_s_error_goes_to_the_caller() -> None:
     def fail() -> None:
         raise LookupError("lost")
 

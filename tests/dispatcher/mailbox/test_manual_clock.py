@@ -16,7 +16,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def fired() -> list[tuple[str, int, int]]:
-    """Name, the time that the callback was told, the time that it was."""
+    """Name, the time that the callback was given, the time at which it ran."""
     return []
 
 
@@ -135,7 +135,7 @@ def test_a_callback_can_cancel_a_timer_of_the_same_time(clock: ManualClock, fire
     assert fired == []
 
 
-def test_what_a_callback_raises_goes_to_its_future_and_to_who_advances(
+def test_a_callback_s_error_goes_to_its_future_and_to_the_caller_of_advance(
     clock: ManualClock, fired: list[tuple[str, int, int]]
 ) -> None:
     failing = clock.register_timer(110, lambda _: 1 / 0)

@@ -86,7 +86,7 @@ def test_the_loop_runs_while_the_mailbox_is_open_only(
     assert action.log == []
 
 
-def test_what_a_mail_raises_ends_the_loop_and_leaves_the_rest(processor: MailboxProcessor, action: Action) -> None:
+def test_an_error_in_a_mail_ends_the_loop_and_leaves_the_rest(processor: MailboxProcessor, action: Action) -> None:
     def fail() -> None:
         raise LookupError("lost")
 
@@ -101,7 +101,7 @@ def test_what_a_mail_raises_ends_the_loop_and_leaves_the_rest(processor: Mailbox
     assert action.log == ["after", "action"]
 
 
-def test_what_the_default_action_raises_ends_the_loop(processor: MailboxProcessor, action: Action) -> None:
+def test_an_error_in_the_default_action_ends_the_loop(processor: MailboxProcessor, action: Action) -> None:
     action.turns = [lambda _: 1 / 0]
 
     with pytest.raises(ZeroDivisionError):

@@ -54,7 +54,7 @@ def by_name(calls: dict[str, Call]) -> pytest.MarkDecorator:
 
 @by_name(OWNERS_CALLS)
 @pytest.mark.parametrize("content", [(), ("there",)], ids=["empty", "with mail"])
-def test_what_belongs_to_the_mailbox_thread_raises_on_another(
+def test_methods_of_the_mailbox_thread_raise_on_another_thread(
     mailbox: TaskMailbox, call: Call, content: tuple[str, ...]
 ) -> None:
     """create_batch of an empty mailbox once returned False on any thread."""
@@ -111,7 +111,7 @@ def run_thread(target: Callable[[], None]) -> None:
     assert not thread.is_alive()
 
 
-def test_until_the_given_thread_starts_whoever_prepares_it_may_act_for_it() -> None:
+def test_until_the_given_thread_starts_the_thread_that_prepares_it_may_act_for_it() -> None:
     stop = threading.Event()
     owner = threading.Thread(target=stop.wait, args=(TIMEOUT_S,))
     mailbox = TaskMailbox(owner)
@@ -199,7 +199,7 @@ def test_quiesce_does_not_reopen_a_closed_mailbox(mailbox: TaskMailbox) -> None:
 
 
 @pytest.mark.parametrize("quiesced_before", [False, True])
-def test_close_returns_the_mail_that_nobody_took(mailbox: TaskMailbox, quiesced_before: bool) -> None:
+def test_close_returns_the_mail_that_was_not_taken(mailbox: TaskMailbox, quiesced_before: bool) -> None:
     mailbox.put(mail("batched"))
     mailbox.create_batch()
     mailbox.put(mail("queued"))
@@ -302,7 +302,7 @@ def test_the_action_of_run_exclusively_may_put_and_nest(mailbox: TaskMailbox) ->
 
 
 @by_name(PUTS | {"close": lambda mailbox: mailbox.close(), "quiesce": lambda mailbox: mailbox.quiesce()})
-def test_nobody_else_puts_quiesces_or_closes_during_run_exclusively(call: Call) -> None:
+def test_no_other_thread_puts_quiesces_or_closes_during_run_exclusively(call: Call) -> None:
     mailbox = TaskMailbox(threading.Thread(target=do_nothing))
     started, done = threading.Event(), threading.Event()
 

@@ -167,7 +167,7 @@ def take_somehow(mailbox: TaskMailbox, rng: random.Random) -> Mail | None:
     return mailbox.try_take_from_batch()
 
 
-def test_of_mail_from_many_threads_none_is_lost_and_each_keeps_its_order() -> None:
+def test_mail_from_many_threads_is_not_lost_and_keeps_the_order_of_its_thread() -> None:
     """Of one producer and one priority, urgent mail is taken in order, and so is the rest."""
     mailbox = TaskMailbox()
     start = threading.Barrier(PRODUCERS)

@@ -115,7 +115,7 @@ def test_urgent_mail_of_the_mailbox_thread_enters_a_batch_without_the_lock(mailb
 
 @pytest.mark.parametrize("outside", [False, True])
 @pytest.mark.parametrize("batched", [False, True])
-def test_of_mail_put_first_the_last_is_taken_first(mailbox: TaskMailbox, outside: bool, batched: bool) -> None:
+def test_the_mail_put_first_last_is_taken_first(mailbox: TaskMailbox, outside: bool, batched: bool) -> None:
     put_all(mailbox, mail("a"), mail("b"))
     if batched and not outside:
         mailbox.create_batch()
@@ -300,9 +300,7 @@ def test_deferrable_mail_is_for_takes_at_the_lowest_priority_only(mailbox: TaskM
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_who_ignores_deferrable_sees_such_mail_with_the_priority_it_was_sent_with(
-    mailbox: TaskMailbox, batched: bool
-) -> None:
+def test_a_take_that_ignores_deferrable_filters_by_the_original_priority(mailbox: TaskMailbox, batched: bool) -> None:
     put_all(mailbox, mail("too low", 4), deferrable("deferrable", 5), mail("normal", 5))
     if batched:
         mailbox.create_batch()
@@ -326,7 +324,7 @@ def test_deferrable_mail_that_was_sent_with_a_lower_priority_is_hidden_from_all(
     assert take_all(mailbox) == ["deferrable"]
 
 
-def test_who_ignores_deferrable_still_takes_urgent_mail_first(mailbox: TaskMailbox) -> None:
+def test_a_take_that_ignores_deferrable_still_takes_urgent_mail_first(mailbox: TaskMailbox) -> None:
     put_all(mailbox, deferrable("deferrable", 5), urgent("u", 5))
 
     taken = [mailbox.try_take(5, ignore_deferrable=True) for _ in range(2)]

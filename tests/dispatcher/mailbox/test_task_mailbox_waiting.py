@@ -75,7 +75,7 @@ def test_mail_of_its_priority_ends_a_wait(
     put(waiting.mailbox, make("awaited", 1))
 
     assert waiting.taken.result(TIMEOUT_S).description == "awaited"
-    assert not waiting.mailbox.is_waiting()
+    assert not waiting.mailbox.parking.is_waiting()
 
 
 @pytest.mark.parametrize("put", [TaskMailbox.put, TaskMailbox.put_first])
@@ -86,7 +86,7 @@ def test_a_wait_goes_on_when_mail_comes_that_does_not_qualify(
     """Deferrable mail never qualifies, whatever it was sent with."""
     put(waiting.mailbox, make("other", 5 if make is deferrable else 0))
     waiting.await_wait()
-    still_waiting = waiting.mailbox.is_waiting() and not waiting.taken.done()
+    still_waiting = waiting.mailbox.parking.is_waiting() and not waiting.taken.done()
 
     waiting.mailbox.put(mail("awaited", 1))
 
@@ -107,7 +107,7 @@ def test_closing_ends_a_wait() -> None:
 
         with pytest.raises(MailboxClosedError, match="cannot take mail"):
             taken.result(TIMEOUT_S)
-    assert not mailbox.is_waiting()
+    assert not mailbox.parking.is_waiting()
 
 
 def test_quiescing_does_not_end_a_wait() -> None:
@@ -118,7 +118,7 @@ def test_quiescing_does_not_end_a_wait() -> None:
         assert waits.wait(TIMEOUT_S)
 
         mailbox.quiesce()
-        still_waiting = mailbox.is_waiting()
+        still_waiting = mailbox.parking.is_waiting()
         mailbox.close()
 
         with pytest.raises(MailboxClosedError):
@@ -127,10 +127,10 @@ def test_quiescing_does_not_end_a_wait() -> None:
 
 
 def test_without_mail_an_unpark_makes_a_take_look_again_and_wait_on(waiting: Waiting) -> None:
-    waiting.mailbox.unpark()
+    waiting.mailbox.parking.unpark()
 
     waiting.await_wait()
-    assert waiting.mailbox.is_waiting()
+    assert waiting.mailbox.parking.is_waiting()
     assert not waiting.taken.done()
 
 
@@ -141,7 +141,7 @@ def test_a_take_that_finds_mail_does_not_wait(mailbox: TaskMailbox) -> None:
     mailbox.take(MIN_PRIORITY)
 
     assert not waits.is_set()
-    assert not mailbox.is_waiting()
+    assert not mailbox.parking.is_waiting()
 
 
 class LockThatLetsIn:
@@ -172,7 +172,7 @@ def test_mail_that_comes_between_the_last_look_and_the_wait_ends_it(
     taken = mailbox.take(MIN_PRIORITY)
 
     assert taken.description == "just in time"
-    assert not mailbox.is_waiting()
+    assert not mailbox.parking.is_waiting()
 
 
 # -- what is not remembered ------------------------------------------------------------------------------------------
@@ -182,13 +182,13 @@ def test_an_unpark_without_a_wait_is_not_remembered() -> None:
     with ThreadPoolExecutor(1) as pool:
         mailbox = pool.submit(TaskMailbox).result(TIMEOUT_S)
         for _ in range(3):
-            mailbox.unpark()
+            mailbox.parking.unpark()
         waits = announce_waits(mailbox)
         taken = pool.submit(mailbox.take, MIN_PRIORITY)
         assert waits.wait(TIMEOUT_S)
         waits.clear()
 
-        waited = mailbox.is_waiting()
+        waited = mailbox.parking.is_waiting()
         mailbox.put(mail("awaited"))
 
         assert taken.result(TIMEOUT_S).description == "awaited"
@@ -202,13 +202,13 @@ def test_puts_without_a_wait_are_not_remembered_as_wakes(mailbox: TaskMailbox) -
             put(make())
     mailbox.drain()
 
-    assert not mailbox.is_waiting()
+    assert not mailbox.parking.is_waiting()
     assert not mailbox.parking.lock.acquire(blocking=False)
 
 
-def test_of_many_unparks_one_ends_the_wait(waiting: Waiting) -> None:
+def test_one_of_many_unparks_ends_the_wait(waiting: Waiting) -> None:
     """The others found the lock released already, which is an error."""
-    waiting.mailbox.run_exclusively(lambda: [waiting.mailbox.unpark() for _ in range(5)])
+    waiting.mailbox.run_exclusively(lambda: [waiting.mailbox.parking.unpark() for _ in range(5)])
 
     waiting.await_wait()
     waiting.mailbox.put(mail("awaited", 1))
@@ -259,7 +259,7 @@ def assert_waits_and_is_woken_once(mailbox: TaskMailbox, pool: ThreadPoolExecuto
     assert putting.result(TIMEOUT_S)
     assert taken.description == "awaited"
     assert not waits.is_set()
-    assert not mailbox.is_waiting()
+    assert not mailbox.parking.is_waiting()
 
 
 def test_an_interrupted_wait_takes_its_duty_back(mailbox: TaskMailbox) -> None:
@@ -268,7 +268,7 @@ def test_an_interrupted_wait_takes_its_duty_back(mailbox: TaskMailbox) -> None:
     with pytest.raises(Interrupted):
         mailbox.take(MIN_PRIORITY)
 
-    assert not mailbox.is_waiting()
+    assert not mailbox.parking.is_waiting()
     with ThreadPoolExecutor(1) as pool:
         assert_waits_and_is_woken_once(mailbox, pool)
 
@@ -284,7 +284,9 @@ def test_an_interrupted_wait_that_a_put_ends_at_the_same_time_keeps_the_mail(mai
         assert_waits_and_is_woken_once(mailbox, pool)
 
 
-def test_an_interrupted_wait_whose_duty_somebody_took_leaves_no_release_to_the_next_one(mailbox: TaskMailbox) -> None:
+def test_an_interrupted_wait_whose_duty_another_thread_took_leaves_no_release_to_the_next_wait(
+    mailbox: TaskMailbox,
+) -> None:
     """A thread that took the duty has yet to release: that must not end the next wait."""
     duties: Future[Callable[[], None]] = Future()
     parking = interrupt(mailbox, lambda: duties.set_result(mailbox.parking.duties.pop()))
@@ -300,14 +302,14 @@ def test_an_interrupted_wait_whose_duty_somebody_took_leaves_no_release_to_the_n
             mailbox.take(MIN_PRIORITY)
         released.result(TIMEOUT_S)
 
-        assert not mailbox.is_waiting()
+        assert not mailbox.parking.is_waiting()
         assert_waits_and_is_woken_once(mailbox, pool)
 
 
 # -- many threads ----------------------------------------------------------------------------------------------------
 
 
-def test_of_concurrent_puts_each_wait_is_ended_once(mailbox: TaskMailbox) -> None:
+def test_concurrent_puts_end_each_wait_once(mailbox: TaskMailbox) -> None:
     """All producers put at the same moment into a mailbox whose thread is about to wait, or waits."""
     parking = CountingParking(mailbox)
     mailbox.parking.lock = parking  # type: ignore[assignment]
@@ -320,7 +322,7 @@ def test_of_concurrent_puts_each_wait_is_ended_once(mailbox: TaskMailbox) -> Non
             start.wait(TIMEOUT_S)
             (mailbox.put_first if number % 3 == 0 else mailbox.put)(each)
             if number % 5 == 0:
-                mailbox.unpark()
+                mailbox.parking.unpark()
 
     taken = []
     with ThreadPoolExecutor(PRODUCERS) as pool:
@@ -333,7 +335,7 @@ def test_of_concurrent_puts_each_wait_is_ended_once(mailbox: TaskMailbox) -> Non
 
     assert sorted(taken) == sorted(f"{producer} {number}" for producer in range(PRODUCERS) for number in range(ROUNDS))
     assert parking.acquired == len(parking.released)
-    assert not mailbox.is_waiting()
+    assert not mailbox.parking.is_waiting()
     assert parking.lock.locked()
 
 
@@ -348,7 +350,7 @@ def test_with_takes_and_puts_in_step_each_wait_is_ended_once(mailbox: TaskMailbo
         for number in range(ROUNDS):
             assert answered.acquire(timeout=TIMEOUT_S)
             if rng.random() < 0.5:
-                mailbox.unpark()
+                mailbox.parking.unpark()
             mailbox.put(mail(f"{producer} {number}"))
 
     with ThreadPoolExecutor(PRODUCERS) as pool:
@@ -362,5 +364,5 @@ def test_with_takes_and_puts_in_step_each_wait_is_ended_once(mailbox: TaskMailbo
 
     assert len(set(taken)) == PRODUCERS * ROUNDS
     assert parking.acquired == len(parking.released) > 0
-    assert not mailbox.is_waiting()
+    assert not mailbox.parking.is_waiting()
     assert parking.lock.locked()

@@ -26,7 +26,7 @@ def service(system: SystemProcessingTimeService) -> SystemProcessingTimeService:
     return system
 
 
-def test_a_timer_fires_once_its_time_has_passed_and_is_told_that_time(service: SystemProcessingTimeService) -> None:
+def test_a_timer_fires_once_its_time_has_passed_and_gets_that_time(service: SystemProcessingTimeService) -> None:
     calls: list[tuple[int, int]] = []
     due_ms = service.current_processing_time() + 3
 
@@ -104,7 +104,7 @@ def test_a_cancelled_timer_does_not_fire(service: SystemProcessingTimeService, f
         cancelled.result(0)
 
 
-def test_what_the_callback_of_a_cancelled_timer_holds_is_let_go_at_once(service: SystemProcessingTimeService) -> None:
+def test_cancelling_a_timer_releases_the_objects_of_its_callback_at_once(service: SystemProcessingTimeService) -> None:
     """Nearly all time-outs are cancelled long before: each was kept, with what its callback holds, until it was due."""
     callback = TimeOut()
     kept = weakref.ref(callback)
@@ -117,7 +117,7 @@ def test_what_the_callback_of_a_cancelled_timer_holds_is_let_go_at_once(service:
     assert kept() is None
 
 
-def test_what_a_callback_holds_is_let_go_when_it_has_run(service: SystemProcessingTimeService) -> None:
+def test_a_callback_that_has_run_releases_its_objects(service: SystemProcessingTimeService) -> None:
     """The thread kept its last callback until the next timer was due, and so did the future."""
     ended = threading.Event()
     callback = TimeOut()
@@ -165,7 +165,7 @@ def test_a_callback_may_register_timers(service: SystemProcessingTimeService, fi
     assert fired == [2]
 
 
-def test_what_a_callback_raises_is_reported_and_the_next_timer_fires(fired: list[int]) -> None:
+def test_a_callback_s_error_is_reported_and_the_next_timer_fires(fired: list[int]) -> None:
     reporter = Reporter()
     service = SystemProcessingTimeService("timers", reporter)
     hold = Hold(service)
@@ -180,7 +180,7 @@ def test_what_a_callback_raises_is_reported_and_the_next_timer_fires(fired: list
     assert fired == [2]
 
 
-def test_without_on_error_what_a_callback_raises_is_logged(
+def test_without_on_error_a_callback_s_error_is_logged(
     service: SystemProcessingTimeService, fired: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     service.register_timer(1, fail)

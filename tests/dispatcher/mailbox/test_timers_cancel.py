@@ -43,7 +43,7 @@ class PausingRun:
 
 
 @pytest.mark.parametrize("register", [once, at_fixed_rate, with_fixed_delay])
-def test_a_cancelled_future_is_done_for_those_who_wait(service: Service, register: Register) -> None:
+def test_cancelling_a_future_ends_every_wait_for_it(service: Service, register: Register) -> None:
     """concurrent.futures.wait waited until the time of a cancelled timer came."""
     future = register(service, lambda _: None)
     before = is_done_for_waiters(future)
@@ -64,17 +64,17 @@ def test_a_future_can_be_cancelled_again(service: Service, register: Register) -
 
 
 def test_done_callbacks_of_a_cancelled_timer_run_once(service: Service) -> None:
-    told: list[Future[None]] = []
+    notified: list[Future[None]] = []
     future = once(service, lambda _: None)
-    future.add_done_callback(told.append)
+    future.add_done_callback(notified.append)
 
     future.cancel()
     future.cancel()
 
-    assert told == [future]
+    assert notified == [future]
 
 
-def test_what_a_callback_held_may_cancel_another_timer_when_it_is_let_go(service: Service) -> None:
+def test_an_object_that_a_callback_releases_may_cancel_another_timer(service: Service) -> None:
     """It was let go under the service's lock, which the other cancellation then waited for, for ever."""
 
     class Owner:
@@ -181,7 +181,7 @@ def test_a_periodic_task_can_cancel_itself(fired: list[int]) -> None:
     assert clock.pending_timers() == 0
 
 
-def test_of_timers_that_are_cancelled_while_they_fire_each_is_either_cancelled_or_fired(
+def test_a_timer_that_is_cancelled_while_it_fires_is_either_cancelled_or_fired(
     system: SystemProcessingTimeService, caplog: pytest.LogCaptureFixture
 ) -> None:
     fired: set[int] = set()

@@ -85,7 +85,7 @@ def test_a_service_without_tasks_is_quiesced_at_once(service: Service) -> None:
     assert service.is_terminated()
 
 
-def test_all_who_quiesce_wait_for_the_same(service: Service) -> None:
+def test_all_calls_of_quiesce_return_the_same_future(service: Service) -> None:
     first, second = service.quiesce(), service.quiesce()
 
     assert first is second
@@ -125,7 +125,7 @@ def test_a_callback_that_quiesces_its_clock_is_waited_for(fired: list[int]) -> N
     assert fired == []
 
 
-def test_a_callback_that_shuts_its_clock_down_is_told_that_it_still_runs() -> None:
+def test_a_shutdown_from_a_callback_reports_that_a_callback_still_runs() -> None:
     clock = ManualClock()
     during: list[bool] = []
     clock.register_timer(10, lambda _: during.append(clock.shutdown(TIMEOUT_S)))
@@ -169,7 +169,7 @@ def test_to_quiesce_waits_for_the_running_callback_but_lets_no_other_begin(
     assert fired == []
 
 
-def test_what_one_waits_for_after_quiesce_cannot_be_cancelled(system: SystemProcessingTimeService) -> None:
+def test_the_future_of_quiesce_cannot_be_cancelled(system: SystemProcessingTimeService) -> None:
     hold = Hold(system)
     terminated = system.quiesce()
 

@@ -139,7 +139,7 @@ def test_without_a_running_callback_it_is_quiesced_at_once(timers: OperatorTimeS
     assert timers.quiesce().result(0) is None
 
 
-def test_all_who_quiesce_get_the_same_future_and_cannot_cancel_it(timers: OperatorTimeService) -> None:
+def test_all_calls_of_quiesce_return_the_same_future_which_none_can_cancel(timers: OperatorTimeService) -> None:
     during: list[Any] = []
     clock = ManualClock()
     timers = OperatorTimeService(clock, lambda callback: callback)
@@ -302,7 +302,7 @@ def test_once_quiesced_no_mail_is_sent_but_what_was_sent_still_runs(
     assert mailbox.size() == 0
 
 
-def test_what_a_callback_raises_fails_the_loop_of_its_mailbox(clock: ManualClock, processor: MailboxProcessor) -> None:
+def test_a_callback_s_error_fails_the_loop_of_its_mailbox(clock: ManualClock, processor: MailboxProcessor) -> None:
     mailed = MailboxTimeService(clock, processor.main_mailbox_executor)
     future = mailed.register_timer(110, fail)
     clock.advance(10)

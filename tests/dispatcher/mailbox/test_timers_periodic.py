@@ -196,7 +196,7 @@ def test_an_initial_delay_that_has_passed_already_is_no_delay(stepped: SteppedTi
     assert runs.times == [990, 995, 1000]
 
 
-def test_what_a_periodic_task_raises_is_reported_each_time_and_it_carries_on() -> None:
+def test_a_periodic_task_s_errors_are_each_reported_and_the_task_carries_on() -> None:
     reporter, runs = Reporter(), Runs(last_ms=1015)
     service = SteppedTime(reporter)
 

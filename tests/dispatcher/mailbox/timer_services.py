@@ -50,7 +50,7 @@ class SteppedTime(SystemProcessingTimeService):
 
 
 class Reporter:
-    """An `on_error` that fails itself if it is told to."""
+    """An `on_error` that fails itself if asked to."""
 
     def __init__(self, failure: BaseException | None = None) -> None:
         self.failure = failure

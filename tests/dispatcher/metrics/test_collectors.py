@@ -39,7 +39,7 @@ def test_a_scrape_shows_what_is_registered_by_name() -> None:
     assert registry.get_sample_value("numbers", {"name": "two"}) == 2
 
 
-def test_what_nobody_else_refers_to_is_not_shown() -> None:
+def test_an_object_without_other_references_is_not_shown() -> None:
     collector, gone = Numbers(), Counted(1)
     collector.add("gone", gone)
 

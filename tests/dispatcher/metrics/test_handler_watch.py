@@ -53,7 +53,7 @@ def turns() -> Turns:
 
 def enter_long(dispatcher: AsyncDispatcher, turns: Turns) -> None:
     assert turns.entered.acquire(timeout=TIMEOUT_S)
-    until(lambda: dispatcher.handler_running_s() > WARN_AFTER_S)
+    until(lambda: dispatcher.stats().handler_running_s > WARN_AFTER_S)
 
 
 @pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
@@ -149,7 +149,7 @@ def test_without_a_limit_no_handler_is_warned_of(
     assert warnings(caplog) == []
 
 
-def test_nobody_looks_any_more_once_it_has_stopped(make: Make, clock: ManualClock) -> None:
+def test_a_stopped_dispatcher_is_not_checked_any_more(make: Make, clock: ManualClock) -> None:
     dispatcher = make(time_service=clock)
     assert clock.pending_timers()
 
@@ -172,20 +172,20 @@ def test_the_time_of_the_current_handler_is_shown_while_it_runs_and_is_0_afterwa
     dispatcher.event_handler.handle(Numbered())
     assert gate.entered.wait(TIMEOUT_S)
 
-    while_held = (dispatcher.handler_running_s(), shown())
-    later = dispatcher.handler_running_s()
+    while_held = (dispatcher.stats().handler_running_s, shown())
+    later = dispatcher.stats().handler_running_s
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
 
     assert 0 < while_held[0] < later
     assert while_held[1]
-    assert (dispatcher.handler_running_s(), shown()) == (0.0, 0.0)
+    assert (dispatcher.stats().handler_running_s, shown()) == (0.0, 0.0)
 
 
 def test_the_watch_tells_each_long_run_once() -> None:
     progress, now_ns = Progress(), [0]
-    told: list[int] = []
-    watch = HandlerWatch("w", 1.0, progress, lambda: "", lambda: told.append(now_ns[0]), lambda: now_ns[0])
+    warned_at_ns: list[int] = []
+    watch = HandlerWatch("w", 1.0, progress, lambda: "", lambda: warned_at_ns.append(now_ns[0]), lambda: now_ns[0])
 
     for progress.since_ns, now_ns[0] in [
         (0, 5_000_000_000),  # idle
@@ -197,7 +197,7 @@ def test_the_watch_tells_each_long_run_once() -> None:
     ]:
         watch.check()
 
-    assert told == [6_000_000_000, 61_000_000_000]
+    assert warned_at_ns == [6_000_000_000, 61_000_000_000]
 
 
 @pytest.mark.parametrize(("warn_after_s", "every_ms"), [(None, 1000), (10.0, 1000), (1.0, 250), (0.001, 10)])

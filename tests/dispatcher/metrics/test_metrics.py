@@ -107,7 +107,7 @@ def test_a_dispatcher_that_comes_back_takes_its_predecessors_place(make: Make) -
     assert value(registry, "dispatcher_events_accepted_total", dispatcher="central") == 0
 
 
-def test_a_dispatcher_that_nobody_refers_to_drops_out() -> None:
+def test_a_dispatcher_without_references_drops_out() -> None:
     registry = CollectorRegistry()
     dispatcher = AsyncDispatcher(name="gone")
     register_metrics(dispatcher, registry)

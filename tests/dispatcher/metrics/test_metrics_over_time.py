@@ -139,7 +139,7 @@ def test_after_a_restart_there_is_each_sample_once_and_from_the_new_one(make: Ma
     assert of(registry, "dispatcher_events_handled_total", event_class="Work", event_type="DO") == 2
 
 
-def test_a_stopped_dispatcher_that_nobody_refers_to_is_freed() -> None:
+def test_a_stopped_dispatcher_without_references_is_freed() -> None:
     registry = CollectorRegistry()
     dispatcher = AsyncDispatcher(name="central")
     dispatcher.register(Work, lambda _: None)

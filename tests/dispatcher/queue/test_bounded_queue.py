@@ -22,7 +22,7 @@ def test_a_full_queue_refuses_under_reject(make: Make, gate: Gate) -> None:
     answers = [dispatcher.event_handler.handle(Numbered(number)) for number in (1, 2, 3)]
 
     assert answers == [True, True, False]
-    assert dispatcher.queue_size() == dispatcher.capacity == 2
+    assert dispatcher.queue_size() == dispatcher.stats().queue_capacity == 2
     assert dispatcher.rejected == {"full": 1}
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)

@@ -66,7 +66,7 @@ def seen(got: list[Any]) -> list[tuple[Any, int]]:
     return [(event.key, event.number) for event in got]
 
 
-def test_of_each_key_the_newest_event_is_handled_in_the_order_of_first_arrival(
+def test_the_newest_event_of_each_key_is_handled_in_the_order_of_first_arrival(
     held: Make, gate: Gate, got: list[Any]
 ) -> None:
     dispatcher = held()
@@ -87,7 +87,7 @@ def test_superseded_events_are_counted_as_discarded_for_that_reason(held: Make, 
 
     post(dispatcher, *(Keyed("a", number) for number in range(10)))
 
-    assert dispatcher.discarded_by_reason == {"superseded": 9}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 9}
     assert dispatcher.accepted == 11
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -206,7 +206,7 @@ def test_in_a_full_queue_an_event_supersedes_without_room(held: Make, gate: Gate
     assert accepted == [True, True]
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("a", 2)]
-    assert dispatcher.discarded_by_reason == {"superseded": 1}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 1}
     until(lambda: dispatcher.queue.room.remaining() == 1)
 
 
@@ -247,7 +247,7 @@ def test_a_dropped_event_is_not_superseded_any_more(held: Make, gate: Gate, got:
     assert accepted == [True] * 4
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("c", 3), ("a", 4)]
-    assert dispatcher.discarded_by_reason == {"drop_oldest": 2}
+    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 2}
     assert_accounts_balance(dispatcher, accepted=5)
 
 
@@ -263,7 +263,7 @@ def test_a_stop_without_drain_discards_one_event_per_key(held: Make, gate: Gate,
     stopper.join(TIMEOUT_S)
 
     assert got == []
-    assert dispatcher.discarded_by_reason == {"superseded": 1, "stop": 2}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 1, "stop": 2}
     assert_accounts_balance(dispatcher, accepted=4)
 
 
@@ -301,7 +301,7 @@ class _PausingLock:
 
 @pytest.mark.parametrize("capacity", [None, 2])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_of_two_first_events_of_a_key_one_supersedes_the_other(
+def test_one_of_two_first_events_of_a_key_supersedes_the_other(
     held: Make, gate: Gate, got: list[Any], nth: int, capacity: int | None
 ) -> None:
     """The window: the first producer has seen that its key is not queued, and has not appended yet."""
@@ -374,7 +374,7 @@ def test_coalescing_registered_while_running_holds_from_the_next_post(make: Make
     assert [event.number for event in gate.events] == [0, 1, 2, 5]
 
 
-def test_of_two_posts_of_a_key_that_a_stop_overtakes_both_are_accepted_and_discarded(make: Make) -> None:
+def test_two_posts_of_a_key_that_a_stop_overtakes_are_both_accepted_and_discarded(make: Make) -> None:
     """The first takes its entry back although a second one, which was accepted, has superseded it."""
     keyed = threading.Semaphore(0)
     stopped, superseded = threading.Event(), threading.Event()
@@ -411,4 +411,4 @@ def test_of_two_posts_of_a_key_that_a_stop_overtakes_both_are_accepted_and_disca
 
     assert_accounts_balance(dispatcher, accepted=sum(answers.values()))
     assert answers == {1: True, 2: True}
-    assert dispatcher.discarded_by_reason == {"superseded": 1, "stop": 1}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 1, "stop": 1}

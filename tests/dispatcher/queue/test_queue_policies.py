@@ -49,7 +49,7 @@ def test_drop_oldest_takes_the_new_event_and_discards_the_oldest(full: Make, gat
     assert dispatcher.event_handler.handle(Numbered(3))
 
     assert dispatcher.queue_size() == 2
-    assert dispatcher.discarded_by_reason == {"drop_oldest": 1}
+    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
     labels = {"dispatcher": "full", "reason": "drop_oldest"}
     assert registry.get_sample_value("dispatcher_events_dropped_total", labels) == 1
     assert dispatcher.rejected == {}
@@ -70,7 +70,7 @@ def test_drop_oldest_never_drops_what_is_in_the_handlers_hands(make: Make, gate:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 99]
-    assert dispatcher.discarded_by_reason == {"drop_oldest": 98}
+    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 98}
 
 
 def test_a_queue_that_loses_all_of_a_batch_to_drop_oldest_goes_on(make: Make) -> None:

@@ -37,13 +37,13 @@ class Watched:
     def __init__(self, **config: Any) -> None:
         self.now_ns = 0
         self.threads: list[str] = []
-        self.told = threading.Semaphore(0)
+        self.logged = threading.Semaphore(0)
         self.contents: dict[Enum, int] = {}
         self.log = QueueSizeLog("q", DispatcherConfig(**config), self._contents, lambda: None, lambda: self.now_ns)
 
     def _contents(self) -> dict[Enum, int]:
         self.threads.append(threading.current_thread().name)
-        self.told.release()
+        self.logged.release()
         return self.contents
 
 
@@ -81,7 +81,7 @@ def test_low_room_is_warned_of_at_most_once_in_30_seconds(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize(("capacity", "low"), [(1, 0), (50, 4), (5000, 499), (1_000_000, 999)])
-def test_what_is_low_room_depends_on_the_capacity(caplog: pytest.LogCaptureFixture, capacity: int, low: int) -> None:
+def test_the_capacity_decides_how_little_room_is_low(caplog: pytest.LogCaptureFixture, capacity: int, low: int) -> None:
     watched = Watched(queue_capacity=capacity)
 
     watched.log(1, low + 1)
@@ -98,7 +98,7 @@ def test_details_are_printed_by_type_on_a_thread_of_their_own(caplog: pytest.Log
 
     watched.log(3, None)
 
-    assert watched.told.acquire(timeout=TIMEOUT_S)
+    assert watched.logged.acquire(timeout=TIMEOUT_S)
     until(lambda: len(lines(caplog, "record counter")) == 2)
     assert watched.threads == ["q-details"]
     assert lines(caplog, "record counter") == [
@@ -113,11 +113,11 @@ def test_details_are_printed_at_most_once_in_30_seconds() -> None:
     for watched.now_ns, size in ((0, 2), (0, 3), (30 * SECOND_NS - 1, 100), (30 * SECOND_NS, 3)):
         watched.log(size, None)
 
-    assert all(watched.told.acquire(timeout=TIMEOUT_S) for _ in range(2))
-    assert not watched.told.acquire(blocking=False)
+    assert all(watched.logged.acquire(timeout=TIMEOUT_S) for _ in range(2))
+    assert not watched.logged.acquire(blocking=False)
 
 
-def test_details_are_printed_as_soon_as_somebody_reads_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_details_are_printed_as_soon_as_info_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched(print_events_info_threshold=3)
     caplog.set_level(logging.WARNING, logger="dispatcher.async_dispatcher")
     watched.log(3, None)
@@ -125,7 +125,7 @@ def test_details_are_printed_as_soon_as_somebody_reads_them(caplog: pytest.LogCa
 
     watched.log(3, None)
 
-    assert watched.told.acquire(timeout=0.1)
+    assert watched.logged.acquire(timeout=0.1)
 
 
 def test_details_are_not_collected_for_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -176,7 +176,7 @@ def test_a_class_that_was_not_declared_is_refused_with_an_error(start: Start, jo
 
 
 @pytest.mark.parametrize("wrong", [int, Event, "Plain", [Plain, Job]])
-def test_what_is_neither_a_model_nor_a_dataclass_cannot_be_declared(wrong: Any) -> None:
+def test_only_models_and_dataclasses_can_be_declared(wrong: Any) -> None:
     dispatcher = AsyncDispatcher()
 
     with pytest.raises(TypeError, match=r"events= takes pydantic models and dataclasses; .* is neither"):
@@ -229,7 +229,7 @@ def test_events_left_by_a_stop_are_handled_first_by_the_next_start_in_order(
     assert handled_by_the_next(start, 0) == []
 
 
-def test_what_a_crash_left_comes_again_and_again_until_it_is_handled(
+def test_an_unhandled_event_is_redelivered_after_each_crash_until_it_is_handled(
     start: Start, gate: Gate, journal: Path, tmp_path: Path
 ) -> None:
     """Several generations of crashes: each inherits what the one before did not handle."""
@@ -268,7 +268,7 @@ def test_an_event_that_failed_was_handled(start: Start) -> None:
 
 
 @pytest.mark.parametrize("durability", ["none", "interval", "sync"])
-def test_what_is_accepted_is_in_the_log_at_once(
+def test_an_accepted_event_is_in_the_log_at_once(
     start: Start, gate: Gate, journal: Path, tmp_path: Path, durability: str
 ) -> None:
     dispatcher = start(gate.handle, durability=durability)
@@ -320,7 +320,7 @@ def test_many_producers_are_handled_in_their_order_after_a_crash(
 # -- what does not come again ----------------------------------------------------------------------------------------
 
 
-def test_what_was_superseded_does_not_come_again(start: Start, gate: Gate) -> None:
+def test_a_superseded_event_is_not_redelivered(start: Start, gate: Gate) -> None:
     dispatcher = start(gate.handle, coalesce_by=lambda event: event.key)
     assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
     assert gate.entered.wait(TIMEOUT_S)
@@ -333,7 +333,7 @@ def test_what_was_superseded_does_not_come_again(start: Start, gate: Gate) -> No
     assert numbers(handled_by_the_next(start, 3)) == [4, 5, 6]
 
 
-def test_what_made_room_for_others_does_not_come_again(start: Start, gate: Gate) -> None:
+def test_an_event_that_drop_oldest_removed_is_not_redelivered(start: Start, gate: Gate) -> None:
     config = DispatcherConfig(queue_capacity=2, queue_full_policy="drop_oldest")
     dispatcher = start(gate.handle, config=config)
     assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
@@ -347,7 +347,7 @@ def test_what_made_room_for_others_does_not_come_again(start: Start, gate: Gate)
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_what_a_full_queue_refused_does_not_come_again(start: Start, gate: Gate, keyed: bool) -> None:
+def test_an_event_that_a_full_queue_refused_is_not_redelivered(start: Start, gate: Gate, keyed: bool) -> None:
     """The log had one with a key before its post was refused by an error."""
     config = DispatcherConfig(queue_capacity=1, queue_full_policy="block")
     dispatcher = start(gate.handle, config=config, coalesce_by=(lambda event: event.key) if keyed else None)
@@ -363,7 +363,7 @@ def test_what_a_full_queue_refused_does_not_come_again(start: Start, gate: Gate,
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_what_a_rejecting_queue_refused_does_not_come_again(start: Start, gate: Gate, keyed: bool) -> None:
+def test_an_event_that_a_rejecting_queue_refused_is_not_redelivered(start: Start, gate: Gate, keyed: bool) -> None:
     config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
     dispatcher = start(gate.handle, config=config, coalesce_by=(lambda event: event.key) if keyed else None)
     assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
@@ -377,9 +377,7 @@ def test_what_a_rejecting_queue_refused_does_not_come_again(start: Start, gate: 
     assert numbers(handled_by_the_next(start, 1)) == [1]
 
 
-def test_what_is_posted_to_a_dispatcher_that_drains_or_has_stopped_does_not_come_again(
-    start: Start, gate: Gate
-) -> None:
+def test_an_event_posted_to_a_draining_or_stopped_dispatcher_is_not_redelivered(start: Start, gate: Gate) -> None:
     dispatcher = start(gate.handle)
     assert dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
     assert gate.entered.wait(TIMEOUT_S)
@@ -455,7 +453,7 @@ NeedsMore.__name__ = "Plain"
 
 
 @pytest.mark.parametrize(
-    ("events", "told"),
+    ("events", "message"),
     [
         (Model, "an unhandled event of the class Plain for Job, which is not declared"),
         (NeedsMore, "an unhandled event of the journal no longer fits its class"),
@@ -463,7 +461,7 @@ NeedsMore.__name__ = "Plain"
     ids=["not declared", "changed"],
 )
 def test_a_class_that_does_not_fit_any_more_fails_the_start_and_nothing_is_lost(
-    start: Start, gate: Gate, journal: Path, events: type, told: str
+    start: Start, gate: Gate, journal: Path, events: type, message: str
 ) -> None:
     dispatcher = start(gate.handle)
     for number in range(3):
@@ -472,7 +470,7 @@ def test_a_class_that_does_not_fit_any_more_fails_the_start_and_nothing_is_lost(
     stop_undrained(dispatcher, gate)
     handled: list[Any] = []
 
-    with pytest.raises(JournalError, match=told):
+    with pytest.raises(JournalError, match=message):
         start(handled.append, events=events)
 
     assert handled == []

@@ -65,17 +65,17 @@ def test_a_signal_drains_and_stops_and_gives_the_shells_exit_code(
 
     helper = pool.submit(once_started, dispatcher, post_and_send)
 
-    assert dispatcher.run_until_signal() == exit_code
+    assert run_until_signal(dispatcher) == exit_code
     helper.result(TIMEOUT_S)
     assert dispatcher.is_stopped()
     assert dispatcher.handled == 100
 
 
-def test_stopped_by_somebody_else_it_returns_0(pool: ThreadPoolExecutor) -> None:
+def test_it_returns_0_if_another_thread_stops_the_service(pool: ThreadPoolExecutor) -> None:
     dispatcher = AsyncDispatcher()
     helper = pool.submit(once_started, dispatcher, dispatcher.stop)
 
-    assert dispatcher.run_until_signal() == 0
+    assert run_until_signal(dispatcher) == 0
     helper.result(TIMEOUT_S)
 
 
@@ -85,7 +85,7 @@ def test_stopped_by_a_handler_it_returns_0_once_all_is_handled() -> None:
     for _ in range(3):
         dispatcher.event_handler.handle(Numbered())
 
-    assert dispatcher.run_until_signal() == 0
+    assert run_until_signal(dispatcher) == 0
     assert dispatcher.handled == 3
     assert dispatcher.is_stopped()
 
@@ -107,7 +107,7 @@ def test_a_handler_thread_that_fails_ends_the_wait_with_1(pool: ThreadPoolExecut
     dispatcher = AsyncDispatcher()
     helper = pool.submit(once_started, dispatcher, lambda: dispatcher.mailbox_executor.execute(fail))
 
-    assert dispatcher.run_until_signal() == 1
+    assert run_until_signal(dispatcher) == 1
     helper.result(TIMEOUT_S)
     assert isinstance(dispatcher.failure_cause, LookupError)
 
@@ -117,7 +117,7 @@ def test_an_error_policy_that_stops_ends_the_wait_with_1() -> None:
     dispatcher.register(Work, lambda _: fail(), on_error="stop")
     dispatcher.event_handler.handle(Numbered())
 
-    assert dispatcher.run_until_signal() == 1
+    assert run_until_signal(dispatcher) == 1
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -148,7 +148,7 @@ def test_a_partition_that_fails_ends_a_multi_dispatcher_with_1(pool: ThreadPoolE
 
 
 @pytest.mark.parametrize("hook", ["init", "start"])
-def test_what_fails_to_start_raises_and_is_stopped(hook: str) -> None:
+def test_a_service_that_fails_to_start_is_stopped_and_its_error_raised(hook: str) -> None:
     service = Recorder(**{hook: fail})
 
     with pytest.raises(LookupError, match="lost"):
@@ -186,7 +186,7 @@ def test_a_hanging_handler_does_not_keep_it_from_returning(gate: Gate, pool: Thr
 
     helper = pool.submit(terminate)
 
-    assert dispatcher.run_until_signal() == 143
+    assert run_until_signal(dispatcher) == 143
     helper.result(TIMEOUT_S)
 
 
@@ -202,13 +202,13 @@ def test_on_another_thread_it_is_refused_and_starts_nothing(pool: ThreadPoolExec
 DAEMON = """
 import sys
 from enum import Enum
-from dispatcher import AsyncDispatcher, Event
+from dispatcher import AsyncDispatcher, Event, run_until_signal
 class Work(Enum):
     DO = 1
 dispatcher = AsyncDispatcher()
 dispatcher.register(Work, lambda event: print("ready", flush=True))
 dispatcher.event_handler.handle(Event(Work.DO))
-sys.exit(dispatcher.run_until_signal())
+sys.exit(run_until_signal(dispatcher))
 """
 
 

@@ -135,7 +135,7 @@ def test_init_hands_its_config_to_the_hook_and_keeps_it() -> None:
     assert service.config == {"a": 1}
 
 
-def test_a_service_is_named_after_its_class_unless_told_otherwise() -> None:
+def test_a_service_without_a_name_is_named_after_its_class() -> None:
     assert Service().name == "Service"
     assert repr(Service("mine")) == "<Service mine NOTINITED>"
     assert service_in(STARTED).in_state(INITED, STARTED)
@@ -168,7 +168,7 @@ def test_a_service_that_fails_to_init_or_start_is_stopped(
     assert service.wait_for_service_to_stop(0)
 
 
-def test_of_a_failed_start_and_its_failed_stop_the_first_error_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_error_of_a_failed_start_outlives_the_error_of_its_stop(caplog: pytest.LogCaptureFixture) -> None:
     service = Recorder(start=fail, stop=lambda: 1 / 0)
     service.init()
 
@@ -207,13 +207,13 @@ def test_the_first_failure_that_is_noted_stays() -> None:
 # -- listeners -------------------------------------------------------------------------------------------------------
 
 
-def test_listeners_are_told_after_each_change_once_its_hook_has_run() -> None:
+def test_listeners_are_notified_of_each_change_once_its_hook_has_run() -> None:
     class Listener:
         def __init__(self) -> None:
-            self.told: list[tuple[ServiceState, list[str]]] = []
+            self.notified: list[tuple[ServiceState, list[str]]] = []
 
         def state_changed(self, service: Recorder) -> None:
-            self.told.append((service.state, list(service.calls)))
+            self.notified.append((service.state, list(service.calls)))
 
     service, listener = Recorder(), Listener()
     states: list[ServiceState] = []
@@ -224,15 +224,15 @@ def test_listeners_are_told_after_each_change_once_its_hook_has_run() -> None:
         call()
 
     assert states == [INITED, STARTED, STOPPED]
-    assert listener.told == [
+    assert listener.notified == [
         (INITED, ["init"]),
         (STARTED, ["init", "start"]),
         (STOPPED, ["init", "start", "stop"]),
     ]
 
 
-@pytest.mark.parametrize(("hook", "told"), [("init", [STOPPED]), ("start", [INITED, STOPPED])])
-def test_of_a_failure_listeners_are_told_the_stop_only(hook: str, told: list[ServiceState]) -> None:
+@pytest.mark.parametrize(("hook", "notified"), [("init", [STOPPED]), ("start", [INITED, STOPPED])])
+def test_after_a_failed_hook_listeners_are_notified_of_the_stop_only(hook: str, notified: list[ServiceState]) -> None:
     service = Recorder(**{hook: fail})
     states: list[ServiceState] = []
     service.register_service_listener(lambda changed: states.append(changed.state))
@@ -240,10 +240,10 @@ def test_of_a_failure_listeners_are_told_the_stop_only(hook: str, told: list[Ser
     with pytest.raises(LookupError), service:
         pass
 
-    assert states == told
+    assert states == notified
 
 
-def test_listeners_are_not_told_of_a_state_that_the_hook_has_left_behind() -> None:
+def test_listeners_are_not_notified_of_a_state_that_the_hook_has_left() -> None:
     service = Recorder(init=lambda: service.start())
     states: list[ServiceState] = []
     service.register_service_listener(lambda changed: states.append(changed.state))
@@ -267,7 +267,7 @@ def test_a_listener_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture)
     assert "recorder: a service listener failed" in caplog.text
 
 
-def test_listeners_are_told_of_a_stop_that_fails() -> None:
+def test_listeners_are_notified_of_a_stop_that_fails() -> None:
     service = Recorder(stop=fail)
     states: list[ServiceState] = []
     service.register_service_listener(lambda changed: states.append(changed.state))

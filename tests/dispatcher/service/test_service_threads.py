@@ -132,7 +132,7 @@ def test_a_second_stop_does_not_wait_for_the_first_but_waiting_for_the_stop_does
     assert service.calls == ["stop"]
 
 
-def test_of_many_threads_that_start_and_stop_a_service_each_hook_runs_at_most_once_and_in_order() -> None:
+def test_each_hook_runs_at_most_once_and_in_order_when_many_threads_start_and_stop_a_service() -> None:
     threads = 6
     barrier = threading.Barrier(threads)
 

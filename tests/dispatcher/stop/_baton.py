@@ -135,7 +135,7 @@ class Scheduler:
             current.baton.acquire()
             return
         if not able:
-            self._end("" if all(task.finished for task in tasks) else self._who_waits())
+            self._end("" if all(task.finished for task in tasks) else self._waiting_tasks())
             return
         if len(able) == 1:
             chosen = able[0]
@@ -167,7 +167,7 @@ class Scheduler:
                 able.append(index)
         return able
 
-    def _who_waits(self) -> str:
+    def _waiting_tasks(self) -> str:
         return "never end: " + ", ".join(task.name for task in self.tasks if not task.finished)
 
     def _end(self, stuck: str) -> None:

@@ -156,7 +156,7 @@ def run_one_order(
     assert set(handled) <= set(accepted)
     assert sum(dispatcher.rejected.values()) == len(answers) - len(accepted)
     if settings.get("drain_events_on_stop", True) and settings.get("drain_timeout_s", 1.0):
-        assert dispatcher.discarded == dispatcher.discarded_by_reason.get("drop_oldest", 0)
+        assert dispatcher.discarded == dispatcher.stats().discarded_by_reason.get("drop_oldest", 0)
         assert all(answers.get(number + 100, True) for number in handled)
 
 

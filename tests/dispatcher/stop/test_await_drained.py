@@ -37,7 +37,7 @@ def test_a_post_in_the_moment_of_the_drain_does_not_end_a_wait(make: Make, gate:
     assert [event.number for event in gate.events] == [0, 1]
 
 
-def test_each_of_many_threads_that_wait_is_told(make: Make, gate: Gate) -> None:
+def test_each_of_many_waiting_threads_is_notified(make: Make, gate: Gate) -> None:
     dispatcher = make(handler=gate)
     dispatcher.event_handler.handle(Numbered())
     assert gate.entered.wait(TIMEOUT_S)
@@ -68,7 +68,7 @@ def test_a_wait_of_no_time_is_a_look(make: Make, gate: Gate, timeout: float) -> 
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_who_waits_for_a_dispatcher_that_was_not_started_is_told_of_its_end(drain: bool) -> None:
+def test_stopping_a_dispatcher_that_was_never_started_ends_a_wait_for_the_drain(drain: bool) -> None:
     dispatcher = AsyncDispatcher()
     dispatcher.set_drain_events_on_stop(drain)
     dispatcher.event_handler.handle(Numbered())

@@ -43,7 +43,7 @@ def test_events_queued_behind_a_mail_that_raises_are_discarded_and_later_ones_re
     assert isinstance(dispatcher.failure_cause, Broken)
     assert dispatcher.failure_state is ServiceState.STARTED
     assert dispatcher.is_stopped()
-    assert (dispatcher.handled, dispatcher.discarded_by_reason) == (1, {"stop": 4})
+    assert (dispatcher.handled, dispatcher.stats().discarded_by_reason) == (1, {"stop": 4})
     assert dispatcher.rejected == {"stopped": 1}
     assert_accounts_balance(dispatcher, accepted=5)
 
@@ -73,7 +73,7 @@ def test_a_stop_is_no_failure(make: Make) -> None:
     assert registry.get_sample_value("dispatcher_failed", {"dispatcher": "central"}) == 0
 
 
-def test_who_waits_for_the_drain_of_a_dispatcher_that_fails_is_told(make: Make, gate: Gate) -> None:
+def test_a_wait_for_the_drain_ends_when_the_dispatcher_fails(make: Make, gate: Gate) -> None:
     dispatcher = make(handler=gate)
     dispatcher.event_handler.handle(Numbered(0))
     assert gate.entered.wait(TIMEOUT_S)
@@ -119,7 +119,7 @@ def test_futures_of_mail_behind_one_that_raises_are_cancelled(make: Make, gate: 
     assert behind.cancelled()
 
 
-def test_what_a_submitted_command_raises_goes_to_its_future_and_fails_nothing(make: Make) -> None:
+def test_a_submitted_command_s_error_goes_to_its_future_and_fails_nothing(make: Make) -> None:
     dispatcher = make(handler=lambda _: None)
 
     with pytest.raises(Broken):
@@ -142,7 +142,7 @@ def test_an_idle_action_that_raises_fails_the_dispatcher(caplog: pytest.LogCaptu
     assert "the handler thread failed and ends" in caplog.text
 
 
-def test_a_listener_told_of_the_failure_sees_its_cause_and_balanced_accounts(make: Make, gate: Gate) -> None:
+def test_a_listener_of_the_failure_sees_its_cause_and_balanced_accounts(make: Make, gate: Gate) -> None:
     seen: list[Any] = []
     dispatcher = make(handler=gate)
     dispatcher.register_service_listener(
@@ -216,7 +216,7 @@ def test_a_start_that_fails_leaves_a_stopped_dispatcher_that_refuses() -> None:
     assert dispatcher.is_stopped()
     assert not dispatcher.event_handler.handle(Numbered())
     dispatcher.stop()
-    assert dispatcher.discarded_by_reason == {"stop": 1}
+    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
     assert_accounts_balance(dispatcher, accepted=1)
 
 
@@ -231,7 +231,7 @@ class Uncancellable:
 
 @pytest.mark.parametrize("started", [True, False])
 def test_mail_that_cannot_be_cancelled_does_not_keep_a_dispatcher_from_its_end(started: bool) -> None:
-    """Who waited for the end waited for ever."""
+    """A wait for the end lasted for ever."""
     dispatcher = AsyncDispatcher()
     dispatcher.mailbox_executor.execute(fail, "ends the handler thread")
     dispatcher.mailbox_executor.execute(Uncancellable(), "stays behind")

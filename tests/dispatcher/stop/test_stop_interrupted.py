@@ -152,7 +152,7 @@ def test_a_handler_that_stops_without_drain_discards_the_rest_of_its_batch(make:
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert got == [0]
-    assert dispatcher.discarded_by_reason == {"stop": 4}
+    assert dispatcher.stats().discarded_by_reason == {"stop": 4}
     assert_accounts_balance(dispatcher, accepted=5)
 
 
@@ -214,7 +214,7 @@ def test_an_event_whose_post_was_cut_short_is_found_by_the_next_look(make: Make)
     clock = ManualClock()
     got: list[Any] = []
     dispatcher = make(handler=got.append, time_service=clock)
-    until(dispatcher._mailbox.is_waiting)
+    until(dispatcher._mailbox.parking.is_waiting)
     dispatcher.queue.entries.append(Numbered(1))
 
     clock.advance(1000)

@@ -153,7 +153,7 @@ class JournalBuilder:
         for table, rows in ((EVENTS, events), (TRANSITIONS, transitions)):
             names = [column.name for column in table.columns]
             values = [tuple(row[name] for name in names) for row in sorted(rows, key=lambda row: row["seq"])]
-            made.append(self._spark.createDataFrame(values, table_schema(table)))
+            made.append(self._spark.createDataFrame(values, table_schema(table.name)))
         return JournalTables(*made)
 
     def read(self) -> JournalTables:
@@ -220,3 +220,10 @@ def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
     session = ConnectSession.builder.remote(connect_url).create()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def connect_mode(connect: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The session `connect` in a process whose `pyspark.sql.functions` are made for Spark Connect."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    return connect

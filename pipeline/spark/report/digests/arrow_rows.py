@@ -6,12 +6,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Longs = npt.NDArray[np.int64]
+from pipeline.spark.report.digests.buckets import Longs
+
 _SMALL = 1 << 22
+_TYPES = {"string": pa.string(), "int": pa.int32(), "long": pa.int64(), "boolean": pa.bool_()}
+
+
+def schema_of(**columns: Iterable[str]) -> pa.Schema:
+    """A schema of these columns, by Spark's names of their types: string, int, long and boolean."""
+    return pa.schema([(name, _TYPES[kind]) for kind, names in columns.items() for name in names])
+
+
+def ddl_of(schema: pa.Schema) -> str:
+    """As `schema_of`'s result, for Spark."""
+    kinds = {of_arrow: kind for kind, of_arrow in _TYPES.items()}
+    return ", ".join(f"{field.name} {kinds[field.type]}" for field in schema)
 
 
 def pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from pipeline.spark.report.digests.arrow_rows import Longs, Names, longs, pieces, wide
-from pipeline.spark.report.digests.histograms import BITS, FIGURES, Groups, log_buckets
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
+from pipeline.spark.report.digests.arrow_rows import Names, ddl_of, longs, pieces, schema_of, wide
+from pipeline.spark.report.digests.buckets import BITS, FIGURES, Groups, Longs, TimeBuckets, log_buckets
 from pipeline.spark.source.journal import PAYLOADS
 
 TIME_BUCKETS = 50
@@ -24,38 +23,17 @@ DEPTH_BUCKETS = 200
 DEPTHS_PER_BUCKET = 8
 SLOWEST = 100
 
-READS = (
-    "seq",
-    "event_class",
-    "event_type",
-    "entity",
-    "enqueued_at",
-    "started_at",
-    "queue_ns",
-    "handling_ns",
-    "outcome",
-    "error",
-    "payload",
-)
-"""The columns of events that a digest reads."""
 KEPT = ("seq", "event_class", "event_type", "entity", "enqueued_at", "started_at", "handling_ns", "outcome", "error")
+READS = (*KEPT, "queue_ns", "payload")
+"""The columns of events that a digest reads."""
 _TEXT = ("entity", "error", "payload")
 _NAMES = ("event_class", "event_type", "outcome")
 _LONGS = ("seq", "enqueued_at", "started_at", "handling_ns", *FIGURES, "arrivals", "starts")
 
 KINDS = ("group", "depth", "kept", "slow")
 
-SCHEMA = pa.schema(
-    [
-        pa.field("kind", pa.string()),
-        *(pa.field(name, pa.string()) for name in (*_NAMES, *_TEXT, "measure")),
-        *(pa.field(name, pa.int32()) for name in ("bucket", "log_bucket")),
-        *(pa.field(name, pa.int64()) for name in _LONGS),
-    ]
-)
-DDL = ", ".join(
-    f"{field.name} {({pa.string(): 'string', pa.int32(): 'int', pa.int64(): 'long'})[field.type]}" for field in SCHEMA
-)
+SCHEMA = schema_of(string=("kind", *_NAMES, *_TEXT, "measure"), int=("bucket", "log_bucket"), long=_LONGS)
+DDL = ddl_of(SCHEMA)
 
 _ROWS_AT_ONCE = 1 << 17
 _GROUPS_HELD = 1 << 18
@@ -76,10 +54,7 @@ def digest_events(events: DataFrame, start_at: int, end_at: int) -> DataFrame:
          slow: the same columns without payload, of events that include the `SLOWEST` slowest.
     """
 
-    def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return EventDigest(start_at, end_at).rows(batches)
-
-    return events.select(*READS).mapInArrow(digest, DDL)
+    return events.select(*READS).mapInArrow(lambda batches: EventDigest(start_at, end_at).rows(batches), DDL)
 
 
 class EventDigest:

@@ -22,6 +22,7 @@ from pipeline.journal.arrow import arrow_schema
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.scan import Part, logged, plan, scan
 from pipeline.spark.report.digests import event_digest, transition_digest
+from pipeline.spark.report.digests.arrow_rows import ddl_of
 from pipeline.spark.report.digests.event_digest import EventDigest
 from pipeline.spark.report.digests.transition_digest import Ends, TransitionDigest
 
@@ -47,21 +48,13 @@ class JournalDigests(NamedTuple):
     def events(self, spark: SparkSession, folder: Path) -> Kinds:
         """As `event_digest.digest_events`, for all events. Blocks until the digest is written to `folder`."""
         start_at, end_at = self.start_at, self.end_at
-
-        def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return EventDigest(start_at, end_at).rows(batches)
-
-        self._write(spark, EVENTS, event_digest.READS, digest, folder)
-        return _read(spark, folder, event_digest.KINDS, event_digest.SCHEMA, event_digest.DDL)
+        self._write(spark, EVENTS, event_digest.READS, lambda rows: EventDigest(start_at, end_at).rows(rows), folder)
+        return _read(spark, folder, event_digest.KINDS, event_digest.SCHEMA)
 
     def transitions(self, spark: SparkSession, folder: Path, ends: Ends) -> Kinds:
         """As `transition_digest.digest_transitions`, for all transitions. Blocks until it is written to `folder`."""
-
-        def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return TransitionDigest(ends).rows(batches)
-
-        self._write(spark, TRANSITIONS, transition_digest.READS, digest, folder)
-        return _read(spark, folder, transition_digest.KINDS, transition_digest.SCHEMA, transition_digest.DDL)
+        self._write(spark, TRANSITIONS, transition_digest.READS, lambda rows: TransitionDigest(ends).rows(rows), folder)
+        return _read(spark, folder, transition_digest.KINDS, transition_digest.SCHEMA)
 
     def _write(self, spark: SparkSession, table: Table, columns: Sequence[str], digest: Digest, folder: Path) -> None:
         tasks = _TASKS_PER_PARTITION * int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
@@ -104,12 +97,12 @@ def _write_part(batches: Iterable[pa.RecordBatch], folder: Path, number: int) ->
         new.replace(new.with_name(f"part-{number:05d}.parquet"))
 
 
-def _read(spark: SparkSession, folder: Path, kinds: Sequence[str], schema: pa.Schema, ddl: str) -> Kinds:
+def _read(spark: SparkSession, folder: Path, kinds: Sequence[str], schema: pa.Schema) -> Kinds:
     narrow = schema.remove(schema.get_field_index("kind"))
     for kind in kinds:
         (folder / kind).mkdir(parents=True, exist_ok=True)
         pq.write_table(narrow.empty_table(), folder / kind / "none.parquet")  # or Spark refuses a kind without rows
-    reader = spark.read.schema(ddl.partition(", ")[2])
+    reader = spark.read.schema(ddl_of(narrow))
     return {kind: reader.parquet(str(folder / kind)) for kind in kinds}
 
 

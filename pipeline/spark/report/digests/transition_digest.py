@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dispatcher.journal.format.schema import TRANSITIONS
-from pipeline.spark.report.digests.arrow_rows import Longs, Names, codes, longs, pieces, wide
-from pipeline.spark.report.digests.histograms import BITS, FIGURES, Groups, log_buckets
+from pipeline.spark.report.digests.arrow_rows import Names, codes, ddl_of, longs, pieces, schema_of, wide
+from pipeline.spark.report.digests.buckets import BITS, FIGURES, Groups, Longs, log_buckets
 
 LONGEST = 100
 READS = TRANSITIONS.names
@@ -26,20 +26,8 @@ _KINDS = TRANSITIONS.kind_columns
 _TEXT = ("machine", "entity", "from_state", "event_type", "to_state")
 _LONGS = ("seq", "at", "last_seq", "last_at", "stay_ns", *FIGURES)
 KINDS = ("count", "stay", "long_stay", "stretch", "move")
-SCHEMA = pa.schema(
-    [
-        pa.field("kind", pa.string()),
-        *(pa.field(name, pa.string()) for name in _TEXT),
-        pa.field("valid", pa.bool_()),
-        pa.field("log_bucket", pa.int32()),
-        *(pa.field(name, pa.int64()) for name in _LONGS),
-    ]
-)
-DDL = ", ".join(
-    f"{field.name} "
-    f"{({pa.string(): 'string', pa.int32(): 'int', pa.int64(): 'long', pa.bool_(): 'boolean'})[field.type]}"
-    for field in SCHEMA
-)
+SCHEMA = schema_of(string=("kind", *_TEXT), boolean=("valid",), int=("log_bucket",), long=_LONGS)
+DDL = ddl_of(SCHEMA)
 _KEPT_STATES = {"RMContainer": ("ALLOCATED", "COMPLETED", "EXPIRED", "RELEASED", "KILLED")}
 _KEPT_MACHINES = ("RMApp", "RMAppAttempt")
 _ROWS_AT_ONCE = 1 << 18
@@ -87,10 +75,7 @@ def digest_transitions(transitions: DataFrame, ends: Ends) -> DataFrame:
          Several rows of count, stay, long_stay and move may have the same keys, to be merged.
     """
 
-    def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return TransitionDigest(ends).rows(batches)
-
-    return transitions.select(*READS).mapInArrow(digest, DDL)
+    return transitions.select(*READS).mapInArrow(lambda batches: TransitionDigest(ends).rows(batches), DDL)
 
 
 class TransitionDigest:

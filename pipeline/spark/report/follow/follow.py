@@ -36,13 +36,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
-from pipeline.spark.report.digests.transition_digest import Ends
 from pipeline.spark.report.follow.follow_digests import (
     EVENT_COLUMNS,
     digest_events,
     digest_transitions,
     merge_events,
     merge_transitions,
+    write_followed,
 )
 from pipeline.spark.report.follow.follow_stays import (
     SLOTS,
@@ -52,8 +52,7 @@ from pipeline.spark.report.follow.follow_stays import (
     with_stays,
 )
 from pipeline.spark.report.follow.follow_store import BatchStore
-from pipeline.spark.report.follow.follow_tables import write_followed
-from pipeline.spark.report.tables.jobs import KIND
+from pipeline.spark.report.tables.report_tables import ends_of
 from pipeline.spark.source.journal import journal_failure, stream_journal, table_schema
 
 HORIZON = 1_000_000
@@ -132,7 +131,7 @@ def follow_journal(
     transitions = _once(read.transitions, [name for name in read.transitions.columns if name != "at"], horizon)
     streams = {
         "events": _once(read.events, ["dispatcher", "seq"], horizon),
-        "transitions": with_stays(transitions, _ends(declared), operator),
+        "transitions": with_stays(transitions, ends_of(declared).final, operator),
     }
     with _settings(spark):
         try:
@@ -158,15 +157,14 @@ class JournalFollower:
         self.folder = folder
         self.queries: dict[str, StreamingQuery] = {}
         """By the journal's table that they read, events or transitions."""
-        events = table_schema(EVENTS, EVENT_COLUMNS)
-        transitions = stays_schema(table_schema(TRANSITIONS))
-        kept, checkpoints = folder / "follow", folder / "follow" / "checkpoints"
-        self.stores = {
-            "events": BatchStore(kept / "events", checkpoints / "events", events, digest_events, merge_events),
-            "transitions": BatchStore(
-                kept / "transitions", checkpoints / "transitions", transitions, digest_transitions, merge_transitions
-            ),
+        events = table_schema(EVENTS.name, EVENT_COLUMNS)
+        transitions = stays_schema(table_schema(TRANSITIONS.name))
+        steps = {
+            "events": (events, digest_events, merge_events),
+            "transitions": (transitions, digest_transitions, merge_transitions),
         }
+        kept = folder / "follow"
+        self.stores = {name: BatchStore(kept / name, kept / "checkpoints" / name, *of) for name, of in steps.items()}
 
     def wait(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s` until both queries have ended; returns whether they have.
@@ -221,10 +219,6 @@ def _once(rows: DataFrame, key: list[str], horizon: int) -> DataFrame:
         .dropDuplicatesWithinWatermark(key)
         .drop("place")
     )
-
-
-def _ends(declared: DataFrame) -> frozenset[tuple[str, str]]:
-    return Ends.of([tuple(row) for row in declared.select(*KIND).distinct().collect()]).final
 
 
 def _claim(root: Path, journal: str) -> Operator:

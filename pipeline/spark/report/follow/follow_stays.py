@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -26,7 +26,8 @@ Operator = Literal["transformWithState", "applyInPandasWithState"]
 """The stateful operator. A checkpoint of one cannot be continued with the other."""
 
 _ENTITY = ["machine", "entity"]
-_MEMORY = ["machine", "entity", "seq", "state", "at"]
+_MEMORY_TYPES = {"machine": "object", "entity": "object", "seq": "int64", "state": "object", "at": "int64"}
+_MEMORY = list(_MEMORY_TYPES)
 # One string, because PySpark 4.3 cannot read arrays back from the state of applyInPandasWithState.
 _STATE = "last_moves string"
 
@@ -42,7 +43,7 @@ class Taken(NamedTuple):
 
 def no_memory() -> pd.DataFrame:
     """The memory before the first transition, without rows: machine, entity, seq, state (entered), at."""
-    return _memory([], [], [], [], [])
+    return _memory([[]] * len(_MEMORY))
 
 
 def take_in(rows: pd.DataFrame, memory: pd.DataFrame, ends: frozenset[tuple[str, str]]) -> Taken:
@@ -140,13 +141,9 @@ def _encoded(memory: pd.DataFrame) -> tuple[str]:
 
 
 def _decoded(state: tuple[str] | None) -> pd.DataFrame:
-    return no_memory() if state is None else _memory(*json.loads(state[0]))
+    return no_memory() if state is None else _memory(json.loads(state[0]))
 
 
-def _memory(machine: list[str], entity: list[str], seq: list[int], state: list[str], at: list[int]) -> pd.DataFrame:
-    strings = {"machine": machine, "entity": entity, "state": state}
-    numbers = {"seq": seq, "at": at}
-    return pd.DataFrame(
-        {name: pd.Series(values, dtype="object") for name, values in strings.items()}
-        | {name: pd.Series(values, dtype="int64") for name, values in numbers.items()}
-    )[_MEMORY]
+def _memory(columns: Iterable[list[Any]]) -> pd.DataFrame:
+    typed = zip(_MEMORY_TYPES.items(), columns, strict=True)
+    return pd.DataFrame({name: pd.Series(column, dtype=dtype) for (name, dtype), column in typed})

@@ -1,24 +1,27 @@
-"""The sections of the report's page: their plots, tables and explanatory texts."""
+"""The report's page: its head, and its sections with their plots, tables and explanatory texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.spark.report.page.formats import NOTHING, decimal, duration, memory, percent, thousandths
+from pipeline.spark.report.page.formats import NOTHING, count, decimal, duration, memory, moment, percent, thousandths
 from pipeline.spark.report.page.page_views import (
+    Figure,
     GraphView,
     PlotView,
     Row,
     Section,
     TableColumn,
     anchor,
+    columns,
     count_column,
     duration_column,
     elapsed_column,
     flag_column,
     plot,
     problem_count_column,
+    render,
     table,
     text_column,
 )
@@ -34,6 +37,8 @@ NODES_DRAWN = 5000
 """Most nodes in the plot of their highest use. Fetch one more, so that the page can report that there are more."""
 
 _P95, _P99 = "95\N{NO-BREAK SPACE}%", "99\N{NO-BREAK SPACE}%"
+_DAMAGE_SHOWN = 20
+_REAL_FROM_NS = 31_536_000_000_000_000  # an earlier time (before 1971) comes from a virtual clock, which starts at 0
 _PER_MS = 1e3
 _PER_US = 1e6
 
@@ -55,6 +60,31 @@ class PageData(NamedTuple):
         return self.rows.get(name, ())
 
 
+def render_page(data: PageData, figures: Sequence[Figure]) -> str:
+    """Render the page as text, to be written in UTF-8. Deterministic."""
+    damage = [Figure("Damage", count(len(data.damage)), "skipped in the journal", "bad")] if data.damage else []
+    return render(
+        title="Resource manager report",
+        subtitle=_subtitle(data),
+        figures=[*damage, *figures],
+        damage=data.damage[:_DAMAGE_SHOWN],
+        damage_left_out=count(len(data.damage) - _DAMAGE_SHOWN) if len(data.damage) > _DAMAGE_SHOWN else "",
+        sections=sections_of(data),
+        why_empty="the journal has no such rows",
+    )
+
+
+def _subtitle(data: PageData) -> str:
+    if data.first_at is None or data.last_at is None:
+        return f"Journal {data.journal}, which is empty."
+    compared = f" Compared with {data.compared_with}." if data.compared_with else ""
+    if data.first_at < _REAL_FROM_NS:
+        covered = f"{duration((data.last_at - data.first_at) / 1e9)} of virtual time"
+    else:
+        covered = f"from {moment(data.first_at)} to {moment(data.last_at)} in the clock of the run"
+    return f"Journal {data.journal}, {covered}.{compared}"
+
+
 def sections_of(data: PageData) -> list[Section]:
     """All sections, in the page's order."""
     sections = [_applications, _cluster, _problems, _events, _machines]
@@ -65,14 +95,11 @@ def sections_of(data: PageData) -> list[Section]:
 
 _WAITS = [
     count_column("Applications", "applications"),
-    duration_column("Median wait", "p50_s"),
-    duration_column(_P95, "p95_s"),
-    duration_column("Longest", "max_s"),
+    *columns(duration_column, {"Median wait": "p50_s", _P95: "p95_s", "Longest": "max_s"}),
     problem_count_column("Never placed", "never_placed"),
 ]
 _PATHS = [
-    text_column("Application", "application"),
-    text_column("Final state", "final_state"),
+    *columns(text_column, {"Application": "application", "Final state": "final_state"}),
     duration_column("Total", "total_s"),
     *(duration_column(phase.capitalize(), f"{phase}_s") for phase in PHASES),
     text_column("Longest phase", "longest_phase"),
@@ -80,15 +107,15 @@ _PATHS = [
 
 
 def _applications(data: PageData) -> Section:
-    columns = [
-        text_column("Application", "id"),
-        text_column("Name", "name"),
-        text_column("User", "user"),
-        text_column("Queue", "queue"),
-        text_column("Final state", "final_state"),
-        elapsed_column("Submitted after", "submitted_at", data.first_at),
-        elapsed_column("First container after", "first_container_at", data.first_at),
-        elapsed_column("Ended after", "ended_at", data.first_at),
+    names = {"Application": "id", "Name": "name", "User": "user", "Queue": "queue", "Final state": "final_state"}
+    times = {
+        "Submitted after": "submitted_at",
+        "First container after": "first_container_at",
+        "Ended after": "ended_at",
+    }
+    shown = [
+        *columns(text_column, names),
+        *columns(elapsed_column, times, data.first_at),
         duration_column("Wait", "wait_s"),
     ]
     queue, user = text_column("Queue", "queue"), text_column("User", "user")
@@ -101,7 +128,7 @@ def _applications(data: PageData) -> Section:
         table("Waiting per queue", "", [queue, *_WAITS], data.of("waiting_by_queue"), "waiting_by_queue"),
         table("Waiting per user", "", [user, queue, *_WAITS], data.of("waiting_by_user"), "waiting_by_user"),
         table("Critical paths", longest, _PATHS, data.of("critical_paths"), "critical_paths"),
-        table("Applications", longest_waits, columns, data.of("applications"), "applications"),
+        table("Applications", longest_waits, shown, data.of("applications"), "applications"),
     ]
     return Section("applications", "Applications", _plots_of_applications(data), tables=tables)
 
@@ -135,9 +162,8 @@ def _plots_of_applications(data: PageData) -> list[PlotView]:
 
 
 def _cluster(data: PageData) -> Section:
-    columns = [
-        text_column("Node", "node"),
-        text_column("Rack", "rack"),
+    shown = [
+        *columns(text_column, {"Node": "node", "Rack": "rack"}),
         _of("Memory", "peak_memory_mb", "memory_mb", memory),
         _of("Virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
         _of("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
@@ -152,7 +178,7 @@ def _cluster(data: PageData) -> Section:
         flag_column("Oversubscribed", "oversubscribed", bad=True),
     ]
     text = "Peak use, out of the capacity; oversubscribed nodes first, then the fullest."
-    nodes = table("Nodes", text, columns, data.of("node_peaks"), "node_peaks")
+    nodes = table("Nodes", text, shown, data.of("node_peaks"), "node_peaks")
     return Section("cluster", "Cluster", _plots_of_cluster(data), tables=[nodes])
 
 
@@ -205,22 +231,14 @@ def _problems(data: PageData) -> Section:
     failures = [
         text_column("Of", "subject"),
         text_column("Result", "result", lambda row: True),
-        text_column("Class", "event_class"),
-        text_column("Event", "event_type"),
-        text_column("From state", "from_state"),
-        text_column("Error", "error_class"),
-        count_column("Count", "count"),
-        count_column("First seq", "first_seq"),
-        count_column("Last seq", "last_seq"),
-        text_column("An example", "example_entity"),
-        text_column("Its message", "example_error"),
+        *columns(text_column, {"Class": "event_class", "Event": "event_type"}),
+        *columns(text_column, {"From state": "from_state", "Error": "error_class"}),
+        *columns(count_column, {"Count": "count", "First seq": "first_seq", "Last seq": "last_seq"}),
+        *columns(text_column, {"An example": "example_entity", "Its message": "example_error"}),
     ]
     stuck = [
-        text_column("Machine", "machine"),
-        text_column("Entity", "entity"),
-        text_column("State", "state"),
-        duration_column("Stay", "stay_s"),
-        duration_column("99 % of such stays below", "p99_s"),
+        *columns(text_column, {"Machine": "machine", "Entity": "entity", "State": "state"}),
+        *columns(duration_column, {"Stay": "stay_s", "99 % of such stays below": "p99_s"}),
         elapsed_column("Entered after", "from_at", data.first_at),
         flag_column("Still there", "is_open", bad=True),
     ]
@@ -236,26 +254,18 @@ def _problems(data: PageData) -> Section:
 
 
 _KIND = [
-    text_column("Machine", "machine"),
-    text_column("From", "from_state"),
-    text_column("Event", "event_type"),
-    text_column("To", "to_state"),
+    *columns(text_column, {"Machine": "machine", "From": "from_state", "Event": "event_type", "To": "to_state"}),
     count_column("Count", "count"),
-    flag_column("Valid", "valid", bad=False),
-    flag_column("Declared", "declared", bad=False),
+    *columns(flag_column, {"Valid": "valid", "Declared": "declared"}, False),
 ]
 
 
 _TYPES = [
-    text_column("Class", "event_class"),
-    text_column("Type", "event_type"),
+    *columns(text_column, {"Class": "event_class", "Type": "event_type"}),
     count_column("Events", "count"),
-    problem_count_column("Failed", "failed"),
-    problem_count_column("Unregistered", "unregistered"),
-    duration_column("Queue mean", "queue_mean_us", _PER_US),
-    duration_column(f"Queue {_P99}", "queue_p99_us", _PER_US),
-    duration_column("Handler mean", "handling_mean_us", _PER_US),
-    duration_column(f"Handler {_P99}", "handling_p99_us", _PER_US),
+    *columns(problem_count_column, {"Failed": "failed", "Unregistered": "unregistered"}),
+    *columns(duration_column, {"Queue mean": "queue_mean_us", f"Queue {_P99}": "queue_p99_us"}, _PER_US),
+    *columns(duration_column, {"Handler mean": "handling_mean_us", f"Handler {_P99}": "handling_p99_us"}, _PER_US),
     duration_column("Handler total", "handling_total_ms", _PER_MS),
 ]
 
@@ -263,9 +273,7 @@ _TYPES = [
 def _events(data: PageData) -> Section:
     handlings = [
         count_column("Seq", "seq"),
-        text_column("Class", "event_class"),
-        text_column("Type", "event_type"),
-        text_column("Entity", "entity"),
+        *columns(text_column, {"Class": "event_class", "Type": "event_type", "Entity": "entity"}),
         duration_column("Handling", "handling_ms", _PER_MS),
         elapsed_column("Started after", "at", data.first_at),
     ]
@@ -314,13 +322,9 @@ def _machines(data: PageData) -> Section:
     stays, mined = data.of("time_in_state"), data.of("mined_graph")
     machines = list(dict.fromkeys(row["machine"] for row in mined))
     states = [
-        text_column("Machine", "machine"),
-        text_column("State", "state"),
+        *columns(text_column, {"Machine": "machine", "State": "state"}),
         count_column("Stays", "count"),
-        duration_column("Median", "p50_s"),
-        duration_column(_P95, "p95_s"),
-        duration_column(_P99, "p99_s"),
-        duration_column("Longest", "max_s"),
+        *columns(duration_column, {"Median": "p50_s", _P95: "p95_s", _P99: "p99_s", "Longest": "max_s"}),
     ]
     tables = [
         table("Time in state", "Completed stays.", states, stays, "time_in_state"),
@@ -355,16 +359,15 @@ def _graph(machine: str, rows: Rows) -> GraphView:
 def _comparison(data: PageData) -> Section:
     # The whole run first, then what its users notice.
     metrics = sorted(data.of("comparison"), key=lambda row: _SUBJECTS.get(row["subject"].partition(" ")[0], 2))
-    columns = [
-        text_column("Of", "subject"),
-        text_column("What", "metric"),
+    shown = [
+        *columns(text_column, {"Of": "subject", "What": "metric"}),
         _measure("Before", "before"),
         _measure("After", "after"),
         TableColumn("Change", lambda row: _change(row["change"]), lambda row: row["change"]),
     ]
     text = f"Before is {data.compared_with}, after is {data.journal}."
     drawings = [plot("Largest changes", text, plots.changes_plot(metrics), wide=True)]
-    tables = [table("Before and after", text, columns, metrics, "comparison")]
+    tables = [table("Before and after", text, shown, metrics, "comparison")]
     return Section("comparison", "Comparison", drawings, tables=tables)
 
 

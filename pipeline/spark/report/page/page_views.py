@@ -1,12 +1,22 @@
-"""The elements of the report's page, ready for the template: headline figures, sections, plots, graphs and tables."""
+"""The page of a report or a sweep, and its elements: headline figures, sections, plots, graphs and tables.
+
+The page is one self-contained HTML document that needs no network. A content security policy allows two scripts by
+their hashes, Plotly's and the page's own, and forbids loading anything. So a name from a journal cannot run as a
+script, even if it ended up as markup.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
 from dispatcher.util.units import NS_PER_S
 from pipeline.spark.report.page.formats import NOTHING, count, duration
@@ -111,6 +121,11 @@ def anchor(*words: str) -> str:
     return "-".join("".join(letter if letter.isalnum() else "-" for letter in word.lower()) for word in words)
 
 
+def columns(kind: Callable[..., TableColumn], keys: Mapping[str, str], *more: Any) -> list[TableColumn]:
+    """Columns of one kind; `keys`: by title, `more`: further arguments of each."""
+    return [kind(title, key, *more) for title, key in keys.items()]
+
+
 def text_column(title: str, key: str, is_bad: Test = lambda row: False) -> TableColumn:
     def text(row: Row) -> str:
         return NOTHING if row[key] is None else str(row[key])
@@ -154,3 +169,40 @@ def flag_column(title: str, key: str, bad: bool) -> TableColumn:
         False,
         lambda row: bool(row[key]) is bad,
     )
+
+
+def render(
+    title: str,
+    subtitle: str,
+    figures: Sequence[Figure],
+    sections: Sequence[Section],
+    *,
+    damage: Sequence[str] = (),
+    damage_left_out: str = "",
+    why_empty: str = "",
+) -> str:
+    """Render the page as text, to be written in UTF-8. `why_empty`: shown in place of an empty plot."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters["hash_source"] = _hash_source
+    return environment.from_string(_text("page.html")).render(
+        title=title,
+        subtitle=subtitle,
+        figures=figures,
+        sections=sections,
+        damage=damage,
+        damage_left_out=damage_left_out,
+        why_empty=why_empty,
+        page_script=Markup(_text("page.js")),
+        # Browsers normalize line ends to \n before they hash a script.
+        plotly_js=Markup(get_plotlyjs().replace("\r\n", "\n").replace("\r", "\n")),
+    )
+
+
+def _text(name: str) -> str:
+    return resources.files("pipeline.spark.report.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash_source(script: str) -> Markup:
+    """The script's hash as a source in a content security policy."""
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return Markup("'sha256-{}'").format(base64.b64encode(digest).decode("ascii"))

@@ -8,7 +8,9 @@ and spread the nodes until none overlap.
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 LONGEST_LABEL = 21
@@ -98,50 +100,35 @@ def lay_out(nodes: Sequence[str], edges: Iterable[Pair]) -> Layout:
 
 def _turned(nodes: Sequence[str], pairs: Iterable[Pair]) -> set[Pair]:
     """The back edges of a depth-first search from the first node; without them the graph has no cycle."""
-    following = _following(pairs)
+    following: dict[str, list[str]] = defaultdict(list)
+    for source, target in pairs:
+        following[source].append(target)
     targets = {target for _, target in pairs}
-    roots = sorted(nodes, key=lambda node: (node != _FIRST, node in targets))
     turned: set[Pair] = set()
     done: set[str] = set()
-    for root in roots:
-        if root in done:
-            continue
-        path = {root: iter(following.get(root, ()))}
-        while path:
-            node = next(reversed(path))
-            target = next(path[node], None)
-            if target is None:
-                done.add(node)
-                del path[node]
-            elif target in path:
+
+    def search(node: str, path: frozenset[str]) -> None:
+        for target in following[node]:
+            if target in path:
                 turned.add((node, target))
             elif target not in done:
-                path[target] = iter(following.get(target, ()))
+                search(target, path | {target})
+        done.add(node)
+
+    for root in sorted(nodes, key=lambda node: (node != _FIRST, node in targets)):
+        if root not in done:
+            search(root, frozenset({root}))
     return turned
 
 
-def _following(pairs: Iterable[Pair]) -> dict[str, list[str]]:
-    following: dict[str, list[str]] = {}
-    for source, target in pairs:
-        following.setdefault(source, []).append(target)
-    return following
-
-
-def _levels(nodes: Sequence[str], down: Iterable[Pair]) -> dict[str, int]:
+def _levels(nodes: Iterable[str], down: Iterable[Pair]) -> dict[str, int]:
     """For each node, the number of edges on the longest path to it."""
-    following = _following(dict.fromkeys(down))
-    waits_for = dict.fromkeys(nodes, 0)
-    for targets in following.values():
-        for target in targets:
-            waits_for[target] += 1
-    levels = dict.fromkeys(nodes, 0)
-    ready = [node for node in nodes if not waits_for[node]]
-    for node in ready:
-        for target in following.get(node, ()):
-            levels[target] = max(levels[target], levels[node] + 1)
-            waits_for[target] -= 1
-            if not waits_for[target]:
-                ready.append(target)
+    above: dict[str, list[str]] = {node: [] for node in nodes}
+    for upper, lower in down:
+        above[lower].append(upper)
+    levels: dict[str, int] = {}
+    for node in TopologicalSorter(above).static_order():
+        levels[node] = max((levels[upper] + 1 for upper in above[node]), default=0)
     return levels
 
 
@@ -196,12 +183,12 @@ def _spread(layer: Sequence[_Cell], wanted: Sequence[float]) -> dict[_Cell, floa
 
 
 def _links(chains: Iterable[Sequence[_Cell]]) -> tuple[_Links, _Links]:
-    above: _Links = {}
-    below: _Links = {}
+    above: _Links = defaultdict(list)
+    below: _Links = defaultdict(list)
     for chain in chains:
         for upper, lower in itertools.pairwise(chain):
-            above.setdefault(lower, []).append(upper)
-            below.setdefault(upper, []).append(lower)
+            above[lower].append(upper)
+            below[upper].append(lower)
     return above, below
 
 

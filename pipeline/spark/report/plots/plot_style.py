@@ -46,11 +46,15 @@ class TimeAxis(NamedTuple):
         return {"title_text": f"time since the start of the run ({self.unit})", **more}
 
 
+def unit_of(span_s: float) -> tuple[float, str]:
+    """The unit in which to show times up to `span_s`: its seconds and its name."""
+    return next((unit_s, unit) for least, unit_s, unit in _TIME_UNITS if span_s >= least)
+
+
 def time_axis(start_at: int | None, end_at: int | None) -> TimeAxis:
     """The axis for a run from `start_at` to `end_at` (Unix ns)."""
     start = start_at or 0
-    span_s = (max(end_at or 0, start) - start) / 1e9
-    return next(TimeAxis(start, unit_s, unit) for least, unit_s, unit in _TIME_UNITS if span_s >= least)
+    return TimeAxis(start, *unit_of((max(end_at or 0, start) - start) / 1e9))
 
 
 def style(figure: go.Figure, rows: int, legend: bool = False, row_px: int = _ROW_PX) -> go.Figure:
@@ -100,6 +104,19 @@ def name_rows(figure: go.Figure, names: Sequence[str | None], **where: Any) -> N
         ticktext=[short(name) for name in names],
         **where,
     )
+
+
+def row_bars(names: Sequence[str | None], lengths: Sequence[float | None], hover: str, **more: Any) -> go.Bar:
+    """Horizontal bars, one per name; `hover` follows the name."""
+    hovertemplate = "%{y}: " + hover + "<extra></extra>"
+    return go.Bar(x=lengths, y=[label(name) for name in names], orientation="h", hovertemplate=hovertemplate, **more)
+
+
+def steps(rows: Rows, axis: TimeAxis, heights: Sequence[float], colour: str, hover: str, **more: Any) -> go.Scatter:
+    """A line with a step at the start of each row's interval."""
+    look = {"line_color": colour, "line_width": 1.5, "line_shape": "hv"} | more
+    x = [axis.place(row["starts_at"]) for row in rows]
+    return go.Scatter(x=x, y=heights, mode="lines", hovertemplate=f"{hover}<extra></extra>", **look)
 
 
 def whole_numbers(most: float) -> dict[str, Any]:

@@ -13,26 +13,15 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pipeline.spark.report.page.formats import count, duration, memory, thousandths
-from pipeline.spark.report.plots.plot_style import (
-    AMBER,
-    BLUE,
-    COLOURS,
-    GREEN,
-    GREY,
-    LIGHT_BLUE,
-    PALE,
-    RED,
-    Rows,
-    TimeAxis,
-    event_name,
-    label,
-    name_rows,
-    style,
-    whole_numbers,
-)
+from pipeline.spark.report.plots import plot_style
+from pipeline.spark.report.plots.plot_style import Rows, TimeAxis, event_name, label, name_rows, row_bars, steps, style
 
-_STATE_COLOURS = {"FINISHED": GREEN, "FAILED": RED, "KILLED": AMBER}
-_QUANTILES = (("p50_s", "median", BLUE, 10), ("p95_s", "95 %", AMBER, 9), ("p99_s", "99 %", RED, 8))
+_STATE_COLOURS = {"FINISHED": plot_style.GREEN, "FAILED": plot_style.RED, "KILLED": plot_style.AMBER}
+_QUANTILES = (
+    ("p50_s", "median", plot_style.BLUE, 10),
+    ("p95_s", "95 %", plot_style.AMBER, 9),
+    ("p99_s", "99 %", plot_style.RED, 8),
+)
 
 _FLOOR_S = 1e-3
 _TICKS_S = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 10 * 86400.0, 100 * 86400.0)
@@ -62,18 +51,17 @@ def applications_plot(states: Rows) -> go.Figure | None:
     fewest_first = sorted(states, key=lambda row: row["applications"])  # the last one is drawn at the top
     names = [row["final_state"] for row in fewest_first]
     numbers = [row["applications"] for row in fewest_first]
-    bars = go.Bar(
-        x=numbers,
-        y=[label(name) for name in names],
-        orientation="h",
-        marker_color=[_STATE_COLOURS.get(name, GREY) for name in names],
+    bars = row_bars(
+        names,
+        numbers,
+        "%{x:,}",
+        marker_color=[_STATE_COLOURS.get(name, plot_style.GREY) for name in names],
         text=[count(number) for number in numbers],
         textposition="outside",
         cliponaxis=False,
-        hovertemplate="%{y}: %{x:,}<extra></extra>",
     )
     figure = style(go.Figure(bars), rows=len(states))
-    figure.update_xaxes(title_text="applications", **whole_numbers(max(numbers)))
+    figure.update_xaxes(title_text="applications", **plot_style.whole_numbers(max(numbers)))
     return figure
 
 
@@ -100,18 +88,12 @@ def containers_plot(buckets: Rows, axis: TimeAxis) -> go.Figure | None:
     """Containers of the whole cluster over time, from rows of `containers_over_time`."""
     if not buckets:
         return None
-    line = go.Scatter(
-        x=[axis.place(row["starts_at"]) for row in buckets],
-        y=[row["containers"] for row in buckets],
-        mode="lines",
-        line={"shape": "hv", "color": BLUE, "width": 1.5},
-        fill="tozeroy",
-        fillcolor=LIGHT_BLUE,
-        hovertemplate="%{y:,} containers after %{x:.4~g} " + axis.unit + "<extra></extra>",
-    )
-    figure = style(go.Figure(line), rows=8)
+    held = [row["containers"] for row in buckets]
+    hover = "%{y:,} containers after %{x:.4~g} " + axis.unit
+    area = {"fill": "tozeroy", "fillcolor": plot_style.LIGHT_BLUE}
+    figure = style(go.Figure(steps(buckets, axis, held, plot_style.BLUE, hover, **area)), rows=8)
     figure.update_xaxes(**axis.style(rangemode="tozero"))
-    figure.update_yaxes(title_text="containers at once", **whole_numbers(max(row["containers"] for row in buckets)))
+    figure.update_yaxes(title_text="containers at once", **plot_style.whole_numbers(max(held)))
     return figure
 
 
@@ -124,19 +106,15 @@ def nodes_plot(peaks: Rows) -> go.Figure | None:
     if not shown:
         return None
     named = len(peaks) <= _MOST_NAMED_NODES
-    figure = make_subplots(
-        cols=len(shown),
-        shared_yaxes=True,
-        horizontal_spacing=0.04,
-        subplot_titles=[resource.title for resource in shown],
-    )
+    titles = [resource.title for resource in shown]
+    figure = make_subplots(cols=len(shown), shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=titles)
     fullest = 100.0
     for column, resource in enumerate(shown, start=1):
         nodes = [row for row in peaks if row[resource.capacity]]
         shares = [_share(row, resource) for row in nodes]
         fullest = max(fullest, *shares)
         figure.add_trace(_node_bars(nodes, resource) if named else _node_curve(nodes, resource), row=1, col=column)
-    limit = {"line": {"color": RED, "dash": "dot", "width": 1}}
+    limit = {"line": {"color": plot_style.RED, "dash": "dot", "width": 1}}
     share_axis = {"range": [0, 1.08 * fullest], "ticksuffix": " %"}
     if named:
         style(figure, rows=len(peaks))
@@ -161,19 +139,18 @@ def events_plot(types: Rows) -> go.Figure | None:
     figure = go.Figure()
     for position, name in enumerate(classes):
         rows = [row for row in top if row["event_class"] == name]
-        figure.add_bar(
+        bars = row_bars(
+            [event_name(row) for row in rows],
+            [row["handling_total_ms"] for row in rows],
+            "%{x:,.1f} ms in total<br>%{customdata[0]} events, mean %{customdata[1]}, 99 % below %{customdata[2]}",
             name=label(name),
-            x=[row["handling_total_ms"] for row in rows],
-            y=[label(event_name(row)) for row in rows],
-            orientation="h",
-            marker_color=COLOURS[position % len(COLOURS)],
+            marker_color=plot_style.COLOURS[position % len(plot_style.COLOURS)],
             customdata=[
                 [count(row["count"]), duration(row["handling_mean_us"] / 1e6), duration(row["handling_p99_us"] / 1e6)]
                 for row in rows
             ],
-            hovertemplate="%{y}: %{x:,.1f} ms in total<br>%{customdata[0]} events, "
-            "mean %{customdata[1]}, 99 % below %{customdata[2]}<extra></extra>",
         )
+        figure.add_trace(bars)
     figure = style(figure, rows=len(top))
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title_text="time in handlers (ms)", rangemode="tozero", tickformat=",")
@@ -188,15 +165,14 @@ def changes_plot(metrics: Rows) -> go.Figure | None:
         return None
     names = [f"{row['subject']}: {row['metric']}" for row in changed]
     percents = [100 * row["change"] for row in changed]
-    bars = go.Bar(
-        x=percents,
-        y=[label(name) for name in names],
-        orientation="h",
-        marker_color=[AMBER if change > 0 else BLUE for change in percents],
+    bars = row_bars(
+        names,
+        percents,
+        "%{text}",
+        marker_color=[plot_style.AMBER if change > 0 else plot_style.BLUE for change in percents],
         text=[f"{change:+,.0f} %" if abs(change) >= 10 else f"{change:+.1f} %" for change in percents],
         textposition="outside",
         cliponaxis=False,
-        hovertemplate="%{y}: %{text}<extra></extra>",
     )
     figure = style(go.Figure(bars), rows=len(changed), row_px=22)
     room = 0.15 * (max(0.0, *percents) - min(0.0, *percents))
@@ -215,13 +191,12 @@ def _share(row: Mapping[str, Any], resource: _Resource) -> float:
 
 def _node_bars(nodes: Rows, resource: _Resource) -> go.Bar:
     shares = [_share(row, resource) for row in nodes]
-    return go.Bar(
-        x=shares,
-        y=[label(row["node"]) for row in nodes],
-        orientation="h",
-        marker_color=[RED if share > 100 else BLUE for share in shares],
+    return row_bars(
+        [row["node"] for row in nodes],
+        shares,
+        "%{customdata[0]} of %{customdata[1]} (%{x:.0f} %)",
+        marker_color=[plot_style.RED if share > 100 else plot_style.BLUE for share in shares],
         customdata=[[resource.show(row[resource.peak]), resource.show(row[resource.capacity])] for row in nodes],
-        hovertemplate="%{y}: %{customdata[0]} of %{customdata[1]} (%{x:.0f} %)<extra></extra>",
     )
 
 
@@ -232,9 +207,9 @@ def _node_curve(nodes: Rows, resource: _Resource) -> go.Scatter:
         y=[_share(row, resource) for row in fullest_first],
         text=[label(row["node"]) for row in fullest_first],
         mode="lines",
-        line_color=BLUE,
+        line_color=plot_style.BLUE,
         fill="tozeroy",
-        fillcolor=LIGHT_BLUE,
+        fillcolor=plot_style.LIGHT_BLUE,
         hovertemplate="%{text}: %{y:.0f} %<extra></extra>",
     )
 
@@ -252,11 +227,11 @@ def _spread_plot(
             x=[_on_scale(row["p50_s"]), _on_scale(row["max_s"])],
             y=[line_label, line_label],
             mode="lines",
-            line={"color": PALE, "width": 3},
+            line={"color": plot_style.PALE, "width": 3},
             hoverinfo="skip",
             showlegend=False,
         )
-    for key, title, colour, size in (*quantiles, ("max_s", "longest", GREY, 9)):
+    for key, title, colour, size in (*quantiles, ("max_s", "longest", plot_style.GREY, 9)):
         is_end = key == "max_s"
         figure.add_scatter(
             name=title,

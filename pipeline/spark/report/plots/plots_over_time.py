@@ -14,37 +14,22 @@ from plotly.subplots import make_subplots
 
 from pipeline.spark.report.page.formats import count, duration, moment
 from pipeline.spark.report.phases import PHASES
-from pipeline.spark.report.plots.plot_style import (
-    AMBER,
-    BLUE,
-    COLOURS,
-    GREEN,
-    GREY,
-    LIGHT_BLUE,
-    PALE,
-    RED,
-    Rows,
-    TimeAxis,
-    colours_of,
-    event_name,
-    label,
-    name_rows,
-    short,
-    style,
-    whole_numbers,
-)
+from pipeline.spark.report.plots import plot_style
+from pipeline.spark.report.plots.plot_style import Rows, TimeAxis, event_name, label, name_rows, row_bars, steps, style
 
 _STATE_COLOURS = {
     "NEW": "#b7c0ca",
     "NEW_SAVING": "#b7c0ca",
     "SUBMITTED": "#8a63b8",
-    "ACCEPTED": AMBER,
-    "RUNNING": BLUE,
-    "FINAL_SAVING": GREY,
-    "FINISHING": GREEN,
-    "KILLING": RED,
+    "ACCEPTED": plot_style.AMBER,
+    "RUNNING": plot_style.BLUE,
+    "FINAL_SAVING": plot_style.GREY,
+    "FINISHING": plot_style.GREEN,
+    "KILLING": plot_style.RED,
 }
-_PHASE_COLOURS = dict(zip(PHASES, ("#b7c0ca", "#8a63b8", AMBER, "#35a7a7", BLUE, GREEN), strict=True))
+_PHASE_COLOURS = dict(
+    zip(PHASES, ("#b7c0ca", "#8a63b8", plot_style.AMBER, "#35a7a7", plot_style.BLUE, plot_style.GREEN), strict=True)
+)
 _RESOURCES = (("memory_share", "Memory"), ("vcores_share", "Virtual cores"), ("gpu_share", "GPUs"))
 _FLOOR_US = 0.1
 _CLASSES_NAMED = 7
@@ -54,19 +39,20 @@ def timeline_plot(stays: Rows, axis: TimeAxis, end_at: int) -> go.Figure | None:
     """Each application's states over time, in order of submission, from rows of `application_timeline`."""
     if not stays:
         return None
-    applications = sorted({row["application"] for row in stays}, key=lambda name: _first(stays, name))
+    by_start = sorted(stays, key=lambda row: (row["from_at"], row["application"]))
+    applications = list(dict.fromkeys(row["application"] for row in by_start))
     states = list(dict.fromkeys(row["state"] for row in sorted(stays, key=lambda row: (row["from_at"], row["seq"]))))
-    colour = colours_of(states, _STATE_COLOURS)
+    colour = plot_style.colours_of(states, _STATE_COLOURS)
     figure = go.Figure()
     for state in states:
         rows = [row for row in stays if row["state"] == state]
         ends = [end_at if row["to_at"] is None else row["to_at"] for row in rows]
-        figure.add_bar(
+        bars = row_bars(
+            [row["application"] for row in rows],
+            [(end - row["from_at"]) / 1e9 / axis.unit_s for row, end in zip(rows, ends, strict=True)],
+            label(state) + " for %{customdata[0]}, from %{customdata[1]}",
             name=label(state),
-            orientation="h",
             base=[axis.place(row["from_at"]) for row in rows],
-            x=[(end - row["from_at"]) / 1e9 / axis.unit_s for row, end in zip(rows, ends, strict=True)],
-            y=[label(row["application"]) for row in rows],
             marker={"color": colour(state), "line": {"width": 0}},
             customdata=[
                 [
@@ -75,8 +61,8 @@ def timeline_plot(stays: Rows, axis: TimeAxis, end_at: int) -> go.Figure | None:
                 ]
                 for row, end in zip(rows, ends, strict=True)
             ],
-            hovertemplate="%{y}: " + label(state) + " for %{customdata[0]}, from %{customdata[1]}<extra></extra>",
         )
+        figure.add_trace(bars)
     figure = style(figure, rows=len(applications), legend=True, row_px=19)
     figure.update_layout(barmode="overlay", bargap=0.25)
     figure.update_xaxes(**axis.style(range=[0, axis.place(end_at)]))
@@ -84,32 +70,29 @@ def timeline_plot(stays: Rows, axis: TimeAxis, end_at: int) -> go.Figure | None:
     return figure
 
 
-def _first(stays: Rows, application: str) -> tuple[int, str]:
-    return min(row["from_at"] for row in stays if row["application"] == application), application
-
-
 def critical_paths_plot(paths: Rows) -> go.Figure | None:
     """Time per phase of each application, in the order of the rows of `critical_paths`."""
     if not paths:
         return None
-    unit_s, unit = _unit_for(max(row["total_s"] for row in paths))
+    names = [row["application"] for row in paths]
+    unit_s, unit = plot_style.unit_of(max(row["total_s"] for row in paths))
     figure = go.Figure()
     for phase in PHASES:
         if not any(row[f"{phase}_s"] for row in paths):
             continue
-        figure.add_bar(
+        bars = row_bars(
+            names,
+            [row[f"{phase}_s"] / unit_s for row in paths],
+            phase + " %{customdata}",
             name=phase,
-            orientation="h",
-            x=[row[f"{phase}_s"] / unit_s for row in paths],
-            y=[label(row["application"]) for row in paths],
             marker={"color": _PHASE_COLOURS[phase], "line": {"width": 0}},
             customdata=[duration(row[f"{phase}_s"]) for row in paths],
-            hovertemplate="%{y}: " + phase + " %{customdata}<extra></extra>",
         )
+        figure.add_trace(bars)
     figure = style(figure, rows=len(paths), legend=True, row_px=19)
     figure.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal")
     figure.update_xaxes(title_text=f"time from submission to the end ({unit})", rangemode="tozero")
-    name_rows(figure, [row["application"] for row in paths], tickfont_size=11)
+    name_rows(figure, names, tickfont_size=11)
     return figure
 
 
@@ -119,31 +102,31 @@ def queue_depth_plot(buckets: Rows, axis: TimeAxis) -> go.Figure | None:
         return None
     most = max(row["greatest_depth"] for row in buckets)
     depths = (
-        [("maximum", "greatest_depth", BLUE, 1.0), ("at the end of each interval", "depth", AMBER, 1.0)] if most else []
+        [
+            ("maximum", "greatest_depth", plot_style.BLUE, 1.0),
+            ("at the end of each interval", "depth", plot_style.AMBER, 1.0),
+        ]
+        if most
+        else []
     )
     per_s = _per_second(buckets)
-    rates = [("arrivals per second", "arrivals", GREY, per_s), ("starts per second", "starts", GREEN, per_s)]
+    rates = [
+        ("arrivals per second", "arrivals", plot_style.GREY, per_s),
+        ("starts per second", "starts", plot_style.GREEN, per_s),
+    ]
     figure = make_subplots(rows=2 if depths else 1, shared_xaxes=True, vertical_spacing=0.1)
     for at_row, lines in enumerate(filter(None, [depths, rates]), start=1):
         for name, key, colour, factor in lines:
-            figure.add_scatter(
-                name=name,
-                x=[axis.place(row["starts_at"]) for row in buckets],
-                y=[row[key] * factor for row in buckets],
-                mode="lines",
-                line={"color": colour, "width": 1.4, "shape": "hv"},
-                fill="tozeroy" if key == "greatest_depth" else None,
-                fillcolor=LIGHT_BLUE,
-                hovertemplate="%{y:,.4~g} " + name + "<extra></extra>",
-                row=at_row,
-                col=1,
-            )
+            heights = [row[key] * factor for row in buckets]
+            area = {"fill": "tozeroy" if key == "greatest_depth" else None, "fillcolor": plot_style.LIGHT_BLUE}
+            line = steps(buckets, axis, heights, colour, "%{y:,.4~g} " + name, name=name, line_width=1.4, **area)
+            figure.add_trace(line, row=at_row, col=1)
     style(figure, rows=11 if depths else 7, legend=True)
     figure.update_layout(hovermode="x unified")
     figure.update_xaxes(rangemode="tozero", hoverformat=".4~g")
     figure.update_xaxes(**axis.style(), row=2 if depths else 1)
     if depths:
-        figure.update_yaxes(title_text="events waiting", **whole_numbers(most), row=1)
+        figure.update_yaxes(title_text="events waiting", **plot_style.whole_numbers(most), row=1)
     figure.update_yaxes(title_text="events per second", rangemode="tozero", row=2 if depths else 1)
     return figure
 
@@ -163,7 +146,7 @@ def latency_plot(times: Rows, axis: TimeAxis) -> go.Figure | None:
     if not times:
         return None
     names = list(dict.fromkeys(event_name(row) for row in times))
-    colour = colours_of(names, {})
+    colour = plot_style.colours_of(names, {})
     figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.08)
     for position, (kind, title) in enumerate((("queue", "in the queue"), ("handling", "in handlers")), start=1):
         for name in names:
@@ -212,17 +195,11 @@ def _log_axis_us(least_us: float, most_us: float) -> dict[str, Any]:
 def cluster_plot(shares: Rows, axis: TimeAxis) -> go.Figure | None:
     """Share of the whole cluster in use, from the rows of `node_utilisation` without a node."""
     figure = go.Figure()
-    for (key, name), colour in zip(_RESOURCES, COLOURS, strict=False):
+    for (key, name), colour in zip(_RESOURCES, plot_style.COLOURS, strict=False):
         rows = [row for row in shares if row[key] is not None]
         if rows:
-            figure.add_scatter(
-                name=name,
-                x=[axis.place(row["starts_at"]) for row in rows],
-                y=[100 * row[key] for row in rows],
-                mode="lines",
-                line={"color": colour, "width": 1.6, "shape": "hv"},
-                hovertemplate=name + " %{y:.0f} %<extra></extra>",
-            )
+            percents = [100 * row[key] for row in rows]
+            figure.add_trace(steps(rows, axis, percents, colour, name + " %{y:.0f} %", name=name, line_width=1.6))
     if not figure.data:
         return None
     style(figure, rows=7, legend=True)
@@ -261,7 +238,7 @@ def heat_plot(shares: Rows, axis: TimeAxis, key: str) -> go.Figure | None:
         )
     style(figure, rows=len(names), row_px=15 if len(names) > 12 else 24)
     name_rows(figure, names, tickfont_size=11, showgrid=False)
-    figure.update_yaxes(ticktext=[short(name) for name in names])
+    figure.update_yaxes(ticktext=[plot_style.short(name) for name in names])
     figure.update_xaxes(showgrid=False, title_text=f"time ({axis.unit})")
     figure.update_layout(margin_t=34)
     return figure
@@ -283,9 +260,9 @@ def slowest_plot(handlings: Rows, axis: TimeAxis) -> go.Figure | None:
         return None
     classes = list(dict.fromkeys(row["event_class"] for row in handlings))
     named, others = classes[:_CLASSES_NAMED], classes[_CLASSES_NAMED:]
-    groups = [(label(name), [name], colour) for name, colour in zip(named, COLOURS, strict=False)]
+    groups = [(label(name), [name], colour) for name, colour in zip(named, plot_style.COLOURS, strict=False)]
     if others:
-        groups.append(("others", others, PALE))
+        groups.append(("others", others, plot_style.PALE))
     figure = go.Figure()
     for title, names, colour in groups:
         rows = [row for row in handlings if row["event_class"] in names]
@@ -307,8 +284,3 @@ def slowest_plot(handlings: Rows, axis: TimeAxis) -> go.Figure | None:
     values = [max(1e3 * row["handling_ms"], _FLOOR_US) for row in handlings]
     figure.update_yaxes(**_log_axis_us(min(values), max(values)))
     return figure
-
-
-def _unit_for(span_s: float) -> tuple[float, str]:
-    found = next((pair for pair in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")) if span_s >= 2 * pair[0]), None)
-    return found or (1.0, "s")

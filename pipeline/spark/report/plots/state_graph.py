@@ -89,7 +89,7 @@ def _merged(rows: Sequence[Mapping[str, Any]]) -> _Edge:
 def _draw(layout: Layout, edges: Mapping[tuple[str, str], _Edge], *, as_declared: bool) -> Markup:
     shown = {pair: edge for pair, edge in edges.items() if edge.is_declared or not as_declared}
     lines, labels = [], []
-    occupied = [_node_box(layout, state) for state in layout.nodes]
+    occupied = [_box(*node, _NODE_HEIGHT) for node in layout.nodes.values()]
     for pair, edge in sorted(shown.items(), key=lambda item: item[1].taken):
         style = _style(edge, as_declared)
         points = layout.routes.get(pair) or []
@@ -203,7 +203,7 @@ def _edge_label(
         places = [Point(node.x + node.width / 2 + _LOOP + _CHARACTER * len(text) / 2 + 7, node.y)]
     else:
         places = [_on_line(points, share) for share in (0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78)]
-    boxes = {place: _box(place, text) for place in places}
+    boxes = {place: _box(*place, _CHARACTER * len(text) + 2, _LABEL_HEIGHT) for place in places}
     free = (place for place, box in boxes.items() if not any(_overlap(box, other) for other in occupied))
     place = next(free, places[0])
     occupied.append(boxes[place])
@@ -224,14 +224,9 @@ def _on_line(points: Sequence[Point], share: float) -> Point:
     return points[-1]
 
 
-def _box(middle: Point, text: str) -> _Box:
-    half = _CHARACTER * len(text) / 2 + 1
-    return (middle.x - half, middle.y - _LABEL_HEIGHT / 2, middle.x + half, middle.y + _LABEL_HEIGHT / 2)
-
-
-def _node_box(layout: Layout, state: str) -> _Box:
-    x, y, width = layout.nodes[state]
-    return (x - width / 2, y - _NODE_HEIGHT / 2, x + width / 2, y + _NODE_HEIGHT / 2)
+def _box(x: float, y: float, width: float, height: float) -> _Box:
+    """The edges around a middle."""
+    return (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
 
 
 def _overlap(one: _Box, other: _Box) -> bool:

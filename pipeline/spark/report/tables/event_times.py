@@ -10,8 +10,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.spark.report.digests.histograms import grouped, summed_up
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
+from pipeline.spark.report.digests.buckets import TimeBuckets, grouped, summed_up
 
 NS_PER_MS = 1e6
 NS_PER_US = 1e3
@@ -45,7 +44,7 @@ def events_by_type(groups: DataFrame) -> DataFrame:
     outcomes = (
         groups.where(F.col("measure") == "handling_ns")
         .groupBy(*_TYPE)
-        .agg(*(_of_outcome(outcome).alias(outcome) for outcome in ("failed", "unregistered")))
+        .agg(*(of_outcome(outcome).alias(outcome) for outcome in ("failed", "unregistered")))
     )
     queue, handling = _measured(groups, _TYPE)
     return (
@@ -56,10 +55,7 @@ def events_by_type(groups: DataFrame) -> DataFrame:
             "count",
             "failed",
             "unregistered",
-            "queue_mean_us",
-            "queue_p99_us",
-            "handling_mean_us",
-            "handling_p99_us",
+            *(f"{measure}_{figure}_us" for measure in _MEASURES.values() for figure in ("mean", "p99")),
             (F.col("handling_total_ns") / NS_PER_MS).alias("handling_total_ms"),
         )
     )
@@ -85,7 +81,7 @@ def event_times(groups: DataFrame, times: TimeBuckets) -> DataFrame:
     )
 
 
-def _of_outcome(outcome: str) -> Column:
+def of_outcome(outcome: str) -> Column:
     return F.coalesce(F.sum(F.when(F.col("outcome") == outcome, F.col("count"))), F.lit(0).cast("long"))
 
 

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from pipeline.spark.report.tables.jobs import has_moved
 
+_CAUSE = ["subject", "result", "event_class", "event_type", "from_state", "error_class"]
 _MACHINES = ("RMApp", "RMAppAttempt")
 _BAD_ENDS = ("FAILED", "KILLED")
 # In these states the end has been decided: a transition that leaves them is not the cause.
@@ -25,33 +26,14 @@ def failures(events: DataFrame, transitions: DataFrame) -> DataFrame:
          string (null without an error; all of these are unique together), count long > 0, first_seq, last_seq long (of
          the event, or of the end), example_entity, example_error string (of the first occurrence; nullable).
     """
-    return _failed_events(events).unionByName(_bad_ends(transitions))
-
-
-def _failed_events(events: DataFrame) -> DataFrame:
-    keys = ["event_class", "event_type", "error_class"]
+    each = _failed_events(events).unionByName(_bad_ends(transitions), allowMissingColumns=True)
     # Structs compare by their first field, seq.
     first = F.min(F.struct("seq", "entity", "error")).alias("first")
     return (
-        events.where(F.col("outcome") != "handled")
-        .select(
-            "seq",
-            F.col("outcome").alias("result"),
-            "event_class",
-            "event_type",
-            "entity",
-            "error",
-            F.substring_index("error", ":", 1).alias("error_class"),
-        )
-        .groupBy("result", *keys)
+        each.groupBy(*_CAUSE)
         .agg(F.count("*").alias("count"), first, F.max("seq").alias("last_seq"))
         .select(
-            F.lit("event").alias("subject"),
-            "result",
-            "event_class",
-            "event_type",
-            F.lit(None).cast("string").alias("from_state"),
-            "error_class",
+            *_CAUSE,
             "count",
             F.col("first.seq").alias("first_seq"),
             "last_seq",
@@ -61,39 +43,34 @@ def _failed_events(events: DataFrame) -> DataFrame:
     )
 
 
+def _failed_events(events: DataFrame) -> DataFrame:
+    return events.where(F.col("outcome") != "handled").select(
+        F.lit("event").alias("subject"),
+        F.col("outcome").alias("result"),
+        "event_class",
+        "event_type",
+        F.substring_index("error", ":", 1).alias("error_class"),
+        "seq",
+        "entity",
+        "error",
+    )
+
+
 def _bad_ends(transitions: DataFrame) -> DataFrame:
     decides = ~F.col("from_state").isin(*_IS_ENDING)
     ended = F.max(F.when(F.col("to_state").isin(*_BAD_ENDS), F.struct("seq", "to_state", "from_state", "event_type")))
     cause = F.max(F.when(decides, F.struct("seq", "from_state", "event_type")))
-    lives = (
+    return (
         transitions.where(F.col("machine").isin(*_MACHINES) & has_moved())
         .groupBy("machine", "entity")
         .agg(ended.alias("ended"), cause.alias("cause"))
         .where(F.col("ended").isNotNull())
         .select(
             F.col("machine").alias("subject"),
-            "entity",
             F.col("ended.to_state").alias("result"),
-            F.col("ended.seq").alias("seq"),
             F.coalesce("cause.event_type", "ended.event_type").alias("event_type"),
             F.coalesce("cause.from_state", "ended.from_state").alias("from_state"),
-        )
-    )
-    first = F.min(F.struct("seq", "entity")).alias("first")
-    return (
-        lives.groupBy("subject", "result", "event_type", "from_state")
-        .agg(F.count("*").alias("count"), first, F.max("seq").alias("last_seq"))
-        .select(
-            "subject",
-            "result",
-            F.lit(None).cast("string").alias("event_class"),
-            "event_type",
-            "from_state",
-            F.lit(None).cast("string").alias("error_class"),
-            "count",
-            F.col("first.seq").alias("first_seq"),
-            "last_seq",
-            F.col("first.entity").alias("example_entity"),
-            F.lit(None).cast("string").alias("example_error"),
+            F.col("ended.seq").alias("seq"),
+            "entity",
         )
     )

@@ -41,32 +41,42 @@ def has_moved() -> Column:
     return F.col("valid") & (F.col("from_state") != F.col("to_state"))
 
 
-def run_totals(events: DataFrame, transitions: DataFrame) -> DataFrame:
+def event_totals(events: DataFrame) -> DataFrame:
+    """One row: count, failed, first_seq, last_seq long, first_at (of an arrival), last_at long (of an end)."""
+    return events.agg(
+        F.count("*").alias("count"),
+        F.count_if(F.col("outcome") == "failed").alias("failed"),
+        F.min("seq").alias("first_seq"),
+        F.max("seq").alias("last_seq"),
+        F.min("enqueued_at").alias("first_at"),
+        F.max("finished_at").alias("last_at"),
+    )
+
+
+def transition_totals(transitions: DataFrame) -> DataFrame:
+    """One row: count, first_at, last_at long."""
+    return transitions.agg(F.count("*").alias("count"), F.min("at").alias("first_at"), F.max("at").alias("last_at"))
+
+
+def run_totals(of_events: DataFrame, of_transitions: DataFrame) -> DataFrame:
     """One row: the journal's totals, and the time that it covers.
 
-    In:  the journal's tables.
+    In:  the rows of `event_totals`, without seq, and `transition_totals`.
     Out: events, failed_events, transitions long, first_at, last_at long: from the first arrival of an event to the last
          end of a handling, widened to include all transitions, whose segments close at other times; both null without
          rows.
     """
-    of_events = events.agg(
-        F.count("*").alias("events"),
-        F.count_if(F.col("outcome") == "failed").alias("failed_events"),
-        F.min("enqueued_at").alias("first_event_at"),
-        F.max("finished_at").alias("last_event_at"),
-    )
-    of_transitions = transitions.agg(
-        F.count("*").alias("transitions"),
-        F.min("at").alias("first_transition_at"),
-        F.max("at").alias("last_transition_at"),
-    )
-    # One row on either side: each an aggregate without keys.
-    return of_events.join(of_transitions, how="cross").select(
-        "events",
-        "failed_events",
-        "transitions",
-        F.least("first_event_at", "first_transition_at").alias("first_at"),
-        F.greatest("last_event_at", "last_transition_at").alias("last_at"),
+    # One row on either side.
+    return (
+        of_events.alias("e")
+        .join(of_transitions.alias("t"), how="cross")
+        .select(
+            F.col("e.count").alias("events"),
+            F.col("e.failed").alias("failed_events"),
+            F.col("t.count").alias("transitions"),
+            F.least("e.first_at", "t.first_at").alias("first_at"),
+            F.greatest("e.last_at", "t.last_at").alias("last_at"),
+        )
     )
 
 
@@ -100,9 +110,7 @@ def applications(events: DataFrame, transitions: DataFrame, intervals: DataFrame
         .join(first_containers, on="id", how="left")  # n:0..1, one row per application on the right
         .select(
             "id",
-            F.col("payload.name").alias("name"),
-            F.col("payload.user").alias("user"),
-            F.col("payload.queue").alias("queue"),
+            "payload.*",
             final_state.alias("final_state"),
             final_state.isin(*APPLICATION_END_STATES).alias("is_final"),
             "submitted_at",
@@ -119,34 +127,16 @@ def applications_by_final_state(applications: DataFrame) -> DataFrame:
     In:  rows of `applications`.
     Out: final_state string (unique), is_final boolean, applications long > 0.
     """
-    return (
-        applications.groupBy("final_state", "is_final")
-        .agg(F.count("*").alias("applications"))
-        .select("final_state", "is_final", "applications")
-    )
+    return applications.groupBy("final_state", "is_final").agg(F.count("*").alias("applications"))
 
 
-def waiting_by_queue(applications: DataFrame) -> DataFrame:
-    """One row per queue: how long its applications waited for their first container.
+def waiting(applications: DataFrame, *keys: str) -> DataFrame:
+    """One row per combination of keys: how long applications waited for their first container.
 
-    In:  rows of `applications`.
-    Out: queue string (unique; null: not in the journal), applications long > 0, p50_s, p95_s, max_s double (exact, over
-         applications with a container; null without any), never_placed long.
+    In:  rows of `applications`; the keys are queue for `waiting_by_queue`, queue and user for `waiting_by_user`.
+    Out: the keys string (unique together; null: not in the journal), applications long > 0, p50_s, p95_s, max_s double
+         (exact, over applications with a container; null without any), never_placed long.
     """
-    return _waiting(applications, "queue")
-
-
-def waiting_by_user(applications: DataFrame) -> DataFrame:
-    """One row per queue and user, else as `waiting_by_queue`.
-
-    In:  rows of `applications`.
-    Out: queue, user string (unique together; null: not in the journal), applications long > 0, p50_s, p95_s, max_s
-         double, never_placed long.
-    """
-    return _waiting(applications, "queue", "user")
-
-
-def _waiting(applications: DataFrame, *keys: str) -> DataFrame:
     return (
         applications.groupBy(*keys)
         .agg(
@@ -166,21 +156,13 @@ def _waiting(applications: DataFrame, *keys: str) -> DataFrame:
     )
 
 
-def transition_counts(transitions: DataFrame, declared: DataFrame) -> DataFrame:
+def transition_counts(counts: DataFrame, declared: DataFrame) -> DataFrame:
     """One row per kind of transition that was made or refused.
 
-    In:  journal transitions; `declared`: machine, from_state, event_type, to_state string, with one row per post state.
+    In:  machine, from_state, event_type, to_state string, valid boolean, count long; several rows may have the same
+         keys. `declared`: machine, from_state, event_type, to_state string, with one row per post state.
     Out: machine, from_state, event_type, to_state string, valid boolean (unique together), count long > 0,
          declared boolean.
-    """
-    return summed_transitions(transitions.select(*KIND, "valid", F.lit(1).cast("long").alias("count")), declared)
-
-
-def summed_transitions(counts: DataFrame, declared: DataFrame) -> DataFrame:
-    """As `transition_counts`, from partial counts.
-
-    In:  machine, from_state, event_type, to_state string, valid boolean, count long; several rows may have the same
-         keys. `declared` as there.
     """
     known = declared.select(*KIND, F.lit(True).alias("declared")).distinct()
     return (

@@ -8,48 +8,22 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dispatcher.util.units import NS_PER_S
-from pipeline.spark.report.digests.histograms import grouped, summed_up
+from pipeline.spark.report.digests.buckets import grouped, summed_up
 from pipeline.spark.report.digests.transition_digest import Ends
 from pipeline.spark.report.phases import PHASES
 from pipeline.spark.report.tables.jobs import APPLICATION_END_STATES, has_moved
 
+STRETCH = ["machine", "entity", "from_state", "seq", "at", "to_state", "last_seq", "last_at"]
 _STAY = ["machine", "entity", "state", "seq", "from_at", "stay_ns"]
+_PATH = ["application", "final_state", "is_final", "submitted_at", "ended_at"]
 _MASTER_IS_NOT_PLACED = ("SUBMITTED", "SCHEDULED")
 _IS_ENDING = ("FINAL_SAVING", "FINISHING", "KILLING")
-
-
-def stays(transitions: DataFrame) -> DataFrame:
-    """One row per completed stay of an entity in a state, from entering it to leaving it.
-
-    A self-transition does not end a stay. Omits stays whose beginning is not in the journal: the stay in NEW, and any
-    stay before the first journaled transition of an entity.
-
-    In:  journal transitions.
-    Out: machine, entity, state string, seq long (of entering it; unique together with machine and entity), from_at
-         long, stay_ns long >= 0.
-    """
-    before = Window.partitionBy("machine", "entity").orderBy("seq").rowsBetween(-1, -1)
-    return (
-        transitions.where(has_moved())
-        .select(
-            "machine",
-            "entity",
-            F.col("from_state").alias("state"),
-            F.lag("to_state").over(before).alias("entered"),
-            F.lag("seq").over(before).alias("seq"),
-            F.lag("at").over(before).alias("from_at"),
-            "at",
-        )
-        # A host that registers again is a new machine with the old id: no transition led to its NEW.
-        .where(F.col("entered") == F.col("state"))
-        .select(*_STAY[:-1], F.greatest(F.lit(0), F.col("at") - F.col("from_at")).alias("stay_ns"))
-    )
 
 
 def stay_groups(stays: DataFrame) -> DataFrame:
     """Histograms of stays, the input of `time_in_state`.
 
-    In:  rows of `stays`.
+    In:  rows of `crossing_stays`.
     Out: machine, state string, log_bucket int (unique together), count long > 0, total, least, greatest long (ns).
     """
     return grouped(stays, ["machine", "state"], "stay_ns")
@@ -73,35 +47,34 @@ def time_in_state(groups: DataFrame) -> DataFrame:
 
 
 def stretches(transitions: DataFrame) -> DataFrame:
-    """One row per entity that changed its state: its first and its last change.
+    """One row per change of state: the shortest stretch of an entity's life.
 
     In:  journal transitions.
-    Out: machine, entity string (unique together), from_state string, seq, at long (of the first change), to_state
-         string, last_seq, last_at long (of the last change).
+    Out: machine, entity string, from_state string, seq, at long (of the stretch's first change), to_state string,
+         last_seq, last_at long (of its last change).
     """
-    change = F.struct("seq", "at", "from_state", "to_state")
+    return transitions.where(has_moved()).select(
+        *STRETCH[:-2], F.col("seq").alias("last_seq"), F.col("at").alias("last_at")
+    )
+
+
+def joined_stretches(stretches: DataFrame) -> DataFrame:
+    """One row per entity: from the first change of its stretches to the last. In, out: as of `stretches`."""
+    first, last = F.struct("seq", "at", "from_state"), F.struct("last_seq", "last_at", "to_state")
     return (
-        transitions.where(has_moved())
-        .groupBy("machine", "entity")
-        .agg(F.min(change).alias("first"), F.max(change).alias("last"))
-        .select(
-            "machine",
-            "entity",
-            "first.from_state",
-            "first.seq",
-            "first.at",
-            "last.to_state",
-            F.col("last.seq").alias("last_seq"),
-            F.col("last.at").alias("last_at"),
-        )
+        stretches.groupBy("machine", "entity")
+        .agg(F.min(first).alias("first"), F.max(last).alias("last"))
+        .select("machine", "entity", "first.*", "last.*")
+        .select(*STRETCH)
     )
 
 
 def crossing_stays(stretches: DataFrame, ends: Ends) -> DataFrame:
-    """The stays between consecutive stretches of an entity's life, except in final states.
+    """One row per stay between consecutive stretches of an entity's life, except in final states.
 
-    In:  rows as of `stretches`, with several disjoint stretches per entity.
-    Out: as of `stays`.
+    In:  rows as of `stretches`, disjoint for each entity.
+    Out: machine, entity, state string, seq long (of entering it; unique together with machine and entity), from_at
+         long, stay_ns long >= 0. Omits stays whose beginning is not in the journal, such as the stay in NEW.
     """
     before = Window.partitionBy("machine", "entity").orderBy("seq").rowsBetween(-1, -1)
     return (
@@ -110,19 +83,13 @@ def crossing_stays(stretches: DataFrame, ends: Ends) -> DataFrame:
             "entity",
             F.col("from_state").alias("state"),
             F.lag("to_state").over(before).alias("entered"),
-            F.lag("last_seq").over(before).alias("entered_seq"),
+            F.lag("last_seq").over(before).alias("seq"),
             F.lag("last_at").over(before).alias("from_at"),
             "at",
         )
+        # A host that registers again is a new machine with the old id: no transition led to its NEW.
         .where((F.col("entered") == F.col("state")) & ~ends.is_final(F.col("machine"), F.col("state")))
-        .select(
-            "machine",
-            "entity",
-            "state",
-            F.col("entered_seq").alias("seq"),
-            "from_at",
-            F.greatest(F.lit(0), F.col("at") - F.col("from_at")).alias("stay_ns"),
-        )
+        .select(*_STAY[:-1], F.greatest(F.lit(0), F.col("at") - F.col("from_at")).alias("stay_ns"))
     )
 
 
@@ -130,7 +97,7 @@ def open_stays(stretches: DataFrame, ends: Ends, end_at: int) -> DataFrame:
     """One row per entity that is not in a final state at the end of the journal, `end_at` (Unix ns).
 
     In:  rows as of `stretches`, one or several per entity.
-    Out: as of `stays`, with the stay until `end_at`.
+    Out: as of `crossing_stays`, with the stay until `end_at`.
     """
     last = F.max(F.struct("last_seq", "last_at", "to_state")).alias("last")
     return (
@@ -153,8 +120,8 @@ def stuck_entities(ended: DataFrame, still_open: DataFrame, times: DataFrame, nu
 
     A state without a completed stay has no percentile.
 
-    In:  `ended`: rows of `stays`, at least the longest of each state; `still_open`: of `open_stays`; `times`: of
-         `time_in_state`.
+    In:  `ended`: rows as of `crossing_stays`, at least the longest of each state; `still_open`: rows of `open_stays`;
+         `times`: rows of `time_in_state`.
     Out: machine, entity, state string, from_at long, stay_s, p99_s double, is_open boolean; at most `number` rows.
     """
     each = ended.select(*_STAY, F.lit(False).alias("is_open")).unionAll(
@@ -241,11 +208,7 @@ def critical_paths(transitions: DataFrame, applications: DataFrame, end_at: int)
     rest = F.col("total") - F.col("admission") - F.col("accepted") - F.col("running") - F.col("finishing")
     return _with_longest(
         known.select(
-            "application",
-            "final_state",
-            "is_final",
-            "submitted_at",
-            "ended_at",
+            *_PATH,
             "total",
             F.greatest(F.lit(0), rest).alias("saving"),
             "admission",
@@ -265,11 +228,7 @@ def _with_longest(phases: DataFrame) -> DataFrame:
     most = F.greatest(*PHASES)
     first = F.coalesce(*(F.when(F.col(name) == most, F.lit(name)) for name in PHASES))
     return phases.select(
-        "application",
-        "final_state",
-        "is_final",
-        "submitted_at",
-        "ended_at",
+        *_PATH,
         *((F.col(name) / NS_PER_S).alias(f"{name}_s") for name in ("total", *PHASES)),
         F.when(F.col("total") > 0, first).alias("longest_phase"),
     )

@@ -59,7 +59,8 @@ _WANTED = {
 def rows_of_page(folder: Path) -> dict[str, Rows]:
     """For each of the report's tables in `folder`, the rows that are shown or drawn, in order."""
     rows: dict[str, Rows] = {name: _first(folder / name, wanted) for name, wanted in _WANTED.items()}
-    rows["mined_graph"] = _of_few(rows["mined_graph"], "machine", _MACHINES_DRAWN)
+    machines = list(dict.fromkeys(row["machine"] for row in rows["mined_graph"]))[:_MACHINES_DRAWN]
+    rows["mined_graph"] = [row for row in rows["mined_graph"] if row["machine"] in machines]
     longest = [row["application"] for row in rows["critical_paths"][:APPLICATIONS_DRAWN]]
     costliest = [row["event_type"] for row in rows["events_by_type"][:_TYPES_OVER_TIME]]
     nodes = _busiest(folder / "node_utilisation", "node", _NODES_IN_HEAT_MAP)
@@ -112,11 +113,6 @@ def total(table: Path, column: str) -> int:
     return sum(pc.sum(batch.column(0)).as_py() or 0 for batch in batches)
 
 
-def _of_few(rows: Rows, key: str, most: int) -> Rows:
-    kept = list(dict.fromkeys(row[key] for row in rows))[:most]
-    return [row for row in rows if row[key] in kept]
-
-
 def _first(folder: Path, wanted: _Wanted, where: pc.Expression | None = None) -> Rows:
     if not folder.is_dir():
         return []
@@ -144,10 +140,6 @@ def _key(key: str) -> tuple[str, _Order]:
     return (key[1:], "descending") if key.startswith("-") else (key, "ascending")
 
 
-def _with_placement(applications: pa.Table) -> pa.Table:
-    return applications.append_column("never_placed", pc.is_null(applications["wait_s"]))
-
-
 def _with_fullness(peaks: pa.Table) -> pa.Table:
     """Add the share in use of each node's most used resource."""
     shares = [
@@ -161,13 +153,11 @@ def _with_fullness(peaks: pa.Table) -> pa.Table:
     return peaks.append_column("fullness", pc.max_element_wise(*shares))
 
 
-def _with_excess(stays: pa.Table) -> pa.Table:
-    """Add the time by which each stay exceeds the 99th percentile."""
-    return stays.append_column("over_s", pc.subtract(stays["stay_s"], pc.coalesce(stays["p99_s"], 0.0)))
-
-
 _DERIVED: dict[str, Callable[[pa.Table], Any]] = {
-    "applications": _with_placement,
+    "applications": lambda table: table.append_column("never_placed", pc.is_null(table["wait_s"])),
     "node_peaks": _with_fullness,
-    "stuck_entities": _with_excess,
+    # The time by which each stay exceeds the 99th percentile.
+    "stuck_entities": lambda table: table.append_column(
+        "over_s", pc.subtract(table["stay_s"], pc.coalesce(table["p99_s"], 0.0))
+    ),
 }

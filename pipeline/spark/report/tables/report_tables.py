@@ -17,6 +17,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.spark.report.digests.buckets import TimeBuckets
 from pipeline.spark.report.digests.event_digest import (
     DEPTH_BUCKETS,
     DEPTHS_PER_BUCKET,
@@ -26,7 +27,6 @@ from pipeline.spark.report.digests.event_digest import (
 )
 from pipeline.spark.report.digests.event_digest import KINDS as EVENT_KINDS
 from pipeline.spark.report.digests.journal_digests import JournalDigests, Kinds
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
 from pipeline.spark.report.digests.transition_digest import KINDS as MOVE_KINDS
 from pipeline.spark.report.digests.transition_digest import Ends, digest_transitions
 from pipeline.spark.report.tables import event_times, jobs, lifecycles, usage, utilisation
@@ -57,15 +57,16 @@ def write_tables(
     In:  the journal's tables; each partition of transitions holds, for each entity, rows that are consecutive in seq,
          as a journal's partitions do. `declared`: as for `transition_counts`. `digests`: of a journal that Spark's
          tasks can read; `tables` are then not read.
-    Out: by name: run_totals, and one table for each job of that name in this package's modules.
+    Out: by name: run_totals, and the table of each job in this package's modules.
     """
     root = Path(folder)
     with removed_at_the_end(root / _STAGING) as staging, ThreadPoolExecutor(_CONCURRENT_JOBS) as pool:
         report = TableFolder(spark, root)
-        ends = Ends.of(map(tuple, declared.select(*jobs.KIND).distinct().collect()))
+        ends = ends_of(declared)
         if digests is None:
-            totals = jobs.run_totals(*tables).first()
-            start_at, end_at = (totals and totals["first_at"]) or 0, (totals and totals["last_at"]) or 0
+            of_events, of_transitions = jobs.event_totals(tables.events), jobs.transition_totals(tables.transitions)
+            [totals] = jobs.run_totals(of_events, of_transitions).collect()
+            start_at, end_at = totals["first_at"] or 0, totals["last_at"] or 0
             digested = TableFolder(spark, staging)
             making = (
                 lambda: _by_kind(digested.write("events", digest_events(tables.events, start_at, end_at)), EVENT_KINDS),
@@ -82,9 +83,10 @@ def write_tables(
             pool,
             (
                 lambda: report.write("containers", usage.container_intervals(events["kept"], moves["move"])),
-                lambda: _write_event_tables(report, events, start_at, end_at),
+                lambda: write_event_tables(report, events, start_at, end_at),
                 lambda: _write_machine_tables(report, moves, declared, ends, end_at),
-                lambda: _write_problem_tables(report, events, moves, start_at, end_at),
+                lambda: report.write("run_totals", _totals(events, moves, start_at, end_at)),
+                lambda: report.write("failures", failures(events["kept"], moves["move"])),
             ),
         )
         capacities = usage.node_capacities(events["kept"])
@@ -100,6 +102,11 @@ def write_tables(
     return report.written
 
 
+def ends_of(declared: DataFrame) -> Ends:
+    """Where the declared machines begin and end. Runs a job."""
+    return Ends.of(map(tuple, declared.select(*jobs.KIND).distinct().collect()))
+
+
 def _done(pool: ThreadPoolExecutor, steps: Iterable[Callable[[], T]]) -> list[T]:
     """The results of the steps, run concurrently."""
     return [started.result() for started in [pool.submit(step) for step in steps]]
@@ -109,29 +116,15 @@ def _by_kind(digest: DataFrame, kinds: Iterable[str]) -> Kinds:
     return {kind: digest.where(F.col("kind") == kind) for kind in kinds}
 
 
-def _write_problem_tables(report: TableFolder, events: Kinds, moves: Kinds, start_at: int, end_at: int) -> None:
-    report.write("run_totals", _totals(events, moves, start_at, end_at))
-    report.write("failures", failures(events["kept"], moves["move"]))
-
-
 def _totals(events: Kinds, moves: Kinds, start_at: int, end_at: int) -> DataFrame:
-    """As `jobs.run_totals`, from digests."""
-    counted = events["group"].where("measure = 'handling_ns'")
-    of_events = counted.agg(
-        F.coalesce(F.sum("count"), F.lit(0)).cast("long").alias("events"),
-        F.coalesce(F.sum(F.when(F.col("outcome") == "failed", F.col("count"))), F.lit(0))
-        .cast("long")
-        .alias("failed_events"),
-    )
-    of_transitions = moves["count"].agg(F.coalesce(F.sum("count"), F.lit(0)).cast("long").alias("transitions"))
-    has_rows = (F.col("events") > 0) | (F.col("transitions") > 0)
-    return of_events.join(of_transitions, how="cross").select(  # one row on either side
-        "events",
-        "failed_events",
-        "transitions",
-        F.when(has_rows, F.lit(start_at)).cast("long").alias("first_at"),
-        F.when(has_rows, F.lit(end_at)).cast("long").alias("last_at"),
-    )
+    total = F.coalesce(F.sum("count"), F.lit(0)).cast("long")
+    span = [
+        F.when(total > 0, F.lit(at)).cast("long").alias(name)
+        for name, at in (("first_at", start_at), ("last_at", end_at))
+    ]
+    failed = event_times.of_outcome("failed").alias("failed")
+    of_events = events["group"].where("measure = 'handling_ns'").agg(total.alias("count"), failed, *span)
+    return jobs.run_totals(of_events, moves["count"].agg(total.alias("count"), *span))
 
 
 class TableFolder:
@@ -160,30 +153,45 @@ def removed_at_the_end(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_event_tables(report: TableFolder, digest: Kinds, start_at: int, end_at: int) -> None:
-    groups = digest["group"]
-    report.write("events_by_type", event_times.events_by_type(groups))
-    report.write("event_times", event_times.event_times(groups, TimeBuckets.over(start_at, end_at, TIME_BUCKETS)))
-    depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS)
-    report.write("queue_depth", event_times.queue_depth(digest["depth"], depths, DEPTHS_PER_BUCKET))
-    report.write("slowest_handlers", event_times.slowest_handlers(digest["slow"], SLOWEST))
-
-
 def _write_machine_tables(report: TableFolder, digest: Kinds, declared: DataFrame, ends: Ends, end_at: int) -> None:
-    counts = report.write("transition_counts", jobs.summed_transitions(digest["count"], declared))
-    report.write("unknown_transitions", jobs.unknown_transitions(counts))
-    report.write("mined_graph", jobs.mined_graph(counts, declared))
     stretches = digest["stretch"]
     crossing = lifecycles.crossing_stays(stretches, ends)
     stayed = digest["stay"].withColumnRenamed("from_state", "state")
     figures = ["machine", "state", "log_bucket", "count", "total", "least", "greatest"]
     groups = stayed.select(*figures).unionAll(lifecycles.stay_groups(crossing).select(*figures))
-    times = report.write("time_in_state", lifecycles.time_in_state(groups))
     longest = digest["long_stay"].select(
         "machine", "entity", F.col("from_state").alias("state"), "seq", F.col("at").alias("from_at"), "stay_ns"
     )
     still_open = lifecycles.open_stays(stretches, ends, end_at)
-    report.write("stuck_entities", lifecycles.stuck_entities(longest.unionByName(crossing), still_open, times))
+    write_machine_tables(report, digest["count"], declared, groups, longest.unionByName(crossing), still_open)
+
+
+def write_event_tables(
+    report: TableFolder, digest: Kinds, start_at: int, end_at: int, parts: int = DEPTHS_PER_BUCKET
+) -> None:
+    """Write the tables of events from the kinds group, depth and slow; `parts`: depths per bucket of `queue_depth`."""
+    times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)
+    depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS)
+    report.write("events_by_type", event_times.events_by_type(digest["group"]))
+    report.write("event_times", event_times.event_times(digest["group"], times))
+    report.write("queue_depth", event_times.queue_depth(digest["depth"], depths, parts))
+    report.write("slowest_handlers", event_times.slowest_handlers(digest["slow"], SLOWEST))
+
+
+def write_machine_tables(
+    report: TableFolder,
+    counts: DataFrame,
+    declared: DataFrame,
+    stay_groups: DataFrame,
+    longest: DataFrame,
+    still_open: DataFrame,
+) -> None:
+    """Write the tables of transitions and of stays; `longest`, `still_open`: stays, as for `stuck_entities`."""
+    known = report.write("transition_counts", jobs.transition_counts(counts, declared))
+    report.write("unknown_transitions", jobs.unknown_transitions(known))
+    report.write("mined_graph", jobs.mined_graph(known, declared))
+    times = report.write("time_in_state", lifecycles.time_in_state(stay_groups))
+    report.write("stuck_entities", lifecycles.stuck_entities(longest, still_open, times))
 
 
 def write_application_tables(
@@ -193,8 +201,8 @@ def write_application_tables(
     containers = report.written["containers"]
     applications = report.write("applications", jobs.applications(events, transitions, containers))
     report.write("applications_by_final_state", jobs.applications_by_final_state(applications))
-    report.write("waiting_by_queue", jobs.waiting_by_queue(applications))
-    report.write("waiting_by_user", jobs.waiting_by_user(applications))
+    report.write("waiting_by_queue", jobs.waiting(applications, "queue"))
+    report.write("waiting_by_user", jobs.waiting(applications, "queue", "user"))
     report.write("application_timeline", lifecycles.application_timeline(transitions))
     report.write("critical_paths", lifecycles.critical_paths(transitions, applications, end_at))
     times = TimeBuckets.over(start_at, end_at, TIME_BUCKETS)

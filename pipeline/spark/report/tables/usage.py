@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.window import WindowSpec
 
+from pipeline.spark.report.digests.buckets import TimeBuckets
 from pipeline.spark.report.tables.jobs import first_payload, has_moved
 
 CONTAINER_END_STATES = ("COMPLETED", "EXPIRED", "RELEASED", "KILLED")
@@ -44,15 +46,7 @@ def container_intervals(events: DataFrame, transitions: DataFrame) -> DataFrame:
         .join(starts, on="entity", how="left")  # 1:0..1
         .select(
             F.col("entity").alias("container"),
-            "payload.application",
-            "payload.attempt",
-            "payload.node",
-            "payload.kind",
-            "payload.memory_mb",
-            "payload.vcores_milli",
-            "payload.gpus",
-            "payload.gpu_milli",
-            "payload.gpu_devices",
+            "payload.*",
             "started_seq",
             "started_at",
             F.call_function("div", F.col("ended"), F.lit(_END_STATES)).alias("ended_seq"),
@@ -62,7 +56,7 @@ def container_intervals(events: DataFrame, transitions: DataFrame) -> DataFrame:
     )
 
 
-def _changes(intervals: DataFrame, *names: str) -> DataFrame:
+def changes_of_use(intervals: DataFrame, *names: str) -> DataFrame:
     """One row per start and per end of a container: seq, at, sign (1 or -1), and the columns named."""
     start = F.struct(F.col("started_seq").alias("seq"), F.col("started_at").alias("at"), F.lit(1).alias("sign"))
     end = F.struct(F.col("ended_seq").alias("seq"), F.col("ended_at").alias("at"), F.lit(-1).alias("sign"))
@@ -71,6 +65,10 @@ def _changes(intervals: DataFrame, *names: str) -> DataFrame:
         .where(F.col("change.seq").isNotNull())
         .select("change.*", *names)
     )
+
+
+def _until_now(*keys: str) -> WindowSpec:
+    return Window.partitionBy(*keys).orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
 
 def _signed(name: str) -> Column:
@@ -84,25 +82,15 @@ def node_usage(intervals: DataFrame) -> DataFrame:
     Out: node string, seq long (unique together), at long, containers long, memory_mb long, vcores_milli long,
          gpu_milli_total long (thousandths of a GPU, over all devices); all >= 0.
     """
-    until_now = Window.partitionBy("node").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     taken = ["containers", "memory_mb", "vcores_milli", "gpu_milli_total"]
-    each = intervals.where(F.col("node").isNotNull()).select(
-        "node",
-        "started_seq",
-        "started_at",
-        "ended_seq",
-        "ended_at",
-        F.lit(1).alias("containers"),
-        "memory_mb",
-        "vcores_milli",
-        (F.col("gpus") * F.col("gpu_milli")).alias("gpu_milli_total"),
-    )
+    amounts = {"containers": F.lit(1), "gpu_milli_total": F.col("gpus") * F.col("gpu_milli")}
+    each = intervals.where(F.col("node").isNotNull()).withColumns(amounts)
     # One row per event first: resources that an event both frees and takes do not add up.
     return (
-        _changes(each, "node", *taken)
+        changes_of_use(each, "node", *taken)
         .groupBy("node", "seq")
         .agg(F.min("at").alias("at"), *(F.sum(_signed(name)).alias(name) for name in taken))
-        .select("node", "seq", "at", *(F.sum(name).over(until_now).alias(name) for name in taken))
+        .select("node", "seq", "at", *(F.sum(name).over(_until_now("node")).alias(name) for name in taken))
     )
 
 
@@ -112,15 +100,12 @@ def gpu_device_peaks(intervals: DataFrame) -> DataFrame:
     In:  rows of `container_intervals`.
     Out: node string, device int (unique together), peak_milli long (thousandths of the device).
     """
-    until_now = (
-        Window.partitionBy("node", "device").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
     return (
-        _changes(intervals.where(F.col("node").isNotNull()), "node", "gpu_milli", "gpu_devices")
+        changes_of_use(intervals.where(F.col("node").isNotNull()), "node", "gpu_milli", "gpu_devices")
         .select("node", "seq", F.explode("gpu_devices").alias("device"), _signed("gpu_milli"))
         .groupBy("node", "device", "seq")
         .agg(F.sum("gpu_milli").alias("gpu_milli"))
-        .select("node", "device", F.sum("gpu_milli").over(until_now).alias("taken_milli"))
+        .select("node", "device", F.sum("gpu_milli").over(_until_now("node", "device")).alias("taken_milli"))
         .groupBy("node", "device")
         .agg(F.max("taken_milli").alias("peak_milli"))
         .select("node", "device", "peak_milli")
@@ -133,15 +118,7 @@ def node_capacities(events: DataFrame) -> DataFrame:
     In:  journal events.
     Out: node string (unique), host, rack string, gpu_model string (nullable), memory_mb, vcores_milli, gpus long.
     """
-    return first_payload(events, "RMNodeEventType", "STARTED").select(
-        F.col("entity").alias("node"),
-        "payload.host",
-        "payload.rack",
-        "payload.gpu_model",
-        "payload.memory_mb",
-        "payload.vcores_milli",
-        "payload.gpus",
-    )
+    return first_payload(events, "RMNodeEventType", "STARTED").select(F.col("entity").alias("node"), "payload.*")
 
 
 def node_peaks(usage: DataFrame, devices: DataFrame, capacities: DataFrame) -> DataFrame:
@@ -153,14 +130,10 @@ def node_peaks(usage: DataFrame, devices: DataFrame, capacities: DataFrame) -> D
          peak_containers long, oversubscribed boolean: the peak exceeds the capacity of any resource or of one GPU.
          Capacities are null if the node's registration is not in the journal; peaks are 0 if it never held a container.
     """
-    peaks = usage.groupBy("node").agg(
-        F.max("memory_mb").alias("peak_memory_mb"),
-        F.max("vcores_milli").alias("peak_vcores_milli"),
-        F.max("gpu_milli_total").alias("peak_gpu_milli"),
-        F.max("containers").alias("peak_containers"),
-    )
+    amounts = {name: f"peak_{name}" for name in ("memory_mb", "vcores_milli", "containers")}
+    amounts["gpu_milli_total"] = "peak_gpu_milli"
+    peaks = usage.groupBy("node").agg(*(F.max(name).alias(peak) for name, peak in amounts.items()))
     device_peaks = devices.groupBy("node").agg(F.max("peak_milli").alias("peak_gpu_device_milli"))
-    names = ["peak_memory_mb", "peak_vcores_milli", "peak_gpu_milli", "peak_gpu_device_milli", "peak_containers"]
     exceeded = (
         (F.col("peak_memory_mb") > F.col("memory_mb"))
         | (F.col("peak_vcores_milli") > F.col("vcores_milli"))
@@ -171,7 +144,7 @@ def node_peaks(usage: DataFrame, devices: DataFrame, capacities: DataFrame) -> D
         capacities.withColumn("gpu_milli", F.col("gpus") * WHOLE_GPU_MILLI)
         .join(peaks, on="node", how="full")  # 1:1, either may be absent
         .join(device_peaks, on="node", how="left")  # 1:0..1
-        .fillna(0, names)
+        .fillna(0, [*amounts.values(), "peak_gpu_device_milli"])
         .select(
             "node",
             "rack",
@@ -199,18 +172,15 @@ def containers_over_time(intervals: DataFrame, start_at: int, end_at: int, bucke
     Out: node string (null: the whole cluster), bucket int from 0 (unique together), starts_at long,
          containers long. A node that never held a container has no rows.
     """
-    width_ns = max(1, -(-(end_at - start_at + 1) // buckets))
-    until_now = Window.partitionBy("node").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    times = TimeBuckets(start_at, max(1, -(-(end_at - start_at + 1) // buckets)), buckets)
     by_bucket = Window.partitionBy("node").orderBy("bucket")
     previous, following = by_bucket.rowsBetween(-1, -1), by_bucket.rowsBetween(1, 1)
     # Every change counts for its node and for the cluster, whose node is null.
     scopes = F.when(F.col("node").isNotNull(), F.array("node", F.lit(None))).otherwise(F.array(F.lit(None)))
-    # Integer division: as doubles, times of a long run would round into the bucket past the last.
-    bucket = F.call_function("div", F.col("at") - start_at, F.lit(width_ns)).cast("int")
     changed = (
-        _changes(intervals.select("*", F.explode(scopes).alias("scope")), "scope")
-        .select(F.col("scope").alias("node"), "seq", bucket.alias("bucket"), "sign")
-        .select("node", "seq", "bucket", F.sum("sign").over(until_now).alias("containers"))
+        changes_of_use(intervals.select("*", F.explode(scopes).alias("scope")), "scope")
+        .select(F.col("scope").alias("node"), "seq", times.bucket(F.col("at")).alias("bucket"), "sign")
+        .select("node", "seq", "bucket", F.sum("sign").over(_until_now("node")).alias("containers"))
         .groupBy("node", "bucket")
         .agg(F.max("containers").alias("most"), F.max_by("containers", "seq").alias("last"))
     )
@@ -229,6 +199,6 @@ def containers_over_time(intervals: DataFrame, start_at: int, end_at: int, bucke
     return stretches.select("*", F.explode(F.sequence("from", "to")).alias("each")).select(
         "node",
         F.col("each").alias("bucket"),
-        (F.col("each").cast("long") * width_ns + start_at).alias("starts_at"),
+        times.starts_at(F.col("each")).alias("starts_at"),
         held.alias("containers"),
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
-from pipeline.spark.report.tables.usage import WHOLE_GPU_MILLI
+from pipeline.spark.report.digests.buckets import TimeBuckets
+from pipeline.spark.report.tables.usage import WHOLE_GPU_MILLI, changes_of_use
 
 _TAKEN = {"memory_mb": "memory_share", "vcores_milli": "vcores_share", "gpu_milli": "gpu_share"}
 _DECIMALS = 9
@@ -30,12 +30,8 @@ def node_utilisation(intervals: DataFrame, capacities: DataFrame, times: TimeBuc
         *(F.sum(column).alias(name) for name, column in known.items()),
         *(F.sum(f"{name}_capacity").alias(f"{name}_capacity") for name in _TAKEN),
     )
-    return each.unionByName(whole.withColumn("scope", F.lit(None).cast("string"))).select(
-        F.col("scope").alias("node"),
-        "bucket",
-        times.starts_at(F.col("bucket")).alias("starts_at"),
-        *_shares(),
-    )
+    both = each.unionByName(whole.withColumn("scope", F.lit(None).cast("string")))
+    return _shares(both, F.col("scope").alias("node"), times)
 
 
 def queue_utilisation(
@@ -58,12 +54,7 @@ def queue_utilisation(
     scopes = queues.select("scope").unionAll(taken.select("scope")).distinct()
     # One row on the right: an aggregate without keys.
     each = _over_time(scopes, taken, times).join(F.broadcast(cluster), how="cross")
-    return each.select(
-        F.nullif("scope", F.lit("")).alias("queue"),
-        "bucket",
-        times.starts_at(F.col("bucket")).alias("starts_at"),
-        *_shares(),
-    )
+    return _shares(each, F.nullif("scope", F.lit("")).alias("queue"), times)
 
 
 def _capacities() -> list[Column]:
@@ -72,14 +63,18 @@ def _capacities() -> list[Column]:
     return [amount.alias(f"{name}_capacity") for name, amount in amounts.items()]
 
 
-def _shares() -> list[Column]:
-    return [_share(name).alias(share) for name, share in _TAKEN.items()]
-
-
-def _share(name: str) -> Column:
-    share = F.try_divide(F.col(name), F.col(f"{name}_capacity"))
-    # Rounding errors can make a sum slightly negative.
-    return F.when(share.isNotNull(), F.greatest(F.lit(0.0), F.round(share, _DECIMALS)))
+def _shares(each: DataFrame, scope: Column, times: TimeBuckets) -> DataFrame:
+    shares = {share: F.try_divide(F.col(name), F.col(f"{name}_capacity")) for name, share in _TAKEN.items()}
+    return each.select(
+        scope,
+        "bucket",
+        times.starts_at(F.col("bucket")).alias("starts_at"),
+        # Rounding errors can make a sum slightly negative.
+        *(
+            F.when(share.isNotNull(), F.greatest(F.lit(0.0), F.round(share, _DECIMALS))).alias(name)
+            for name, share in shares.items()
+        ),
+    )
 
 
 def _taken(intervals: DataFrame, times: TimeBuckets) -> DataFrame:
@@ -88,23 +83,10 @@ def _taken(intervals: DataFrame, times: TimeBuckets) -> DataFrame:
     NAME_level: the change of use from the interval's start to its end; NAME_part: that change's contribution to the
     interval's mean.
     """
-    amounts = {
-        "memory_mb": F.col("memory_mb"),
-        "vcores_milli": F.col("vcores_milli"),
-        "gpu_milli": F.col("gpus") * F.col("gpu_milli"),
-    }
-    change = F.explode(
-        F.array(
-            F.struct(F.col("started_at").alias("at"), F.lit(1).alias("sign")),
-            F.struct(F.col("ended_at").alias("at"), F.lit(-1).alias("sign")),
-        )
-    )
-    changes = (
-        intervals.select(
-            "scope", change.alias("change"), *(F.coalesce(a, F.lit(0)).alias(n) for n, a in amounts.items())
-        )
-        .where(F.col("change.at").isNotNull())
-        .select("scope", "change.at", "change.sign", times.bucket(F.col("change.at")).alias("bucket"), *amounts)
+    amounts = {name: F.coalesce(name, F.lit(0)) for name in ("memory_mb", "vcores_milli")}
+    amounts["gpu_milli"] = F.coalesce(F.col("gpus") * F.col("gpu_milli"), F.lit(0))
+    changes = changes_of_use(intervals.withColumns(amounts), "scope", *amounts).withColumn(
+        "bucket", times.bucket(F.col("at"))
     )
     left = (times.starts_at(F.col("bucket")) + times.width_ns - F.col("at")) / times.width_ns
     return changes.groupBy("scope", "bucket").agg(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,7 @@ from pipeline.streaming.calls.functions import AsyncFunction
 TIMEOUT_S = 60.0
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _connect_mode(spark: object) -> Iterator[None]:  # Spark first: its own session is classic
-    """Makes pyspark.sql.functions and Observation use Spark Connect."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-        yield
+pytestmark = pytest.mark.usefixtures("connect_mode")
 
 
 def halves() -> Any:

@@ -246,7 +246,7 @@ def test_blocking_functions_run_side_by_side_on_threads(spark: SparkSession) -> 
     assert [row.id for row in found] == list(range(8))
 
 
-def test_batch_function_is_given_many_rows_at_once(spark: SparkSession) -> None:
+def test_a_batch_function_receives_many_rows_at_once(spark: SparkSession) -> None:
     class Sizes(AsyncFunction[Row, tuple[int, int]]):
         async def async_invoke_batch(self, rows: list[Row]) -> list[list[tuple[int, int]] | Exception]:
             return [[(row.id, len(rows))] if row.id != 3 else ValueError("no 3") for row in rows]
@@ -294,7 +294,7 @@ def test_rows_that_share_a_call_keep_their_own_columns(spark: SparkSession) -> N
     assert sorted(found.collect()) == sorted(expected.collect())
 
 
-def test_a_captured_error_has_its_row_and_no_columns_beside_it(spark: SparkSession) -> None:
+def test_a_captured_error_holds_the_row_and_the_other_columns_are_null(spark: SparkSession) -> None:
     async def refuse(row: Row) -> tuple[str]:
         raise ValueError("no")
 

@@ -47,7 +47,7 @@ def test_report_has_the_counts_since_the_previous_one() -> None:
     assert (first["call_time_20"], second["call_time_20"]) == (3, 0)
 
 
-def test_every_report_has_the_longest_time() -> None:
+def test_every_report_includes_the_longest_time_so_far() -> None:
     report = TaskReport(counted(1, 7_000_000))
 
     assert [taken(report)["call_time_max_ns"] for _ in range(2)] == [7_000_000, 7_000_000]

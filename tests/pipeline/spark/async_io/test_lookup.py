@@ -90,7 +90,7 @@ def test_an_ordered_join_keeps_the_order(spark: SparkSession, nodes: SqliteTable
     assert {(row.n, row.rack) for row in joined} == {("a", "r1"), ("b", None), ("c", None)}
 
 
-def test_it_equals_spark_s_own_join(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_lookup_join_equals_sparks_own_join(spark: SparkSession, tmp_path: Path) -> None:
     table = [(number % 7, f"k{number % 5}", number) for number in range(50)]
     connection = sqlite3.connect(tmp_path / "t.db")
     connection.execute("CREATE TABLE t (a INT, b TEXT, v BIGINT)")
@@ -242,7 +242,7 @@ def test_calls_are_counted_on_the_driver(events: DataFrame, nodes: SqliteTable) 
     assert call_metrics(observation).completed == 5
 
 
-def test_a_column_of_both_gets_the_suffix(spark: SparkSession, nodes: SqliteTable) -> None:
+def test_a_table_column_named_like_an_input_column_gets_the_suffix(spark: SparkSession, nodes: SqliteTable) -> None:
     df = spark.createDataFrame([("a", 10)], "Node string, Memory int")
 
     with pytest.raises(LookupTableError, match="suffix"):

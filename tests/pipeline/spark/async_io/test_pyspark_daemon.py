@@ -1,4 +1,4 @@
-"""What `worker_end` and `workers` rely on in PySpark's daemon, so that a test names what a new version changed.
+"""What `workers` relies on in PySpark's daemon, so that a test names what a new version changed.
 
 A worker closes its connections at its end because `os._exit` and `signal.signal` are replaced in it. That works only
 while the daemon looks both up in their modules at each call.
@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-WORKER_END = f"pipeline/spark/async_io/worker_end.py relies on this, and pyspark {pyspark.__version__} has changed it"
+WORKER_END = f"pipeline/spark/async_io/workers.py relies on this, and pyspark {pyspark.__version__} has changed it"
 
 
 @pytest.fixture(scope="module")

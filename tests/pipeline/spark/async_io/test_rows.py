@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.arrow_types import arrow_type, require_supported
 from pipeline.spark.async_io.result_values import row_check
-from pipeline.spark.async_io.results import BatchBounds, OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import RowReader, row_maker
+from pipeline.spark.async_io.results import OutputColumns, ResultWriter
+from pipeline.spark.async_io.rows import arrow_type, read_rows, require_supported, row_maker
+from pipeline.spark.call_metrics import METRICS_TYPE
 from pipeline.spark.errors import ResultSchemaError, UnsupportedTypeError
 from pipeline.streaming.errors import CapturedError
 
@@ -38,7 +38,7 @@ def batch_of(schema: T.StructType, rows: list[tuple[Any, ...]]) -> pa.RecordBatc
 
 
 def read(schema: T.StructType, *batches: pa.RecordBatch, slice_rows: int = 500) -> list[Row]:
-    chunks: Iterator[list[Row]] = RowReader(schema, slice_rows).read(iter(batches))
+    chunks: Iterator[list[Row]] = read_rows(schema, batches, slice_rows)
     return [row for chunk in chunks for row in chunk]
 
 
@@ -129,7 +129,7 @@ def test_rows_are_read_in_slices_also_of_batches_with_an_offset() -> None:
     rows = [([(str(i), i)] * (i % 3), {str(i): i}) for i in range(20)]
     batch = batch_of(schema, rows)
 
-    chunks = list(RowReader(schema, slice_rows=4).read(iter([batch.slice(3, 11)])))
+    chunks = list(read_rows(schema, [batch.slice(3, 11)], slice_rows=4))
 
     assert [len(chunk) for chunk in chunks] == [4, 4, 3]
     assert [tuple(row) for chunk in chunks for row in chunk] == rows[3:14]
@@ -139,12 +139,12 @@ def test_large_rows_are_read_in_smaller_slices() -> None:
     schema = schema_of(("text", T.StringType()))
     batch = batch_of(schema, [("x" * 1000,)] * 10)
 
-    chunks = list(RowReader(schema, slice_bytes=3100).read(iter([batch])))
+    chunks = list(read_rows(schema, [batch], slice_bytes=3100))
 
     assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]
 
 
-def test_row_behaves_like_pyspark_s() -> None:
+def test_a_row_behaves_like_pysparks() -> None:
     names = ["id", "count", "with space", "id"]
     made = row_maker(names)((1, 2, 3, 4))
     ours, theirs = made, Row(*names)(1, 2, 3, 4)
@@ -271,7 +271,7 @@ def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: 
         row_check(schema, dt.UTC)((value,))
 
 
-def test_numpy_numbers_count_as_python_s() -> None:
+def test_numpy_numbers_are_accepted_as_pythons() -> None:
     schema = schema_of(
         ("count", T.LongType()),
         ("score", T.DoubleType()),
@@ -360,12 +360,14 @@ class Clock:
         return self.now_s
 
 
-def writer_of(bounds: BatchBounds, clock: Clock | None = None) -> ResultWriter:
-    return ResultWriter(OutputColumns(schema_of(("text", T.StringType())), EMPTY), dt.UTC, bounds, clock or Clock())
+def writer_of(**bounds: Any) -> ResultWriter:
+    return ResultWriter(
+        OutputColumns(schema_of(("text", T.StringType())), EMPTY), dt.UTC, **{"clock": Clock()} | bounds
+    )
 
 
 def test_small_chunks_go_together_into_one_batch() -> None:
-    writer = writer_of(BatchBounds(rows=5))
+    writer = writer_of(max_rows=5)
 
     batches = list(writer.batches([[("a",)], [], [("b",), ("c",)], [("d",)] * 4]))
 
@@ -375,7 +377,7 @@ def test_small_chunks_go_together_into_one_batch() -> None:
 
 def test_rows_do_not_wait_for_a_full_batch_for_long() -> None:
     clock = Clock()
-    writer = writer_of(BatchBounds(rows=100, wait_s=1.0), clock)
+    writer = writer_of(max_rows=100, max_wait_s=1.0, clock=clock)
 
     batches = writer.batches(late_chunks(clock))
 
@@ -390,7 +392,7 @@ def late_chunks(clock: Clock) -> Iterator[list[tuple[str]]]:
 
 
 def test_batches_of_large_rows_are_bounded_in_bytes() -> None:
-    writer = writer_of(BatchBounds(rows=1000, size_bytes=10_000))
+    writer = writer_of(max_rows=1000, max_bytes=10_000)
 
     batches = list(writer.batches([[("x" * 1000,)] * 300]))
 
@@ -422,15 +424,13 @@ def test_captured_error_is_a_row_of_nulls_with_the_input() -> None:
     ids=lambda data_type: data_type.simpleString(),
 )
 def test_row_of_metrics_has_a_value_in_columns_that_are_never_null(data_type: T.DataType) -> None:
-    metrics = schema_of(("calls", T.LongType()))
-    columns = OutputColumns(
-        schema_of(("value", data_type), nullable=False), EMPTY, metrics_name="metrics", metrics_type=metrics
-    )
+    columns = OutputColumns(schema_of(("value", data_type), nullable=False), EMPTY, has_metrics=True)
+    names = METRICS_TYPE.names
 
-    batch = ResultWriter(columns, dt.UTC).metrics_batch([42])
+    batch = ResultWriter(columns, dt.UTC).metrics_batch(range(len(names)))
 
     assert batch.num_rows == 1
-    assert batch.column(1).to_pylist() == [{"calls": 42}]
+    assert batch.column(1).to_pylist() == [dict(zip(names, range(len(names)), strict=True))]
     assert batch.column(0).null_count == 0 or data_type == T.NullType()
 
 

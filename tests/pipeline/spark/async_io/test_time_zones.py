@@ -23,7 +23,7 @@ NOON = dt.datetime(2026, 7, 1, 12)
         ("UT+0530", 330),
     ],
 )
-def test_names_of_spark_are_understood(name: str, minutes: int) -> None:
+def test_sparks_names_of_time_zones_are_understood(name: str, minutes: int) -> None:
     assert NOON.replace(tzinfo=time_zone(name)).utcoffset() == dt.timedelta(minutes=minutes)
 
 

@@ -168,7 +168,7 @@ def test_close_closes_kept_and_leased_hosts(hosts: ShownHosts) -> None:
 # Like pyspark.daemon between two tasks: restores the default handlers, then waits for the next task.
 _WORKER = """
 import os, signal, sys
-from pipeline.spark.async_io.worker_end import call_at_worker_end
+from pipeline.spark.async_io.workers import call_at_worker_end
 
 call_at_worker_end(lambda: os.write(1, b"closed "), 10.0)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -212,7 +212,7 @@ def test_child_of_a_worker_does_not_call_back() -> None:
     assert run_worker("os._exit(0)", forks=True) == ("ready closed ", 0)
 
 
-def test_handler_of_the_user_is_left_alone() -> None:
+def test_the_users_own_signal_handler_is_left_in_place() -> None:
     ending = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'mine ')); os.kill(os.getpid(), signal.SIGTERM)"
 
     assert run_worker(ending) == ("ready mine closed ", 0)

@@ -137,7 +137,7 @@ def test_names_from_the_journal_are_text_and_not_markup(report: Report) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
-def test_the_page_tells_what_is_wrong(report: Report) -> None:
+def test_the_page_shows_what_went_wrong(report: Report) -> None:
     page = report.page.read_text(encoding="utf-8")
 
     for name, number, whole in [
@@ -154,7 +154,7 @@ def without_plotly(page: str) -> str:
 
 
 @pytest.mark.usefixtures("tables_at_hand")
-def test_a_second_report_replaces_tables_and_page_only(
+def test_a_second_report_replaces_only_the_tables_and_the_page(
     report: Report, spark: SparkSession, run: Path, declared: DataFrame, tmp_path: Path
 ) -> None:
     (tmp_path / "tables" / "comparison").mkdir(parents=True)
@@ -184,7 +184,7 @@ def test_a_journal_with_one_empty_table_is_reported(
     assert "Nothing to show" in report.page.read_text(encoding="utf-8")
 
 
-def test_tables_from_elsewhere_are_held_against_the_resource_managers_own_machines(
+def test_given_tables_are_checked_against_the_resource_managers_machines(
     journal: Any, spark: SparkSession, tmp_path: Path
 ) -> None:
     journal.submit(1, "application_0_0001")
@@ -200,7 +200,7 @@ def test_tables_from_elsewhere_are_held_against_the_resource_managers_own_machin
 
 
 @pytest.mark.usefixtures("tables_at_hand")
-def test_a_journal_that_lacks_a_segment_is_reported_and_says_so(
+def test_a_report_of_a_journal_with_a_missing_segment_says_so(
     journal: Any, spark: SparkSession, declared: DataFrame, tmp_path: Path
 ) -> None:
     for seq in (1, 3, 5):  # each in a segment of its own, as there are gaps between
@@ -215,7 +215,7 @@ def test_a_journal_that_lacks_a_segment_is_reported_and_says_so(
 
 
 @pytest.mark.usefixtures("tables_at_hand")
-def test_a_second_journal_is_compared_with(
+def test_the_report_compares_with_a_second_journal(
     journal: Any, run: Path, spark: SparkSession, declared: DataFrame, tmp_path: Path
 ) -> None:
     journal.submit(1, "application_0_0001")

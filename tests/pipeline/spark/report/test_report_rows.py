@@ -24,7 +24,7 @@ def application(number: int, wait_s: float | None) -> dict[str, Any]:
     return {"id": f"app_{number:04}", "submitted_at": number, "wait_s": wait_s}
 
 
-def test_tables_that_are_not_there_have_no_rows(tmp_path: Path) -> None:
+def test_missing_tables_have_no_rows(tmp_path: Path) -> None:
     rows = rows_of_page(tmp_path)
 
     assert rows["applications"] == []
@@ -32,7 +32,7 @@ def test_tables_that_are_not_there_have_no_rows(tmp_path: Path) -> None:
     assert {name for name, found in rows.items() if found} == set()
 
 
-def test_applications_that_wait_still_come_before_those_that_waited_longest(tmp_path: Path) -> None:
+def test_applications_that_still_wait_come_first_then_the_longest_waits(tmp_path: Path) -> None:
     write(
         tmp_path,
         "applications",
@@ -49,7 +49,7 @@ def test_applications_that_wait_still_come_before_those_that_waited_longest(tmp_
     ]
 
 
-def test_of_a_long_table_only_as_many_rows_are_taken_as_tell_that_there_are_more(tmp_path: Path) -> None:
+def test_a_long_table_is_cut_one_row_after_the_last_one_shown(tmp_path: Path) -> None:
     files = [[application(10 * file + row, float(file)) for row in range(10)] for file in range(40)]
     write(tmp_path, "applications", *files)
 
@@ -59,7 +59,7 @@ def test_of_a_long_table_only_as_many_rows_are_taken_as_tell_that_there_are_more
     assert [row["id"] for row in rows[:2]] == ["app_0390", "app_0391"]
 
 
-def test_nodes_come_oversubscribed_first_then_by_what_they_have_the_most_of_in_use(tmp_path: Path) -> None:
+def test_nodes_come_oversubscribed_first_then_by_their_fullest_resource(tmp_path: Path) -> None:
     def node(name: str, memory: tuple[int | None, int], gpus: tuple[int, int], over: bool = False) -> dict[str, Any]:
         return {
             "node": name,
@@ -84,7 +84,7 @@ def test_nodes_come_oversubscribed_first_then_by_what_they_have_the_most_of_in_u
     assert (row_count(tmp_path / "node_peaks"), total(tmp_path / "node_peaks", "oversubscribed")) == (4, 1)
 
 
-def test_the_cluster_comes_first_and_then_the_nodes_from_the_busiest_on(tmp_path: Path) -> None:
+def test_the_cluster_comes_first_then_the_nodes_busiest_first(tmp_path: Path) -> None:
     def share(node: str | None, bucket: int, memory: float | None, gpu: float | None) -> dict[str, Any]:
         return {"node": node, "bucket": bucket, "memory_share": memory, "vcores_share": 0.1, "gpu_share": gpu}
 
@@ -101,7 +101,7 @@ def test_the_cluster_comes_first_and_then_the_nodes_from_the_busiest_on(tmp_path
     assert found == [(None, 0), (None, 1), ("b", 0), ("b", 1), ("a", 0), ("a", 1)]
 
 
-def test_times_are_those_of_the_types_that_took_the_most(tmp_path: Path) -> None:
+def test_times_are_kept_for_the_costliest_event_types(tmp_path: Path) -> None:
     types = [
         {"event_class": "A", "event_type": f"T{number}", "handling_total_ms": float(number)} for number in range(1, 8)
     ]
@@ -113,7 +113,7 @@ def test_times_are_those_of_the_types_that_took_the_most(tmp_path: Path) -> None
     assert sorted(found) == ["T3", "T4", "T5", "T6", "T7"]
 
 
-def test_where_nothing_is_chosen_nothing_is_taken(tmp_path: Path) -> None:
+def test_without_chosen_names_no_rows_are_taken(tmp_path: Path) -> None:
     write(tmp_path, "event_times", [{"bucket": 0, "event_class": "A", "event_type": "T"}])
     write(tmp_path, "application_timeline", [{"application": "app", "seq": 1, "from_at": 0}])
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from pipeline.spark.report.digests.transition_digest import Ends
 from pipeline.spark.report.tables import jobs, lifecycles, usage
 from pipeline.spark.report.tables.report_tables import write_tables
 from pipeline.spark.source.journal import JournalTables
@@ -74,21 +76,23 @@ def test_no_table_of_a_run_with_everything_is_empty(written: Mapping[str, DataFr
     assert {name for name, table in written.items() if table.isEmpty()} == set()
 
 
-def test_the_pass_over_the_journal_gives_what_the_jobs_give(
+def test_the_digests_give_the_same_tables_as_jobs_over_all_rows(
     spark: SparkSession, written: Mapping[str, DataFrame], journal_tables: JournalTables, declared: DataFrame
 ) -> None:
     events, transitions = (spark.createDataFrame(table.collect(), table.schema) for table in journal_tables)
     containers = usage.container_intervals(events, transitions)
     applications = jobs.applications(events, transitions, containers)
-    stays = lifecycles.stay_groups(lifecycles.stays(transitions))
+    ends = Ends.of(map(tuple, declared.collect()))
+    stays = lifecycles.stay_groups(lifecycles.crossing_stays(lifecycles.stretches(transitions), ends))
+    counts = jobs.transition_counts(transitions.withColumn("count", F.lit(1)), declared)
 
     assert rows_of(written["containers"]) == rows_of(containers)
     assert rows_of(written["applications"]) == rows_of(applications)
-    assert rows_of(written["transition_counts"]) == rows_of(jobs.transition_counts(transitions, declared))
+    assert rows_of(written["transition_counts"]) == rows_of(counts)
     assert rows_of(written["time_in_state"]) == rows_of(lifecycles.time_in_state(stays))
 
 
-def test_what_the_pass_keeps_is_enough_for_what_went_wrong(written: Mapping[str, DataFrame]) -> None:
+def test_the_digests_keep_enough_rows_for_failures_by_cause(written: Mapping[str, DataFrame]) -> None:
     found = [tuple(row)[:9] for row in written["failures"].collect()]
 
     assert sorted(found, key=repr) == [

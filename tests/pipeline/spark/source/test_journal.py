@@ -55,7 +55,7 @@ def test_rows_come_back_with_nulls_where_there_is_nothing(journal: Any, assert_t
     )
 
 
-def test_both_tables_are_those_that_are_read_without_spark(journal: Any) -> None:
+def test_both_tables_equal_the_tables_read_without_spark(journal: Any) -> None:
     """Four segments, one of them of two frames, and seqs with gaps."""
     for seq in (1, 2, 3, 10, 11, 20, 30):
         journal.submit(seq, f"application_0_{seq}", at=seq)
@@ -114,13 +114,13 @@ def test_a_uri_of_another_file_system_is_refused(spark: SparkSession, uri: str) 
         read_journal(spark, uri)
 
 
-def test_columns_that_were_asked_for_come_alone(journal: Any, spark: SparkSession, assert_table: Any) -> None:
+def test_only_the_requested_columns_are_returned(journal: Any, spark: SparkSession, assert_table: Any) -> None:
     journal.event(1, "AType", "A", "a")
 
     events, transitions = read_journal(spark, journal.path, columns={"events": ["entity", "seq"]})
 
     assert_table(events, "entity string, seq long", [("a", 1)])
-    assert transitions.schema == table_schema(TRANSITIONS)
+    assert transitions.schema == table_schema(TRANSITIONS.name)
 
 
 def test_an_unknown_column_is_refused_before_anything_runs(journal: Any, spark: SparkSession) -> None:
@@ -134,7 +134,7 @@ def test_an_unknown_column_is_refused_before_anything_runs(journal: Any, spark: 
 def test_the_schema_has_the_declared_columns_in_order(table: Any) -> None:
     declared = [(column.name, "bigint" if column.type == "long" else column.type) for column in table.columns]
 
-    assert [(field.name, field.dataType.simpleString()) for field in table_schema(table)] == declared
+    assert [(field.name, field.dataType.simpleString()) for field in table_schema(table.name)] == declared
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------
@@ -153,13 +153,13 @@ def damaged(journal: Any) -> Path:
     return path
 
 
-def test_damaged_frames_are_passed_over_and_the_others_are_read(damaged: Path, spark: SparkSession) -> None:
+def test_damaged_frames_are_skipped_and_the_others_are_read(damaged: Path, spark: SparkSession) -> None:
     found = read_journal(spark, damaged).events.collect()
 
     assert sorted(row.seq for row in found) == [1, 12]
 
 
-def test_the_folder_tells_what_is_missing(damaged: Path) -> None:
+def test_a_missing_segment_is_found_without_spark(damaged: Path) -> None:
     assert journal_damage(damaged) == ["segment-00000003.journal: is missing"]
 
 
@@ -172,7 +172,7 @@ def test_with_spark_every_byte_is_checked(damaged: Path, spark: SparkSession) ->
     assert lines[2:] == ["segment-00000003.journal: is missing"]
 
 
-def test_of_much_damage_the_first_lines_and_a_count_are_told(
+def test_a_long_list_of_damage_is_cut_and_the_rest_counted(
     damaged: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "_LINES", 1)

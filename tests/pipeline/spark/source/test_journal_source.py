@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from dispatcher.journal.format.segments import segment_path
 from pipeline.spark import read_journal
 from pipeline.spark.source.journal import journal_failure
 from pipeline.spark.source.journal_source import FORMAT, JournalSource, register_journal
-from pipeline.spark.source.journal_source_filters import conditions_of
+from pipeline.spark.source.journal_source_reading import conditions_of
 
 try:
     from pyspark.sql.datasource import (
@@ -129,7 +128,7 @@ def test_pushed_filters_give_the_rows_that_spark_alone_would(spread: Path, spark
         load("events").where("seq > 11").collect()
 
 
-def test_a_query_has_the_rows_that_the_one_before_it_has_filtered_out(spread: Path, spark: SparkSession) -> None:
+def test_a_filter_of_one_query_does_not_apply_to_the_next(spread: Path, spark: SparkSession) -> None:
     events = read_journal(spark, spread).events
 
     assert events.where("seq > 11").count() == 1
@@ -138,7 +137,7 @@ def test_a_query_has_the_rows_that_the_one_before_it_has_filtered_out(spread: Pa
     assert both.count() == 1
 
 
-def test_since_and_until_are_exact_and_pass_over_segments(spread: Path, spark: SparkSession) -> None:
+def test_since_and_until_are_exact_and_skip_segments(spread: Path, spark: SparkSession) -> None:
     damage_third(spread)
     columns = {"events": ["seq"], "transitions": ["entity", "seq"]}
 
@@ -151,7 +150,7 @@ def test_since_and_until_are_exact_and_pass_over_segments(spread: Path, spark: S
     assert read_journal(spark, spread, until=11 * SECOND).events.count() == 1
 
 
-def test_a_time_that_is_none_is_refused(spread: Path) -> None:
+def test_a_value_that_is_not_a_time_is_refused(spread: Path) -> None:
     asked = source(spread, since="yesterday")
 
     with pytest.raises(JournalError, match=r"the option since is 'yesterday'; give it a time in Unix ns"):
@@ -161,7 +160,7 @@ def test_a_time_that_is_none_is_refused(spread: Path) -> None:
 # -- schemas and options -----------------------------------------------------------------------------------------------
 
 
-def test_a_schema_of_the_user_is_what_is_decoded(spread: Path, spark: SparkSession, assert_table: Any) -> None:
+def test_only_the_columns_of_the_users_schema_are_decoded(spread: Path, spark: SparkSession, assert_table: Any) -> None:
     register_journal(spark)
 
     def reader() -> DataFrameReader:
@@ -208,12 +207,12 @@ def test_a_column_of_another_type_is_refused(spread: Path) -> None:
         ({"path": "s3://b/j"}, "^s3://b/j: "),
     ],
 )
-def test_an_option_with_a_value_that_it_cannot_have_is_refused(tmp_path: Path, options: Any, said: str) -> None:
+def test_an_option_with_an_invalid_value_is_refused(tmp_path: Path, options: Any, said: str) -> None:
     with pytest.raises(DispatcherError, match=said):
         source(tmp_path, **options).streamReader(StructType().add("problem" if "damage" in said else "seq", "long"))
 
 
-def test_a_path_is_needed() -> None:
+def test_a_missing_path_is_refused() -> None:
     with pytest.raises(DispatcherError, match="the path is missing"):
         JournalSource(CaseInsensitiveDict({"table": "events"})).reader(StructType().add("seq", "long"))
 
@@ -245,24 +244,11 @@ def test_damage_is_a_table(spread: Path, spark: SparkSession, assert_table: Any)
 # -- Spark Connect -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
-    for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
-        pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-        session = ConnectSession.builder.remote(connect_url).create()
-        yield session
-        session.stop()
-
-
-def test_a_journal_is_read_over_connect(spread: Path, connect: Any) -> None:
-    events, transitions = read_journal(connect, spread)
+def test_a_journal_is_read_over_connect(spread: Path, connect_mode: Any) -> None:
+    events, transitions = read_journal(connect_mode, spread)
 
     assert sorted(row.seq for row in events.where("seq > 5").collect()) == [11, 21]
     assert transitions.count() == 3
     with pytest.raises(PySparkException) as raised:
-        read_journal(connect, spread / "nothing").events.collect()
+        read_journal(connect_mode, spread / "nothing").events.collect()
     assert journal_failure(raised.value) == f"{spread}/nothing: no such journal folder"

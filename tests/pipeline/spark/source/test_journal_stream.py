@@ -47,7 +47,9 @@ class Growing:
 
     def retire(self, upto: int) -> None:
         """As retention does: the manifest first."""
-        Manifest(upto + 1, max(upto, self._writer.segments_closed if self._writer else 0)).write(self.path, sync=False)
+        Manifest(upto + 1, max(upto, self._writer.log.segments_closed if self._writer else 0)).write(
+            self.path, sync=False
+        )
         for number in range(1, upto + 1):
             segment_path(self.path, number).unlink(missing_ok=True)
 
@@ -78,7 +80,7 @@ def seqs(reader: JournalStreamReader, start: int, end: int) -> list[int]:
 # -- offsets -----------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_journal_there_is_nothing_to_read_yet(tmp_path: Path) -> None:
+def test_a_stream_without_a_journal_has_nothing_to_read_yet(tmp_path: Path) -> None:
     reader = stream_reader(tmp_path / "nothing")
 
     assert reader.initialOffset() == {"segment": 0}
@@ -118,7 +120,7 @@ def test_available_now_ends_where_the_journal_ended_at_the_start(growing: Growin
     assert reader.latestOffset({"segment": 2}, limits.ReadAllAvailable()) == {"segment": 2}
 
 
-def test_a_stream_begins_at_what_retention_has_left(growing: Growing) -> None:
+def test_a_stream_begins_at_the_oldest_segment_that_retention_left(growing: Growing) -> None:
     growing.grow(3)
     growing.retire(2)
     reader = stream_reader(growing.path, maxSegmentsPerTrigger="1")
@@ -145,7 +147,7 @@ def test_a_segment_that_is_gone_before_it_was_read_is_an_error(growing: Growing)
         list(reader.read(partition))
 
 
-def test_without_fail_on_data_loss_it_is_logged_and_passed_over(
+def test_without_fail_on_data_loss_a_lost_segment_is_logged_and_skipped(
     growing: Growing, caplog: pytest.LogCaptureFixture
 ) -> None:
     growing.grow(3)

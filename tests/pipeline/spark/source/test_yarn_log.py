@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from pipeline.cli import yarn_log
@@ -60,7 +61,9 @@ def tables(spark: SparkSession, folder: Path, tmp_path_factory: pytest.TempPathF
     return read_yarn_log(spark, folder).stored(spark, tmp_path_factory.mktemp("stored"))
 
 
-def test_each_line_is_of_one_event_or_unparsed(tables: YarnLogTables, folder: Path, assert_table: AssertTable) -> None:
+def test_each_line_belongs_to_one_event_or_is_unparsed(
+    tables: YarnLogTables, folder: Path, assert_table: AssertTable
+) -> None:
     counted = [(row.file, row.line, row.line_count) for row in tables.events.orderBy("seq").collect()]
 
     rm, nm = str(folder / "1-rm.log"), str(folder / "2-nm.log")
@@ -175,7 +178,7 @@ def test_queues_registrations_and_audit_lines_have_tables_of_their_own(
     assert "queuename" not in told
 
 
-def test_what_is_not_in_the_tables_is_listed_with_file_and_line(
+def test_undeclared_transitions_are_listed_with_file_and_line(
     tables: YarnLogTables, folder: Path, assert_table: AssertTable
 ) -> None:
     rm = str(folder / "1-rm.log")
@@ -207,9 +210,13 @@ def test_what_is_not_in_the_tables_is_listed_with_file_and_line(
     ]
 
 
+def each_once(transitions: DataFrame) -> DataFrame:
+    return transitions.withColumn("count", F.lit(1))
+
+
 def test_the_jobs_of_the_report_run_on_a_log(spark: SparkSession, tables: YarnLogTables) -> None:
     [container] = container_intervals(*tables.journal).collect()
-    counts = transition_counts(tables.journal.transitions, declared_for(spark, tables.transitions)).collect()
+    counts = transition_counts(each_once(tables.journal.transitions), declared_for(spark, tables.transitions)).collect()
 
     assert (container.container, container.application) == (CONTAINER, "application_1637633166384_0001")
     assert (container.started_seq, container.end_state) == (4, "KILLED")
@@ -222,7 +229,7 @@ def test_the_jobs_of_the_report_run_on_a_log(spark: SparkSession, tables: YarnLo
     }
 
 
-def test_a_move_without_its_event_is_declared_if_any_event_makes_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_transition_without_an_event_is_declared_if_any_event_causes_it(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "rm.log"
     log.write_text(
         f"{AHEAD} INFO a.RMAppImpl: application_1_0001 State change from SUBMITTED to FINAL_SAVING\n"
@@ -230,7 +237,7 @@ def test_a_move_without_its_event_is_declared_if_any_event_makes_it(spark: Spark
     )
     transitions = read_yarn_log(spark, log, time_zone="Europe/Berlin").transitions.persist()
 
-    counts = transition_counts(transitions, declared_for(spark, transitions)).collect()
+    counts = transition_counts(each_once(transitions), declared_for(spark, transitions)).collect()
 
     assert {(row.from_state, row.event_type): row.declared for row in counts} == {
         ("SUBMITTED", ""): True,
@@ -240,7 +247,7 @@ def test_a_move_without_its_event_is_declared_if_any_event_makes_it(spark: Spark
     transitions.unpersist()
 
 
-def test_where_there_is_no_log_it_says_so_at_once(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
+def test_a_missing_log_is_reported_at_once(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
     with pytest.raises(YarnLogError, match="no such file or folder"):
         read_yarn_log(spark, tmp_path / "none.log")
     with pytest.raises(YarnLogError, match="'Mars' is not a time zone"):
@@ -272,30 +279,16 @@ def test_the_command_reports_on_the_tables(
     assert "The report\nLog as tables: " in capsys.readouterr().out
 
 
-@pytest.fixture
-def connect(spark: SparkSession, connect_url: str) -> Iterator[Any]:
-    """A session of Spark Connect beside the classic one, which serves it."""
-    for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
-        pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-        session = ConnectSession.builder.remote(connect_url).create()
-        yield session
-        session.stop()
-
-
-def test_a_log_is_read_over_connect(connect: Any, folder: Path, tmp_path: Path) -> None:
-    tables = read_yarn_log(connect, folder).stored(connect, tmp_path)
+def test_a_log_is_read_over_connect(connect_mode: Any, folder: Path, tmp_path: Path) -> None:
+    tables = read_yarn_log(connect_mode, folder).stored(connect_mode, tmp_path)
 
     assert tables.unparsed.count() == 1
     assert [row.line for row in not_in_table(tables.transitions).collect()] == [3]
     assert [row.size for row in tables.queue_sizes.orderBy("seq").collect()] == [1000, 900, None]
-    assert declared_for(connect, tables.transitions).count() > 0
+    assert declared_for(connect_mode, tables.transitions).count() > 0
 
 
-def test_of_a_real_log_every_line_is_in_one_table_and_each_transition_is_checked(spark: SparkSession) -> None:
+def test_every_line_of_a_real_log_is_in_one_table_and_each_transition_is_checked(spark: SparkSession) -> None:
     if not LOGHUB.is_file():
         pytest.skip("no Hadoop log of loghub beside this checkout")
     tables = read_yarn_log(spark, LOGHUB)

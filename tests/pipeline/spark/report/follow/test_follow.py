@@ -23,7 +23,6 @@ from dispatcher.journal.format.segments import Manifest, segment_path
 from dispatcher.journal.snapshot import look_at
 from pipeline.spark.report.digests.journal_digests import journal_digests
 from pipeline.spark.report.follow.follow import FollowError, FollowProgress, JournalFollower, _claim
-from pipeline.spark.report.follow.follow_tables import FOLLOWED
 from pipeline.spark.report.report import declared_by_resource_manager
 from pipeline.spark.report.tables.report_tables import write_tables
 from pipeline.spark.source.journal import read_journal
@@ -196,7 +195,7 @@ def same_rows(found: DataFrame, expected: DataFrame) -> bool:
 
 
 @pytest.mark.slow
-def test_tables_are_those_of_the_batch_report_whenever_it_is_killed(
+def test_tables_equal_the_batch_reports_whenever_the_follower_is_killed(
     spark: SparkSession, doomed: tuple[Growing, Path, Victim], whole: Path, tmp_path: Path
 ) -> None:
     """The clock of this journal jumps both ways, a segment comes twice, and lives are cut by segments and the kill."""
@@ -219,7 +218,7 @@ def test_tables_are_those_of_the_batch_report_whenever_it_is_killed(
     declared = declared_by_resource_manager(spark)
     digests = journal_digests(look_at(whole))
     expected = write_tables(spark, read_journal(spark, whole), tmp_path / "batch", declared, digests=digests)
-    assert tuple(sorted(tables)) == tuple(sorted(expected)) == tuple(sorted(FOLLOWED))
+    assert tables.keys() == expected.keys()
     assert [name for name in expected if tables[name].schema != expected[name].schema] == []
     different = [name for name in expected if not same_rows(tables[name], expected[name])]
     assert different == [], f"killed when {what}"
@@ -234,7 +233,7 @@ def test_folder_follows_one_journal_only(tmp_path: Path) -> None:
         _claim(tmp_path / "follow", "/other/journal")
 
 
-def test_folder_that_cannot_be_written_is_told_in_a_line(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(DispatcherError, match="cannot be written or read"):
@@ -250,7 +249,7 @@ def test_state_of_another_operator_is_not_touched(tmp_path: Path, monkeypatch: p
     assert _claim(tmp_path / "other", "/some/journal") == "applyInPandasWithState"
 
 
-def test_query_that_fails_is_told_in_a_line_and_stops_the_other(tmp_path: Path) -> None:
+def test_a_failing_query_is_reported_in_one_line_and_stops_the_other(tmp_path: Path) -> None:
     class Query:
         def __init__(self, error: Exception | None) -> None:
             self.error = error

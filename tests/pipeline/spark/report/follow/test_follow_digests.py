@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
+from pipeline.spark.report.digests.buckets import TimeBuckets
 from pipeline.spark.report.follow.follow_digests import (
     digest_events,
     digest_transitions,
@@ -33,7 +33,7 @@ def test_buckets_begin_at_multiples_of_a_power_of_two(
     assert TimeBuckets.over(start_at, end_at, number) == expected
 
 
-def test_buckets_of_a_time_lie_in_those_of_a_longer_one() -> None:
+def test_buckets_of_a_span_lie_within_the_buckets_of_a_longer_span() -> None:
     for end_at in range(100, 5000, 7):
         short, long = TimeBuckets.over(100, end_at, 10), TimeBuckets.over(3, end_at + 1234, 10)
         assert long.number <= 10

@@ -38,7 +38,7 @@ def test_stay_is_from_entering_a_state_to_leaving_it() -> None:
     assert told(taken) == [(1, None, None), (4, 1, 3)]
 
 
-def test_stay_that_began_in_an_earlier_batch_is_told_when_it_ends() -> None:
+def test_a_stay_that_began_in_an_earlier_batch_is_found_when_it_ends() -> None:
     first = take_in(moves((1, "a", "NEW RUNNING", TODAY_NS), (2, "b", "NEW RUNNING", TODAY_NS)), no_memory(), ENDS)
 
     second = take_in(moves((5, "a", "RUNNING DONE", TODAY_NS + 7)), first.memory, ENDS)
@@ -68,7 +68,7 @@ def test_transition_that_keeps_the_state_or_is_refused_ends_no_stay() -> None:
     assert told(taken) == [(1, None, None), (2, None, None), (3, None, None), (4, 1, 30)]
 
 
-def test_batch_without_moves_keeps_what_is_remembered() -> None:
+def test_a_batch_without_changes_of_state_keeps_the_memory() -> None:
     first = take_in(moves((1, "a", "NEW RUNNING", 10)), no_memory(), ENDS)
 
     second = take_in(moves((2, "a", "RUNNING RUNNING", 20)), first.memory, ENDS)
@@ -89,13 +89,13 @@ def test_state_that_was_not_entered_by_a_transition_has_no_stay() -> None:
     assert told(taken) == [(1, None, None), (2, None, None)]
 
 
-def test_stay_is_not_less_than_nothing_when_the_clock_is_set_back() -> None:
+def test_a_stay_is_never_negative_when_the_clock_is_set_back() -> None:
     taken = take_in(moves((1, "a", "NEW RUNNING", 100), (2, "a", "RUNNING DONE", 40)), no_memory(), ENDS)
 
     assert told(taken) == [(1, None, None), (2, 1, 0)]
 
 
-def test_transition_that_comes_late_is_given_back_and_spoils_no_stay() -> None:
+def test_a_late_transition_is_returned_and_spoils_no_stay() -> None:
     first = take_in(moves((1, "a", "NEW RUNNING", 10), (5, "a", "RUNNING PAUSED", 50)), no_memory(), ENDS)
 
     late = take_in(moves((3, "a", "PAUSED RUNNING", 30)), first.memory, ENDS)
@@ -118,7 +118,7 @@ def test_processor_remembers_by_slot() -> None:
     assert slots.peekValueState("memory", 3) == ("[[],[],[],[],[]]",)
 
 
-def test_state_is_kept_without_transform_with_state_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_state_is_also_kept_without_transform_with_state(spark: SparkSession, tmp_path: Path) -> None:
     rows = [(1, "a", "NEW RUNNING", TODAY_NS), (2, "b", "NEW RUNNING", 5)], [(3, "a", "RUNNING DONE", TODAY_NS + 9)]
     for number, some in enumerate(rows):
         moves(*some).to_json(tmp_path / f"{number}.json", orient="records", lines=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark.report.page.page import render_page
+from pipeline.spark.report.page.page_sections import render_page
 from pipeline.spark.report.page.page_views import ROWS_SHOWN, Figure
 
 from .page_rows import Tables, page_data, small_tables
@@ -88,13 +88,13 @@ def test_cells_read_as_a_person_would_write_them(page: str) -> None:
     assert cells(page, "node-peaks")[1][2:5] == ["2 GiB of 1 GiB", "1 of 1", "\u2013"]
 
 
-def test_cells_carry_what_they_are_sorted_by(page: str) -> None:
+def test_cells_carry_their_sort_keys(page: str) -> None:
     assert re.findall(r'data-value="([^"]*)">1 min 30 s<', page)[:2] == ["90.0", "90.5"]
     # What is not known has no value, and goes last.
     assert re.search(r'<td class="number" data-value="">\u2013</td>', page)
 
 
-def test_heads_are_buttons_in_heads_of_columns(page: str) -> None:
+def test_column_headings_are_buttons(page: str) -> None:
     heads = re.findall(r"<th [^>]*>.*?</th>", page)
 
     assert len(heads) > 80
@@ -102,7 +102,7 @@ def test_heads_are_buttons_in_heads_of_columns(page: str) -> None:
         assert re.fullmatch(r'<th scope="col" class="(number)?"><button type="button">[^<]+</button></th>', head)
 
 
-def test_what_ought_not_to_be_is_red(page: str) -> None:
+def test_problems_are_red(page: str) -> None:
     assert '<td class="number bad" data-value="2.0">2 GiB of 1 GiB</td>' in page
     assert '<td class="bad" data-value="1">yes</td>' in page
     assert '<td class="number bad" data-value="2">2</td>' in page
@@ -117,7 +117,7 @@ def test_an_empty_journal_has_a_page_that_says_so() -> None:
     assert page.count('<p class="empty">None.</p>') == 12
 
 
-def test_no_more_rows_are_shown_than_are_told() -> None:
+def test_a_cut_table_shows_and_states_its_number_of_rows() -> None:
     row = small_tables()["slowest_handlers"][0]
 
     page = rendered({"slowest_handlers": [row] * (ROWS_SHOWN + 1)})
@@ -126,7 +126,7 @@ def test_no_more_rows_are_shown_than_are_told() -> None:
     assert f"The first {ROWS_SHOWN} rows. All rows: tables/slowest_handlers (Parquet)." in page
 
 
-def test_damage_is_told_in_red_with_every_line_up_to_twenty() -> None:
+def test_damage_is_shown_in_red_with_at_most_twenty_lines() -> None:
     page = rendered(small_tables(), damage=[f"segment-{number}.journal: <cut>" for number in range(1, 23)])
 
     assert re.search(r'<div class="figure bad">\s*<div class="name">Damage</div>\s*<div class="value">22</div>', page)
@@ -139,7 +139,7 @@ def test_a_sound_journal_has_no_damage_on_its_page(page: str) -> None:
     assert ">Damage<" not in page
 
 
-def test_a_comparison_comes_first_and_tells_both_values_and_the_change() -> None:
+def test_the_comparison_comes_first_and_shows_both_values_and_the_change() -> None:
     page = rendered(small_tables(), compared_with="/other/journal")
 
     assert cells(page, "comparison") == [

@@ -91,7 +91,7 @@ def test_the_same_graph_is_drawn_the_same() -> None:
     assert draw_graph(rows) == draw_graph(rows)
 
 
-def test_the_declared_drawing_has_what_is_declared_and_the_other_one_all() -> None:
+def test_the_declared_drawing_has_the_declared_edges_and_the_other_all_edges() -> None:
     drawing = draw_graph([row("NEW START A", 3), row("A END B", 0), row("A ODD C", 2, declared=False)])
 
     assert re.findall(r">([A-Z]+)</text>", drawing.declared) == ["NEW", "A", "B"]
@@ -101,7 +101,7 @@ def test_the_declared_drawing_has_what_is_declared_and_the_other_one_all() -> No
     assert drawing.states_left_out == 0
 
 
-def test_an_edge_has_its_count_and_tells_its_events_with_theirs() -> None:
+def test_an_edge_shows_its_count_and_lists_the_counts_of_its_events() -> None:
     drawing = draw_graph([row("NEW START A", 1200), row("NEW RECOVER A", 34), row("NEW KILL A", 0)])
 
     assert re.findall(r'<text class="number taken"[^>]*>([^<]*)<', drawing.taken) == ["1,234"]
@@ -109,13 +109,13 @@ def test_an_edge_has_its_count_and_tells_its_events_with_theirs() -> None:
     assert "<title>NEW \u2192 A: START, RECOVER, KILL</title>" in drawing.declared
 
 
-def test_a_refused_transition_is_red_though_it_is_declared() -> None:
+def test_a_refused_transition_is_red_even_if_it_is_declared() -> None:
     drawing = draw_graph([row("NEW START A", 1), row("A START A", 1, valid=False)])
 
     assert styles(drawing.taken) == ["edge taken", "edge wrong"]
 
 
-def test_a_state_never_reached_is_told_from_those_that_were() -> None:
+def test_a_state_that_was_never_reached_is_drawn_differently() -> None:
     drawing = draw_graph([row("NEW START A", 1), row("A END B", 0)])
 
     assert re.findall(r'<g class="(state \w+)">', drawing.taken) == ["state taken", "state taken", "state never"]
@@ -130,7 +130,7 @@ def test_names_are_text_and_not_markup() -> None:
         assert "&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;" in svg
 
 
-def test_a_system_with_any_number_of_states_is_drawn_with_the_most_frequent() -> None:
+def test_a_machine_with_too_many_states_is_drawn_with_the_most_frequent() -> None:
     rows = [row(f"S{number} E S{number + 1}", number) for number in range(500)]
 
     drawing = draw_graph(rows)

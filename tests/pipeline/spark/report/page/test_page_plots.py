@@ -24,13 +24,13 @@ def test_times_are_in_a_unit_that_suits_the_run(span_s: int, place: float, unit:
     assert (axis.unit, axis.place(65 * SECOND)) == (unit, pytest.approx(place))
 
 
-def test_a_long_name_loses_its_middle_and_an_unknown_one_is_called_so() -> None:
+def test_a_long_name_is_elided_in_the_middle_and_a_missing_name_reads_unknown() -> None:
     assert short("a" * 20 + "b" * 20) == "a" * 17 + "\u2026" + "b" * 17
     assert short("<b>") == "&lt;b&gt;"
     assert label(None) == "(unknown)"
 
 
-def test_an_event_is_called_by_its_class_and_type() -> None:
+def test_an_events_name_is_its_class_and_type() -> None:
     assert event_name({"event_class": "RMAppEventType", "event_type": "KILL"}) == "RMApp KILL"
 
 
@@ -74,7 +74,7 @@ def test_queue_depth_has_its_rates_below_it() -> None:
     ]
 
 
-def test_a_queue_in_which_nothing_ever_waited_is_left_out() -> None:
+def test_queue_depth_leaves_out_the_plot_of_an_always_empty_queue() -> None:
     buckets = [row | {"depth": 0, "greatest_depth": 0} for row in small_tables()["queue_depth"]]
 
     figure = plots_over_time.queue_depth_plot(buckets, MINUTES)
@@ -112,7 +112,7 @@ def test_a_heat_map_has_a_row_per_node_and_a_map_per_known_resource() -> None:
     assert [title.text for title in figure.layout.annotations] == ["Memory", "GPUs"]
 
 
-def test_capacities_that_are_not_known_make_no_heat_map() -> None:
+def test_unknown_capacities_give_no_heat_map() -> None:
     assert plots_over_time.heat_plot([share("n1", 0, memory_share=None, gpu_share=None)], MINUTES, "node") is None
     assert plots_over_time.cluster_plot([], MINUTES) is None
 
@@ -133,7 +133,7 @@ def test_slow_handlers_of_rare_classes_share_a_colour() -> None:
     assert figure.data[-1].customdata[1][:3] == ["C8 T", "(unknown)", "1 ms"]
 
 
-def test_what_has_not_changed_is_not_among_the_changes() -> None:
+def test_unchanged_figures_are_not_drawn_as_changes() -> None:
     metrics = [
         {"subject": "run", "metric": name, "change": change}
         for name, change in (("a", 0.0), ("b", None), ("c", -0.25), ("d", 2.0))

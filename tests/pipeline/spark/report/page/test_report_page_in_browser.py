@@ -120,7 +120,7 @@ def test_names_of_a_malicious_journal_are_shown_and_never_run(shown: Browser) ->
     assert "</svg><script>document.title='broken'</script>" in states
 
 
-def test_a_script_that_gets_into_the_page_does_not_run(browser: Browser, report: Report, tmp_path: Path) -> None:
+def test_an_injected_script_does_not_run(browser: Browser, report: Report, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     text = report.page.read_text(encoding="utf-8")
     page.write_text(text.replace("<footer>", "<script>document.title='broken'</script><footer>"), encoding="utf-8")
@@ -132,7 +132,7 @@ def test_a_script_that_gets_into_the_page_does_not_run(browser: Browser, report:
     browser.problems.clear()
 
 
-def test_a_click_on_a_head_sorts_by_it_and_another_the_other_way(shown: Browser) -> None:
+def test_a_click_on_a_heading_sorts_and_a_second_click_reverses_the_order(shown: Browser) -> None:
     assert column(shown, "waiting-by-queue", 1) == ["2", "1", "1"]
     before = column(shown, "waiting-by-queue", 0)
 
@@ -146,7 +146,7 @@ def test_a_click_on_a_head_sorts_by_it_and_another_the_other_way(shown: Browser)
     assert sorted(before) == sorted(["a", "b", NASTY])
 
 
-def test_numbers_are_sorted_as_numbers_from_the_greatest_with_the_keyboard_too(shown: Browser) -> None:
+def test_the_keyboard_sorts_numbers_as_numbers_greatest_first(shown: Browser) -> None:
     handling = (
         "[...document.querySelectorAll('#table-events-by-type th')].findIndex((head) => "
         "head.textContent === 'Handler total')"
@@ -163,7 +163,7 @@ def test_numbers_are_sorted_as_numbers_from_the_greatest_with_the_keyboard_too(s
     assert sorts(shown, "events-by-type")[position] == "ascending"
 
 
-def test_what_is_not_known_goes_last_whichever_way(shown: Browser) -> None:
+def test_unknown_values_sort_last_in_both_directions(shown: Browser) -> None:
     ended = head("applications", 7)
 
     for _ in range(2):

@@ -11,7 +11,7 @@ from pipeline.spark.report.tables.comparison import comparison
 FIGURES = "subject string, metric string, unit string, value double"
 
 
-def test_figures_of_either_run_stand_side_by_side(spark: SparkSession, assert_table: Any) -> None:
+def test_the_figures_of_both_runs_stand_side_by_side(spark: SparkSession, assert_table: Any) -> None:
     before = [
         ("run", "span", "s", 8.0),
         ("run", "failed", "", 0.0),

@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.spark.report.digests import event_digest
+from pipeline.spark.report.digests.buckets import TimeBuckets
 from pipeline.spark.report.digests.event_digest import EventDigest, digest_events
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
 from pipeline.spark.report.tables import event_times
 
 US, MS = 1_000, 1_000_000
@@ -96,7 +96,7 @@ def test_without_events_there_are_no_figures(spark: SparkSession, assert_table: 
     assert_table(event_times.queue_depth(changes, HUNDRED_NS), DEPTH_SCHEMA, [])
 
 
-def test_the_slowest_are_found_and_of_equal_ones_the_first(spark: SparkSession, assert_table: Any) -> None:
+def test_the_slowest_events_are_found_and_the_lowest_seq_wins_a_tie(spark: SparkSession, assert_table: Any) -> None:
     events = table(
         spark,
         event(1, handling_ns=5 * MS, begun=10),
@@ -112,7 +112,7 @@ def test_the_slowest_are_found_and_of_equal_ones_the_first(spark: SparkSession, 
     )
 
 
-def test_the_queue_is_as_deep_as_what_came_and_was_not_begun(spark: SparkSession, assert_table: Any) -> None:
+def test_the_queue_holds_the_events_that_arrived_and_were_not_started(spark: SparkSession, assert_table: Any) -> None:
     events = table(
         spark,
         event(1, came=0, begun=3),
@@ -129,7 +129,9 @@ def test_the_queue_is_as_deep_as_what_came_and_was_not_begun(spark: SparkSession
     assert_table(found, DEPTH_SCHEMA, rows)
 
 
-def test_finer_parts_show_a_queue_that_has_come_and_gone(spark: SparkSession, assert_table: Any) -> None:
+def test_finer_parts_show_a_queue_that_fills_and_empties_within_a_bucket(
+    spark: SparkSession, assert_table: Any
+) -> None:
     events = table(spark, event(1, came=0, begun=8), event(2, came=1, begun=9))
     fine = event_times.arrivals_and_starts(events, TimeBuckets(0, 5, 4))
 
@@ -138,7 +140,7 @@ def test_finer_parts_show_a_queue_that_has_come_and_gone(spark: SparkSession, as
     assert_table(found, DEPTH_SCHEMA, [(0, 0, 2, 2, 0, 2), (1, 10, 0, 0, 0, 0)])
 
 
-def test_in_virtual_time_nothing_is_seen_to_wait(spark: SparkSession) -> None:
+def test_in_virtual_time_the_queue_appears_empty(spark: SparkSession) -> None:
     events = table(spark, *(event(seq, came=seq, begun=seq, queue_ns=7 * MS) for seq in range(1, 9)))
 
     found = event_times.queue_depth(event_times.arrivals_and_starts(events, HUNDRED_NS), HUNDRED_NS)
@@ -146,7 +148,7 @@ def test_in_virtual_time_nothing_is_seen_to_wait(spark: SparkSession) -> None:
     assert {(row["depth"], row["greatest_depth"]) for row in found.collect()} == {(0, 0)}
 
 
-def test_the_digest_has_the_groups_of_the_job(spark: SparkSession) -> None:
+def test_the_digests_groups_equal_the_jobs(spark: SparkSession) -> None:
     rows = [
         event(
             seq,
@@ -178,7 +180,7 @@ def digest(*parts: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
     return [row for batch in EventDigest(0, 99).rows(batches) for row in batch.to_pylist()]
 
 
-def test_the_digest_keeps_what_other_tables_are_made_of() -> None:
+def test_the_digest_keeps_the_events_that_other_tables_need() -> None:
     start = event(1, "RMAppEventType.START", entity="application_0_0001", payload='{"name":"sort"}')
     failed = event(2, outcome="failed", error="ValueError: x")
     plain = event(3, payload='{"a":1}', handling_ns=5)
@@ -190,7 +192,7 @@ def test_the_digest_keeps_what_other_tables_are_made_of() -> None:
     assert [row["seq"] for row in rows if row["kind"] == "slow"] == [3, 1, 2]
 
 
-def test_the_digest_keeps_so_many_of_the_slowest(monkeypatch: Any) -> None:
+def test_the_digest_keeps_the_given_number_of_slowest_events(monkeypatch: Any) -> None:
     monkeypatch.setattr(event_digest, "_ROWS_AT_ONCE", 1)
     monkeypatch.setattr(event_digest, "SLOWEST", 2)
 
@@ -201,11 +203,11 @@ def test_the_digest_keeps_so_many_of_the_slowest(monkeypatch: Any) -> None:
     assert [(row["seq"], row["handling_ns"]) for row in rows if row["kind"] == "slow"] == [(3, 7), (1, 5)]
 
 
-def test_the_digest_of_nothing_counts_nothing() -> None:
+def test_the_digest_of_no_events_is_empty() -> None:
     assert digest() == digest([]) == []
 
 
-def test_groups_that_would_take_too_much_memory_go_out_early(monkeypatch: Any) -> None:
+def test_groups_are_emitted_early_when_they_take_too_much_memory(monkeypatch: Any) -> None:
     monkeypatch.setattr(event_digest, "_ROWS_AT_ONCE", 1)
     monkeypatch.setattr(event_digest, "_GROUPS_HELD", 1)
 

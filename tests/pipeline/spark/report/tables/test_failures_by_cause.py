@@ -25,7 +25,7 @@ def found(spark: SparkSession, events: list[tuple[Any, ...]], moves: list[tuple[
     return failures(spark.createDataFrame(events, EVENTS), spark.createDataFrame(rows, MOVES))
 
 
-def test_events_are_told_by_type_and_error(spark: SparkSession, assert_table: Any) -> None:
+def test_failed_events_are_grouped_by_type_and_error(spark: SparkSession, assert_table: Any) -> None:
     events = [
         (4, "AType", "A", "x", "failed", "ValueError: second"),
         (2, "AType", "A", None, "failed", "ValueError: first: of two"),
@@ -42,7 +42,9 @@ def test_events_are_told_by_type_and_error(spark: SparkSession, assert_table: An
     assert_table(found(spark, events, []), SCHEMA, rows)
 
 
-def test_an_end_is_told_by_what_decided_it_and_not_by_what_stored_it(spark: SparkSession, assert_table: Any) -> None:
+def test_the_cause_of_an_end_is_the_event_that_decided_it_not_the_one_that_stored_it(
+    spark: SparkSession, assert_table: Any
+) -> None:
     moves = [
         (1, "RMApp", APP_1, "ACCEPTED ATTEMPT_REGISTERED RUNNING"),
         (2, "RMApp", APP_1, "RUNNING ATTEMPT_FAILED FINAL_SAVING"),
@@ -69,5 +71,5 @@ def test_an_end_is_told_by_what_decided_it_and_not_by_what_stored_it(spark: Spar
     assert_table(found(spark, [], moves), SCHEMA, rows)
 
 
-def test_where_nothing_failed_there_is_nothing_to_tell(spark: SparkSession, assert_table: Any) -> None:
+def test_without_failures_the_table_is_empty(spark: SparkSession, assert_table: Any) -> None:
     assert_table(found(spark, [], []), SCHEMA, [])

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.spark.report.digests.histograms import Groups, grouped, log_bucket, log_buckets, summed_up
+from pipeline.spark.report.digests.buckets import Groups, grouped, log_bucket, log_buckets, summed_up
 
 VALUES = [-5, 0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 66, 67, 1000, 1 << 40, (1 << 40) - 1, (1 << 53) + 1, (1 << 63) - 1]
 SUMMED_SCHEMA = "name string, count long, total long, greatest long, half double, most double"
@@ -34,7 +34,7 @@ def test_spark_and_arrays_have_the_same_buckets(spark: SparkSession) -> None:
     assert in_spark[9:13] == [192, 192, 193, 193]
 
 
-def test_a_bucket_is_never_wider_than_a_32nd_of_what_it_holds() -> None:
+def test_a_bucket_is_never_wider_than_a_32nd_of_its_values() -> None:
     values = np.arange(1, 100_000)
     buckets = log_buckets(values)
     first = np.flatnonzero(np.diff(buckets, prepend=-2))
@@ -50,7 +50,7 @@ def test_percentiles_are_those_of_the_nearest_rank(spark: SparkSession, assert_t
     assert_table(summed(groups), SUMMED_SCHEMA, [("a", 30, 465, 30, 15.0, 30.0)])
 
 
-def test_a_percentile_is_the_middle_of_what_its_bucket_holds(spark: SparkSession, assert_table: Any) -> None:
+def test_a_percentile_is_the_midpoint_of_its_buckets_values(spark: SparkSession, assert_table: Any) -> None:
     groups = grouped(of(spark, "a", [1024, 1050, 1 << 30]), ["name"], "value")
 
     assert_table(summed(groups), SUMMED_SCHEMA, [("a", 3, 1073743898, 1 << 30, 1037.0, float(1 << 30))])
@@ -64,7 +64,7 @@ def test_parts_add_up_to_the_whole(spark: SparkSession, assert_table: Any) -> No
     assert_table(summed(groups), SUMMED_SCHEMA, [("a", 5, 2009, 1001, 5.0, 1000.5)])
 
 
-def test_nothing_has_no_percentiles(spark: SparkSession, assert_table: Any) -> None:
+def test_no_values_give_no_percentiles(spark: SparkSession, assert_table: Any) -> None:
     assert_table(summed(grouped(of(spark, "a", [None]), ["name"], "value")), SUMMED_SCHEMA, [])
 
 
@@ -89,7 +89,7 @@ def test_groups_of_arrays_add_up() -> None:
 
 
 @pytest.mark.parametrize("value", [1, 77, 10**6, 123_456_789_012])
-def test_one_value_is_told_exactly(spark: SparkSession, value: int) -> None:
+def test_a_bucket_with_one_value_gives_it_exactly(spark: SparkSession, value: int) -> None:
     [row] = summed(grouped(of(spark, "a", [value]), ["name"], "value")).collect()
 
     assert (row["half"], row["most"]) == (float(value), float(value))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pipeline.spark.report.tables import jobs, usage
 
@@ -101,7 +102,7 @@ def test_waiting_is_summed_up_per_queue(journal: Any, assert_table: Any) -> None
             journal.allocate(2 * number + 1, container, "h1:1", 100 + wait_s, application=application)
 
     assert_table(
-        jobs.waiting_by_queue(applications(journal)),
+        jobs.waiting(applications(journal), "queue"),
         "queue string, applications long, p50_s double, p95_s double, max_s double, never_placed long",
         [("a", 3, 2.0, 2.9, 3.0, 1), ("b", 1, None, None, None, 1)],
     )
@@ -112,7 +113,7 @@ def test_waiting_is_summed_up_per_user_of_a_queue(spark: SparkSession, assert_ta
     applied = spark.createDataFrame(rows, "queue string, user string, first_container_at long, wait_s double")
 
     assert_table(
-        jobs.waiting_by_user(applied),
+        jobs.waiting(applied, "queue", "user"),
         "queue string, user string, applications long, p50_s double, p95_s double, max_s double, never_placed long",
         [
             ("a", "ann", 1, 1.0, 1.0, 1.0, 0),
@@ -123,7 +124,7 @@ def test_waiting_is_summed_up_per_user_of_a_queue(spark: SparkSession, assert_ta
     )
 
 
-def test_the_first_start_counts_where_one_was_redelivered(spark: SparkSession) -> None:
+def test_the_first_of_two_starts_counts_if_one_was_redelivered(spark: SparkSession) -> None:
     rows = [(3, "AType", "START", APP_1, 30, "{}"), (2, "RMAppEventType", "START", APP_1, 20, '{"name":"first"}')]
     rows += [(5, "RMAppEventType", "START", APP_1, 50, '{"name":"again"}')]
     ddl = "seq long, event_class string, event_type string, entity string, enqueued_at long, payload string"
@@ -140,6 +141,10 @@ def declared(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, KIND)
 
 
+def transition_counts(journal: Any, declared: DataFrame) -> DataFrame:
+    return jobs.transition_counts(journal.tables().transitions.withColumn("count", F.lit(1)), declared)
+
+
 def test_undeclared_and_refused_transitions_are_unknown(journal: Any, declared: DataFrame, assert_table: Any) -> None:
     journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
     journal.move(2, "RMApp", APP_2, "NEW START NEW_SAVING")
@@ -147,7 +152,7 @@ def test_undeclared_and_refused_transitions_are_unknown(journal: Any, declared: 
     journal.move(4, "RMApp", APP_1, "KILLED START KILLED", valid=False)
     journal.move(5, "RMApp", APP_1, "KILLED KILL KILLED", valid=False)
 
-    counts = jobs.transition_counts(journal.tables().transitions, declared)
+    counts = transition_counts(journal, declared)
 
     schema = f"{KIND}, count long, valid boolean, declared boolean"
     unknown = [
@@ -162,12 +167,12 @@ def test_undeclared_and_refused_transitions_are_unknown(journal: Any, declared: 
 def test_no_transitions_give_no_counts(journal: Any, declared: DataFrame, assert_table: Any) -> None:
     journal.event(1, "AType", "A")
 
-    counts = jobs.transition_counts(journal.tables().transitions, declared)
+    counts = transition_counts(journal, declared)
 
     assert_table(counts, f"{KIND}, count long, valid boolean, declared boolean", [])
 
 
-def test_the_mined_graph_has_what_was_declared_and_never_made(
+def test_the_mined_graph_includes_declared_transitions_that_were_never_made(
     journal: Any, declared: DataFrame, assert_table: Any, spark: SparkSession
 ) -> None:
     journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING")
@@ -176,7 +181,7 @@ def test_the_mined_graph_has_what_was_declared_and_never_made(
     other = spark.createDataFrame([("MRJob", "NEW", "JOB_INIT", "INITED")], KIND)
     known = declared.unionAll(other)
 
-    graph = jobs.mined_graph(jobs.transition_counts(journal.tables().transitions, known), known)
+    graph = jobs.mined_graph(transition_counts(journal, known), known)
 
     rows = [
         ("RMApp", "NEW", "START", "NEW_SAVING", 1, True, True),
@@ -190,12 +195,17 @@ def test_the_mined_graph_has_what_was_declared_and_never_made(
 TOTALS_SCHEMA = "events long, failed_events long, transitions long, first_at long, last_at long"
 
 
+def run_totals(journal: Any) -> DataFrame:
+    events, transitions = journal.tables()
+    return jobs.run_totals(jobs.event_totals(events), jobs.transition_totals(transitions))
+
+
 def test_totals_cover_the_run_from_first_arrival_to_last_end(journal: Any, assert_table: Any) -> None:
     journal.event(1, "AType", "A", at=5, enqueued_at=4 * SECOND)
     journal.event(2, "AType", "A", at=6, finished_at=9 * SECOND, outcome="failed")
     journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING", at=5)
 
-    assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(2, 1, 1, 4 * SECOND, 9 * SECOND)])
+    assert_table(run_totals(journal), TOTALS_SCHEMA, [(2, 1, 1, 4 * SECOND, 9 * SECOND)])
 
 
 def test_totals_hold_transitions_beyond_the_last_closed_segment_of_events(journal: Any, assert_table: Any) -> None:
@@ -203,8 +213,8 @@ def test_totals_hold_transitions_beyond_the_last_closed_segment_of_events(journa
     journal.move(1, "RMApp", APP_1, "NEW START NEW_SAVING", at=5)
     journal.move(2, "RMApp", APP_1, "NEW_SAVING KILL FINAL_SAVING", at=7)
 
-    assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(1, 0, 2, 5 * SECOND, 7 * SECOND)])
+    assert_table(run_totals(journal), TOTALS_SCHEMA, [(1, 0, 2, 5 * SECOND, 7 * SECOND)])
 
 
 def test_totals_of_an_empty_journal_have_no_times(journal: Any, assert_table: Any) -> None:
-    assert_table(jobs.run_totals(*journal.tables()), TOTALS_SCHEMA, [(0, 0, 0, None, None)])
+    assert_table(run_totals(journal), TOTALS_SCHEMA, [(0, 0, 0, None, None)])

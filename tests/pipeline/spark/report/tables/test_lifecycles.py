@@ -40,8 +40,12 @@ def table(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(list(rows), DDL)
 
 
+def stays(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
+    return lifecycles.crossing_stays(lifecycles.stretches(table(spark, *rows)), ENDS)
+
+
 def times(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
-    return lifecycles.time_in_state(lifecycles.stay_groups(lifecycles.stays(table(spark, *rows))))
+    return lifecycles.time_in_state(lifecycles.stay_groups(stays(spark, *rows)))
 
 
 def test_time_in_state_counts_what_was_entered_and_left(spark: SparkSession, assert_table: Any) -> None:
@@ -58,7 +62,7 @@ def test_time_in_state_counts_what_was_entered_and_left(spark: SparkSession, ass
     assert_table(found, TIME_SCHEMA, [("M", "RUNNING", 2, 4.0, 10.0, 10.0, 10.0)])
 
 
-def test_stays_of_no_time_go_by_seq(spark: SparkSession) -> None:
+def test_stays_of_zero_length_are_ordered_by_seq(spark: SparkSession) -> None:
     found = times(
         spark,
         move(2, "a", "RUNNING WAIT WAITING", at=3),
@@ -76,7 +80,7 @@ RETURNING = [
 ]
 
 
-def test_the_new_of_an_entity_that_came_back_is_no_stay(spark: SparkSession) -> None:
+def test_a_returning_entity_has_no_stay_in_new(spark: SparkSession) -> None:
     """The time since the old machine was lost is not time that the new one spent in NEW."""
     assert [(row["state"], row["max_s"]) for row in times(spark, *RETURNING).collect()] == [("RUNNING", 10.0)]
 
@@ -85,7 +89,7 @@ def test_without_transitions_there_are_no_stays(spark: SparkSession, assert_tabl
     assert_table(times(spark), TIME_SCHEMA, [])
 
 
-def test_ends_are_what_no_transition_enters_or_leaves() -> None:
+def test_ends_are_the_states_that_no_transition_enters_or_leaves() -> None:
     assert Ends(frozenset({("M", "NEW")}), frozenset({("M", "DONE")})) == ENDS
 
 
@@ -108,7 +112,7 @@ def test_an_entity_that_is_in_no_final_state_has_an_open_stay(spark: SparkSessio
     assert_table(found, STAY_SCHEMA, expected)
 
 
-def test_stuck_is_what_stays_longer_than_nearly_all_others(spark: SparkSession, assert_table: Any) -> None:
+def test_a_stay_longer_than_nearly_all_others_is_stuck(spark: SparkSession, assert_table: Any) -> None:
     ended = spark.createDataFrame(
         [("M", "a", "RUNNING", 1, 0, 7 * SECOND), ("M", "b", "RUNNING", 2, 5, 5 * SECOND)], STAY_SCHEMA
     )
@@ -230,7 +234,7 @@ def of_kind(rows: list[dict[str, Any]], kind: str, *columns: str) -> list[tuple[
     return sorted(tuple(row[name] for name in columns) for row in rows if row["kind"] == kind)
 
 
-def test_a_part_counts_the_stays_that_begin_and_end_in_it() -> None:
+def test_the_digest_of_a_part_counts_the_stays_that_begin_and_end_in_it() -> None:
     rows = digest(MIXED)
 
     assert of_kind(rows, "stay", "from_state", "count", "total", "least", "greatest") == [
@@ -246,7 +250,7 @@ def test_a_part_counts_the_stays_that_begin_and_end_in_it() -> None:
     ]
 
 
-def test_a_part_counts_kinds_of_transitions() -> None:
+def test_the_digest_of_a_part_counts_kinds_of_transitions() -> None:
     assert of_kind(digest(MIXED), "count", "from_state", "event_type", "to_state", "valid", "count") == [
         ("NEW", "GO", "RUNNING", True, 4),
         ("RUNNING", "END", "DONE", True, 3),
@@ -257,13 +261,13 @@ def test_a_part_counts_kinds_of_transitions() -> None:
     ]
 
 
-def test_a_part_without_moves_or_rows_has_its_counts() -> None:
+def test_the_digest_of_a_part_without_changes_of_state_has_only_counts() -> None:
     assert [row["kind"] for row in digest([move(1, "a", "RUNNING PING RUNNING")], [])] == ["count"]
 
 
 @pytest.mark.parametrize("cuts", [(3,), (4, 9), tuple(range(1, 12))])
-def test_cut_anywhere_the_stays_are_the_same(spark: SparkSession, cuts: tuple[int, ...]) -> None:
-    whole = sorted(map(tuple, lifecycles.stays(table(spark, *MIXED)).select("state", "stay_ns").collect()))
+def test_cutting_a_journal_anywhere_leaves_its_stays_the_same(spark: SparkSession, cuts: tuple[int, ...]) -> None:
+    whole = sorted(map(tuple, stays(spark, *MIXED).select("state", "stay_ns").collect()))
     parts = [MIXED[start:end] for start, end in zip((0, *cuts), (*cuts, len(MIXED)), strict=True)]
 
     rows = digest(*parts)
@@ -290,7 +294,7 @@ def test_the_longest_stays_of_each_state_are_kept(monkeypatch: Any) -> None:
     assert kept == [("h1", "RUNNING", 1, 10 * SECOND)]
 
 
-def test_a_part_keeps_the_moves_that_other_tables_are_made_of() -> None:
+def test_the_digest_of_a_part_keeps_the_transitions_that_other_tables_need() -> None:
     container = "container_0_0001_01_000001"
     rows = digest(
         [
@@ -307,7 +311,7 @@ def test_a_part_keeps_the_moves_that_other_tables_are_made_of() -> None:
     assert of_kind(rows, "move", "seq") == [(1,), (2,), (3,), (8,), (9,), (11,)]
 
 
-def test_the_pass_runs_in_sparks_tasks(spark: SparkSession) -> None:
+def test_the_digest_runs_in_sparks_tasks(spark: SparkSession) -> None:
     found = digest_transitions(table(spark, *MIXED).coalesce(1), ENDS)
 
     assert found.where("kind = 'stay'").count() == 5

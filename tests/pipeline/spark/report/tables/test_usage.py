@@ -110,7 +110,7 @@ def test_device_peaks_add_up_the_shares_of_each_gpu(journal: Any, assert_table: 
     )
 
 
-def test_capacities_are_those_a_node_registered_with(journal: Any, assert_table: Any) -> None:
+def test_a_nodes_capacity_comes_from_its_registration(journal: Any, assert_table: Any) -> None:
     journal.node(1, "h1:1", gpus=2)
     journal.event(2, "RMNodeEventType", "STARTED", "h2:1", payload={"host": "h2", "rack": "/r2", "gpu_model": "T4"})
 
@@ -142,7 +142,7 @@ def test_peaks_stand_beside_capacities(journal: Any, assert_table: Any) -> None:
     )
 
 
-def test_a_node_with_more_memory_taken_than_it_has_is_found(journal: Any) -> None:
+def test_a_node_with_more_memory_in_use_than_its_capacity_is_found(journal: Any) -> None:
     journal.node(1, "h1:1", memory_mb=2047)
     journal.node(2, "h2:1", memory_mb=2048)
     for seq, (container, node) in enumerate([(C1, "h1:1"), (C2, "h1:1"), (C3, "h2:1")], start=3):
@@ -151,7 +151,7 @@ def test_a_node_with_more_memory_taken_than_it_has_is_found(journal: Any) -> Non
     assert oversubscribed(journal) == {"h1:1": True, "h2:1": False}
 
 
-def test_a_gpu_shared_beyond_itself_is_found_though_its_node_has_room(journal: Any) -> None:
+def test_an_oversubscribed_gpu_is_found_on_a_node_with_room(journal: Any) -> None:
     journal.node(1, "h1:1", gpus=4)
     journal.allocate(2, C1, "h1:1", gpus=1, gpu_milli=600, gpu_devices=[2])
     journal.allocate(3, C2, "h1:1", gpus=1, gpu_milli=401, gpu_devices=[2])
@@ -191,7 +191,7 @@ def test_a_change_at_the_very_end_of_a_long_run_is_in_the_last_bucket(journal: A
     ]
 
 
-def test_without_containers_there_is_nothing_over_time(journal: Any, assert_table: Any) -> None:
+def test_without_containers_the_table_over_time_is_empty(journal: Any, assert_table: Any) -> None:
     journal.event(1, "AType", "A")
 
     assert_table(usage.containers_over_time(intervals(journal), 0, 0), OVER_TIME_SCHEMA, [])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from pipeline.spark.report.digests.time_buckets import TimeBuckets
+from pipeline.spark.report.digests.buckets import TimeBuckets
 from pipeline.spark.report.tables.utilisation import node_utilisation, queue_utilisation
 
 CONTAINERS = (
@@ -19,14 +20,15 @@ THREE = TimeBuckets(1000, 100, 3)
 
 
 def containers(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
-    return spark.createDataFrame(list(rows), CONTAINERS)
+    order = {"started_seq": F.col("started_at"), "ended_seq": F.col("ended_at")}
+    return spark.createDataFrame(list(rows), CONTAINERS).withColumns(order)
 
 
 def nodes(spark: SparkSession, *names: str) -> DataFrame:
     return spark.createDataFrame([(name, 1024, 8000, 2) for name in names], CAPACITIES)
 
 
-def test_what_a_container_takes_is_weighted_by_its_time(spark: SparkSession, assert_table: Any) -> None:
+def test_a_containers_use_is_weighted_by_its_time(spark: SparkSession, assert_table: Any) -> None:
     held = containers(
         spark,
         ("c1", "a", "h1", 512, 8000, 1, 500, 1050, 1250),
@@ -50,7 +52,7 @@ def test_what_a_container_takes_is_weighted_by_its_time(spark: SparkSession, ass
     assert_table(found, f"node string, {SHARES}", rows)
 
 
-def test_a_container_within_one_part_counts_there_alone(spark: SparkSession) -> None:
+def test_a_container_within_one_bucket_counts_in_that_bucket_only(spark: SparkSession) -> None:
     held = containers(spark, ("c1", "a", "h1", 1024, 0, 0, 0, 1125, 1150), ("c2", "a", "h1", 1024, 0, 0, 0, 1160, 1160))
 
     found = node_utilisation(held, nodes(spark, "h1"), THREE).where("node = 'h1'")
@@ -58,7 +60,7 @@ def test_a_container_within_one_part_counts_there_alone(spark: SparkSession) -> 
     assert sorted((row["bucket"], row["memory_share"]) for row in found.collect()) == [(0, 0.0), (1, 0.25), (2, 0.0)]
 
 
-def test_of_a_node_that_told_no_capacity_no_share_is_known(spark: SparkSession, assert_table: Any) -> None:
+def test_a_node_of_unknown_capacity_has_no_shares(spark: SparkSession, assert_table: Any) -> None:
     held = containers(
         spark, ("c1", "a", "lost", 1024, 1000, 0, 0, 1000, None), ("c2", None, None, 1, 1, 1, 1, 1000, None)
     )
@@ -93,7 +95,7 @@ def test_queues_share_the_whole_cluster(spark: SparkSession, assert_table: Any) 
     assert_table(found, f"queue string, {SHARES}", rows)
 
 
-def test_without_containers_and_nodes_there_is_nothing(spark: SparkSession, assert_table: Any) -> None:
+def test_without_containers_and_nodes_the_tables_are_empty(spark: SparkSession, assert_table: Any) -> None:
     none = spark.createDataFrame([], "id string, queue string")
 
     assert_table(node_utilisation(containers(spark), nodes(spark), THREE), f"node string, {SHARES}", [])

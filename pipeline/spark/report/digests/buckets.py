@@ -1,14 +1,14 @@
-"""Log-linear histograms: percentiles of any number of values from few rows, which add up in any order.
+"""Buckets of a run's time, and log-linear histograms: percentiles of values from few rows, which add up in any order.
 
-Each power of two is divided into 32 equal buckets. A percentile is the midpoint of its bucket's least and greatest
-value: off by 1.6 % at most, and exact in a bucket with a single value. Percentiles are nearest-rank: the
-least value at or below which the share p of all values lies. Values are integers >= 0; negatives count as 0.
+A histogram divides each power of two into 32 equal buckets. A percentile is the midpoint of its bucket's least and
+greatest value: off by 1.6 % at most, and exact in a bucket with a single value. Percentiles are nearest-rank: the least
+value at or below which the share p of all values lies. Values are integers >= 0; negatives count as 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,37 @@ BITS = 11
 """Bits that hold a bucket's number plus one."""
 
 FIGURES = ("count", "total", "least", "greatest")
+
+
+class TimeBuckets(NamedTuple):
+    """`number` intervals of `width_ns` each, from `start_at` (Unix ns). A time outside belongs to the nearest one."""
+
+    start_at: int
+    width_ns: int
+    number: int
+
+    @staticmethod
+    def over(start_at: int, end_at: int, number: int) -> TimeBuckets:
+        """At most `number` intervals that include both ends, and more than half as many if the time is long enough.
+
+        Each starts at a multiple of its width, a power of two. So the intervals of a shorter time each lie within one
+        interval of a longer time that includes it, and counts need not be repeated when a run continues.
+        """
+        width_ns = 1
+        while end_at // width_ns - start_at // width_ns >= number:
+            width_ns *= 2
+        first = start_at // width_ns
+        return TimeBuckets(first * width_ns, width_ns, end_at // width_ns - first + 1)
+
+    def bucket(self, at: Column) -> Column:
+        """The interval that contains a time, from 0: int."""
+        # Integer division: as doubles, times of a long run would round into the next bucket.
+        bucket = F.call_function("div", at - self.start_at, F.lit(self.width_ns))
+        return F.greatest(F.lit(0), F.least(F.lit(self.number - 1), bucket)).cast("int")
+
+    def starts_at(self, bucket: Column) -> Column:
+        """The start of an interval, Unix ns: long."""
+        return bucket.cast("long") * self.width_ns + self.start_at
 
 
 def log_buckets(values: Longs) -> Longs:
@@ -61,6 +92,12 @@ def grouped(rows: DataFrame, keys: Sequence[str], value: str) -> DataFrame:
     )
 
 
+def added_up(groups: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The groups, with the rows of each combination of keys and bucket added up. In, out: as from `grouped`."""
+    figures = {"count": F.sum, "total": F.sum, "least": F.min, "greatest": F.max}
+    return groups.groupBy(*keys, "log_bucket").agg(*(of(name).alias(name) for name, of in figures.items()))
+
+
 def summed_up(groups: DataFrame, keys: Sequence[str], percentiles: Mapping[str, float]) -> DataFrame:
     """One row per combination of keys.
 
@@ -70,15 +107,8 @@ def summed_up(groups: DataFrame, keys: Sequence[str], percentiles: Mapping[str, 
     """
     of_keys = Window.partitionBy(*keys)
     until_now = of_keys.orderBy("log_bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    buckets = (
-        groups.groupBy(*keys, "log_bucket")
-        .agg(
-            F.sum("count").alias("count"),
-            F.sum("total").alias("total"),
-            F.min("least").alias("least"),
-            F.max("greatest").alias("greatest"),
-        )
-        .select("*", F.sum("count").over(until_now).alias("up_to"), F.sum("count").over(of_keys).alias("all"))
+    buckets = added_up(groups, keys).select(
+        "*", F.sum("count").over(until_now).alias("up_to"), F.sum("count").over(of_keys).alias("all")
     )
     # Structs compare by their first field, the bucket.
     middle = F.struct("log_bucket", ((F.col("least") + F.col("greatest")) / 2).alias("middle"))

@@ -1,4 +1,4 @@
-"""Prometheus metrics of dispatchers, read from their plain counters during a scrape (invariant 11).
+"""Prometheus metrics of dispatchers, read from their plain counters at a scrape (invariant 11), and their server.
 
 One collector per registry serves all its dispatchers, with their name as the label `dispatcher`.
 """
@@ -8,18 +8,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import REGISTRY
 
 from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.config import MetricsConfig
 from dispatcher.dispatcher_group import DispatcherGroup
-from dispatcher.stats import DispatcherStats, MetricSpec, metric_fields
+from dispatcher.errors import ConfigError
+from dispatcher.service import Service
+from dispatcher.stats import METRICS, DispatcherStats, MetricSpec
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
-
-_METRICS: Final = metric_fields()
 
 
 class MetricsSource(Protocol):
@@ -50,7 +51,7 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
                 del self._sources[gone]
             sources = dict(self._sources)
         stats = {name: self._stats_so_far(dispatcher) for name, dispatcher in dispatchers.items()}
-        for field, spec in _METRICS.items():
+        for field, spec in METRICS.items():
             yield _family(spec, {name: getattr(of, field) for name, of in stats.items()})
         yield _contents(dispatchers)
         for name, extras in sources.items():
@@ -77,12 +78,9 @@ def _family(spec: MetricSpec, values: dict[str, Any]) -> Metric:
     make = GaugeMetricFamily if spec.kind == "gauge" else CounterMetricFamily
     family = make(spec.name, spec.help, labels=labels)
     for name, value in values.items():
-        if not spec.labels:
-            if value is not None:
-                family.add_metric([name], value)
-            continue
-        for label, count in value.items():
-            family.add_metric([name, *(label if isinstance(label, tuple) else (label,))], count)
+        for label, number in (value if spec.labels else {(): value}).items():
+            if number is not None:
+                family.add_metric([name, *(label if isinstance(label, tuple) else (label,))], number)
     return family
 
 
@@ -114,3 +112,39 @@ def register_metrics(
     collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):
         collector.add(each.name, each, sources)
+
+
+class MetricsServer(Service):
+    """Serves a registry at `/metrics` while started, on a thread of prometheus-client.
+
+    Raises (from `start`):
+        ConfigError: the server cannot listen on the address.
+    """
+
+    def __init__(self, config: MetricsConfig | None = None, registry: CollectorRegistry = REGISTRY) -> None:
+        super().__init__("MetricsServer")
+        self._settings = config or MetricsConfig()
+        self._registry = registry
+        self.port: int | None = None
+        """The port, once started."""
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._settings.host}:{self.port}/metrics"
+
+    def service_start(self) -> None:
+        host, port = self._settings.host, self._settings.port
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=self._registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics.host {host}, metrics.port {port}: cannot listen there: {error.strerror or error}; "
+                "choose another, or port 0 for a free one"
+            ) from error
+        self.port = self._server.server_port
+
+    def service_stop(self) -> None:
+        if self.port is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
