@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from dispatcher.cli.console import say, standard_output, summary_table
+from dispatcher.config import configure_logging, load_config
 from dispatcher.signals import StopSignals
 from dispatcher.util.garbage import tune_garbage_collection
-from pipeline.cli.progress import ReplayReporter, virtual_time
 from pipeline.cli.report_command import Master, report
-from pipeline.cli.workload import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
-from statemachines.resourcemanager import Replay
+from statemachines.resourcemanager import Replay, ReplayProgress, ResourceManagerConfig
+from statemachines.simulation.workload import Workload, read_workload
+
+WorkloadPath = Annotated[
+    Path, typer.Argument(help="SLS JSON or the openb trace, a file or a folder.", show_default=False)
+]
+SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Skip bad rows, and count them.")]
+
+_BAD_ROWS_PRINTED = 10
+_PLAIN_INTERVAL_S = 5.0
 
 
 def replay(
@@ -43,10 +56,10 @@ def replay(
             say(console, in_figures(recorded))
             if run.manager.metrics_server is not None:
                 say(console, f"Metrics: {run.manager.metrics_server.url}")
-            with ReplayReporter(len(recorded.applications), console) as reporter:
+            with _reporting(len(recorded.applications), console) as report_progress:
                 while not run.is_done() and not signals.wait(0.25) and not run.manager.dispatcher.is_stopped():
-                    reporter.update(run.progress())
-                reporter.update(run.progress())
+                    report_progress(run.progress())
+                report_progress(run.progress())
         finally:
             run.stop()
     run.raise_failure()
@@ -57,6 +70,64 @@ def replay(
         raise typer.Exit(signals.exit_code)
     if with_report:
         report(journal, folder / "report", master)
+
+
+def read_input(
+    workload: Path, config: Path | None, console: Console, *, skip_bad_rows: bool
+) -> tuple[ResourceManagerConfig, Workload]:
+    """Set up logging, load the configuration (None: the defaults), read the workload and print its bad rows."""
+    settings = load_config(config, ResourceManagerConfig) if config is not None else ResourceManagerConfig()
+    configure_logging()
+    recorded = read_workload(workload, settings.simulation.workload_defaults, skip_bad_rows=skip_bad_rows)
+    for error in recorded.bad_rows[:_BAD_ROWS_PRINTED]:
+        say(console, f"skipped: {error}")
+    if recorded.bad_rows:
+        say(console, f"{len(recorded.bad_rows):,} bad rows skipped")
+    return settings, recorded
+
+
+def new_folder(name: str) -> Path:
+    """Path of a folder below `runs`, named after the current time; does not create it."""
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+
+
+def in_figures(workload: Workload) -> str:
+    return (
+        f"Workload {workload.name}: {len(workload.applications):,} applications, "
+        f"{workload.container_count:,} containers, {len(workload.nodes):,} nodes"
+    )
+
+
+@contextmanager
+def _reporting(applications: int, console: Console) -> Iterator[Callable[[ReplayProgress], None]]:
+    """A function that shows a replay's progress: a bar on a terminal, otherwise a plain line every few seconds.
+
+    One thread calls it, a few times a second.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
+    plain_at_s = time.monotonic() + _PLAIN_INTERVAL_S
+
+    def report(progress: ReplayProgress) -> None:
+        nonlocal plain_at_s
+        if console.is_terminal:
+            bar.update(task, completed=progress.ended, text=_describe(progress))
+        elif time.monotonic() >= plain_at_s:
+            plain_at_s += _PLAIN_INTERVAL_S
+            say(console, f"{progress.ended}/{applications} applications ended, {_describe(progress)}")
+
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("applications", total=applications, text="")
+        yield report
+
+
+def _describe(progress: ReplayProgress) -> str:
+    """One line with virtual time, speed, and the number of applications in each state."""
+    states = ", ".join(f"{count} {state}" for state, count in progress.applications_by_state.items())
+    return f"{_virtual_time(progress.virtual_ms)}, {progress.events_per_s:,.0f} events/s, {states or 'none submitted'}"
+
+
+def _virtual_time(ms: int) -> str:
+    return str(timedelta(seconds=ms // 1000))
 
 
 def _print_replay(run: Replay, console: Console) -> None:
@@ -71,7 +142,7 @@ def _print_replay(run: Replay, console: Console) -> None:
         summary.add_row("  not submitted", f"{total - submitted:,}")
     summary.add_row("Containers", f"{progress.containers:,}", f"{progress.containers / progress.wall_s:,.0f}/s")
     summary.add_row("Events", f"{progress.events:,}", f"{progress.events_per_s:,.0f}/s in {progress.wall_s:.1f} s")
-    summary.add_row("Virtual time", virtual_time(progress.virtual_ms))
+    summary.add_row("Virtual time", _virtual_time(progress.virtual_ms))
     if dispatcher.failed:
         summary.add_row("Failed events", f"{dispatcher.failed:,}", style="red")
     console.print(summary)

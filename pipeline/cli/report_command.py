@@ -85,7 +85,6 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print a report's headline figures and paths."""
     from pipeline.spark.report.page.formats import duration
 
     summary = summary_table()

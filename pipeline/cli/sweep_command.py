@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,12 +14,14 @@ from rich.text import Text
 
 from dispatcher.cli.console import figures_table, say, standard_output
 from dispatcher.errors import DispatcherError
+from pipeline.cli.replay_command import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
 from pipeline.cli.report_command import Master
-from pipeline.cli.workload import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
-from pipeline.sweep.table import Row, best_numbers, cell_text, shown_columns
 from statemachines.simulation.workload import Workload
+
+if TYPE_CHECKING:
+    from pipeline.sweep.page import Row
 
 
 def sweep(
@@ -85,10 +87,10 @@ def _run(workload: Workload, combinations: Sequence[Combination], master: str, c
 
 
 def _print_comparison(rows: Sequence[Row], console: Console) -> None:
-    from pipeline.spark.report.page.formats import duration
+    from pipeline.sweep.page import best_numbers, shown_columns
 
     ran = [row for row in rows if row["error"] is None]
-    columns = shown_columns(ran, duration)
+    columns = shown_columns(ran)
     best = {column.key: best_numbers(column, ran) for column in columns}
     keys = list(rows[0]["settings"])
     table = figures_table(*keys, *(column.title for column in columns), names=len(keys))
@@ -97,7 +99,7 @@ def _print_comparison(rows: Sequence[Row], console: Console) -> None:
         for column in columns:
             is_bad = column.is_bad and bool(row[column.key])
             is_best = row["number"] in best[column.key]
-            cells.append(Text(cell_text(column, row), style="red" if is_bad else "green" if is_best else ""))
+            cells.append(Text(column.show(row[column.key]), style="red" if is_bad else "green" if is_best else ""))
         table.add_row(*cells)
     console.print(table)
     for row in rows:

@@ -13,11 +13,6 @@ from dispatcher.cli.console import figures_table, say, standard_output
 from pipeline.cli.report_command import Master, print_report
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
 
-LISTED = 100
-"""Mismatches printed by default."""
-MISMATCH_FOUND = 1
-"""Exit code under --strict."""
-
 
 def yarn_log(
     logs: Annotated[
@@ -25,7 +20,7 @@ def yarn_log(
         typer.Argument(help="Logs of Hadoop 2 or 3, plain, rotated or packed (.gz), or folders.", show_default=False),
     ],
     time_zone: Annotated[str, typer.Option(help="Time zone of the logs, such as Europe/Berlin.")] = "UTC",
-    listed: Annotated[int, typer.Option(help="Undeclared transitions to print.", min=0)] = LISTED,
+    listed: Annotated[int, typer.Option(help="Undeclared transitions to print.", min=0)] = 100,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a table contradicts a transition.")] = False,
     output: Annotated[
         Path | None, typer.Option("--report", help="Folder for a Spark report on the logs.", show_default=False)
@@ -42,7 +37,7 @@ def yarn_log(
     if output is not None:
         _report(files, time_zone, output, master, console)
     if strict and summary.mismatches_by_machine:
-        raise typer.Exit(MISMATCH_FOUND)
+        raise typer.Exit(1)
 
 
 def _print_counts(summary: LogSummary, files: int, console: Console) -> None:

@@ -107,7 +107,8 @@ class _Rows:
             case "sparse":
                 return self.sparse_texts(name)
             case "optional":
-                return self._optional(name)
+                numbers = self._numbers_or_zeros(name, np.int64)
+                return pa.nulls(self.total, pa.int64()) if numbers is None else pa.array(numbers, mask=numbers == 0)
             case "flag":
                 flags = np.zeros(self.total, np.bool_)
                 flags[self.sparse_rows(f"{name}.row")] = True
@@ -158,10 +159,6 @@ class _Rows:
             return 0
         numbers = self.numbers(self.table.prefix + name)
         return numbers * self.per_row([not is_virtual for is_virtual in virtual]) if any(virtual) else numbers
-
-    def _optional(self, name: str) -> pa.Array:
-        numbers = self._numbers_or_zeros(name, np.int64)
-        return pa.nulls(self.total, pa.int64()) if numbers is None else pa.array(numbers, mask=numbers == 0)
 
     def _numbers_or_zeros(self, name: str, dtype: Any) -> npt.NDArray[Any] | None:
         """A column that frames may lack, 0 in those; None: all lack it."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.journal.format.columns import RowsPayload
+from dispatcher.journal.format.frames import Header
 from dispatcher.journal.format.schema import EVENTS, Table
+from dispatcher.journal.format.segments import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,14 @@ class Conditions:
         """Both together; where both restrict a column, only `other` applies, which reads more but loses nothing."""
         return Conditions({**self.ranges, **other.ranges}, {**self.values, **other.values})
 
-    def can_hold(self, table: Table, first_seq: int, events: int, min_at: int, max_at: int) -> bool:
-        """Whether a frame or segment with these numbers can hold a matching row."""
+    def can_hold(self, table: Table, part: Header | Summary) -> bool:
+        """Whether the frame or segment with these numbers can hold a matching row."""
+        if not table.rows_in(part):
+            return False
         for name, (least, most) in self.ranges.items():
-            low, high = min_at, max_at
+            low, high = part.min_at, part.max_at
             if name == "seq":
-                low, high = first_seq, first_seq + events - 1
+                low, high = part.first_seq, part.first_seq + part.events - 1
                 if table is not EVENTS:
                     # A transition made between two events has the seq of the one before; one flushed before its
                     # event's row has the seq of the next frame's first event.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import Table
-from dispatcher.journal.format.segments import Summary, segment_number
+from dispatcher.journal.format.segments import segment_number
 from dispatcher.journal.snapshot import ClosedSegment, is_retired, look_at
 from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
 from pipeline.journal.conditions import Conditions
@@ -73,7 +73,7 @@ def plan(
     tasks: list[list[Part]] = []
     room = 0
     for segment, size, summary, _ in closed:
-        if summary is not None and not _is_wanted(summary, table, conditions):
+        if summary is not None and not conditions.can_hold(table, summary):
             continue
         pieces = max(1, round(size / task_bytes))
         for piece in range(pieces):
@@ -85,12 +85,6 @@ def plan(
             tasks[-1].append(part)
             room -= size
     return tasks
-
-
-def _is_wanted(summary: Summary, table: Table, conditions: Conditions) -> bool:
-    return table.rows_in(summary) > 0 and conditions.can_hold(
-        table, summary.first_seq, summary.events, summary.min_at, summary.max_at
-    )
 
 
 def scan(
@@ -142,7 +136,7 @@ class _Wanted(NamedTuple):
         position, has_end = 0, False
 
         def is_wanted(header: Header) -> bool:
-            return position >= part.start and self._has_rows(header)
+            return position >= part.start and header.kind == ROWS and self.conditions.can_hold(self.table, header)
 
         # Only walking the headers from the segment's start on shows where frames begin.
         for found in reader.frames(is_wanted):
@@ -158,13 +152,6 @@ class _Wanted(NamedTuple):
                 yield from self._opened(found, f"{reader.path.name}, frame {found.header.number}")
         if not has_end:
             self.report(f"{reader.path.name}: has no end")
-
-    def _has_rows(self, header: Header) -> bool:
-        return (
-            header.kind == ROWS
-            and self.table.rows_in(header) > 0
-            and self.conditions.can_hold(self.table, header.first_seq, header.events, header.min_at, header.max_at)
-        )
 
     def _opened(self, frame: Frame, where: str) -> Iterator[OpenedFrame]:
         try:

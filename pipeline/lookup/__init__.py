@@ -6,9 +6,8 @@ from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.function_table import FunctionTable
 from pipeline.lookup.metrics import LookupMetrics, register_lookup_metrics
 from pipeline.lookup.postgres.table import PostgresTable
-from pipeline.lookup.schema import Column, LookupSchema
+from pipeline.lookup.schema import Column, LookupReader, LookupSchema, LookupTable
 from pipeline.lookup.sqlite.table import SqliteTable
-from pipeline.lookup.tables import LookupReader, LookupTable
 
 __all__ = [
     "Column",

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from pipeline.lookup.cache import FullCache, LookupCache, cache_of
-from pipeline.lookup.caching import Lookups, lookups_of
+from pipeline.lookup.cache import FullCache, LookupCache, Lookups, cache_of, lookups_of
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.metrics import LookupMetrics
-from pipeline.lookup.queries import LookupClock, MonotonicClock, Retries
-from pipeline.lookup.schema import Column, Key, LookupSchema, Row, check_distinct
-from pipeline.lookup.tables import LookupTable
+from pipeline.lookup.queries import LookupClock, MonotonicClock, Queries, Retries
+from pipeline.lookup.schema import Column, Key, LookupSchema, LookupTable, Row, check_distinct
 from pipeline.streaming.calls.functions import AsyncFunction
 
 log = logging.getLogger(__name__)
@@ -63,49 +60,38 @@ class LookupFunction(AsyncFunction[Any, Any]):
         if how not in ("left", "inner"):
             raise LookupTableError(f'how is {how!r}; a lookup join is "left" or "inner".')
         input_keys, table_keys = key_pairs(on)
+        self.name = f"lookup in {table.name}"
         self._table = table
         self._cache = cache_of(cache)
         if isinstance(self._cache, FullCache) and not table.can_scan:
             raise LookupTableError(f"{table.name} cannot be scanned, which a full cache requires. Use PartialCache().")
         self._retries = Retries(max_retries, retry_delay_s)
         self._left = how == "left"
-        self._input_keys = input_keys
+        self.input_keys = input_keys
+        """The input's key columns, in the order of `schema.key`."""
         self._input_columns = None if input_columns is None else tuple(input_columns)
-        self._schema = table.read_schema(table_keys)
-        self._key_form = KeyForm(self._schema.key)
-        self._output_names = _output_names(table.name, self._schema, self._input_columns or input_keys, suffix)
-        self._values_of = _values_of(table.name, input_keys, self._input_columns)
+        self.schema = table.read_schema(table_keys)
+        """The columns that are read from the table."""
+        self._key_form = KeyForm(self.schema.key)
+        self._output_names = _output_names(table.name, self.schema, self._input_columns or input_keys, suffix)
+        self._key_places = _key_places(table.name, input_keys, self._input_columns)
         self._no_match: Row = (None,) * len(self._output_names)
         self._clock: LookupClock = clock or MonotonicClock()
         self._lookups: Lookups | None = None  # loop thread only; None until opened
         self.metrics = LookupMetrics()
 
     @property
-    def name(self) -> str:
-        return f"lookup in {self._table.name}"
-
-    @property
-    def schema(self) -> LookupSchema:
-        """The columns that are read from the table."""
-        return self._schema
-
-    @property
-    def input_keys(self) -> tuple[str, ...]:
-        """The input's key columns, in the order of `schema.key`."""
-        return self._input_keys
-
-    @property
     def output_columns(self) -> tuple[Column, ...]:
         """The columns that results have after the input's columns, under their names in the output."""
         return tuple(
             Column(name, column.type, column.native)
-            for name, column in zip(self._output_names, self._schema.values, strict=True)
+            for name, column in zip(self._output_names, self.schema.values, strict=True)
         )
 
     async def open(self) -> None:
         self.metrics = LookupMetrics()
-        reader = self._table.reader(self._schema)
-        lookups = lookups_of(reader, self._cache, self._retries, self.metrics, self._clock)
+        queries = Queries(self._table.reader(self.schema), self._retries, self.metrics, self._clock)
+        lookups = lookups_of(queries, self._cache)
         await lookups.open()
         self._lookups = lookups
 
@@ -137,7 +123,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
 
     def _key_of(self, value: Any) -> Key | Exception | None:
         try:
-            return self._key_form.of(self._values_of(value))
+            return self._key_form.of([value[place] for place in self._key_places])
         except LookupTableError as error:
             return error
 
@@ -158,7 +144,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         return [{**value, **dict(zip(names, row, strict=True))} for row in rows]
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._table!r} on {', '.join(self._input_keys)}>"
+        return f"<{type(self).__name__} {self._table!r} on {', '.join(self.input_keys)}>"
 
 
 def key_pairs(on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -177,28 +163,14 @@ def key_pairs(on: On) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(name for name, _ in pairs), tuple(name for _, name in pairs)
 
 
-def _values_of(table: str, keys: tuple[str, ...], columns: tuple[str, ...] | None) -> Callable[[Any], Sequence[object]]:
-    getters: Sequence[int | str] = keys
-    if columns is not None:
-        for name in keys:
-            if name not in columns:
-                raise LookupTableError(f"{table}: the input has no column {name!r}; it has {', '.join(columns)}.")
-        getters = [columns.index(name) for name in keys]
-    if len(getters) == 1:
-        return _Single(getters[0])
-    return itemgetter(*getters)
-
-
-class _Single:
-    """Like itemgetter, but returns a tuple for a single column. Pickles."""
-
-    __slots__ = ("_column",)
-
-    def __init__(self, column: int | str) -> None:
-        self._column = column
-
-    def __call__(self, value: Any) -> tuple[object]:
-        return (value[self._column],)
+def _key_places(table: str, keys: tuple[str, ...], columns: tuple[str, ...] | None) -> Sequence[int | str]:
+    """Where an input row has the key's values: the names in a mapping, or the positions in a tuple."""
+    if columns is None:
+        return keys
+    for name in keys:
+        if name not in columns:
+            raise LookupTableError(f"{table}: the input has no column {name!r}; it has {', '.join(columns)}.")
+    return [columns.index(name) for name in keys]
 
 
 def _output_names(table: str, schema: LookupSchema, taken: Sequence[str], suffix: str | None) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pipeline.lookup.errors import LookupTableError
-from pipeline.lookup.schema import Column, Key, LookupSchema, Row, check_distinct, choose, parse_columns
+from pipeline.lookup.schema import Key, LookupSchema, Row, check_distinct, choose, parse_columns
 from pipeline.streaming.calls.functions import (
     AnyFunction,
     as_results,
@@ -43,15 +43,12 @@ class FunctionTable:
         if pool_size < 1:
             raise LookupTableError(f"pool_size is {pool_size}; blocking calls need at least 1 thread.")
         self._blocking = not is_coroutine_function(function)
+        self.name = f"function {name_of(function)}"
         self._function = function
         self._key = parse_columns(key)
         self._columns = parse_columns(columns)
         self._pool_size = pool_size
         check_distinct((column.name for column in (*self._key, *self._columns)), self.name)
-
-    @property
-    def name(self) -> str:
-        return f"function {name_of(self._function)}"
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
         declared = [column.name for column in self._key]
@@ -63,35 +60,25 @@ class FunctionTable:
         return choose(self.name, present, key_columns, None)
 
     def reader(self, schema: LookupSchema) -> FunctionReader:
-        order = [schema.key.index(column) for column in self._key]
-        return FunctionReader(
-            self._function, self.name, order, schema.values, self._pool_size if self._blocking else None
-        )
+        return FunctionReader(self, schema)
 
     def __repr__(self) -> str:
         return f"FunctionTable({name_of(self._function)})"
 
 
 class FunctionReader:
-    """Calls the function. Loop thread only; `pool_size` is None if the calls do not block."""
+    """Calls the table's function. Loop thread only."""
 
     parallelism = None  # the user sets the batch size
 
-    def __init__(
-        self,
-        function: AnyFunction[Any, Any],
-        name: str,
-        order: Sequence[int],
-        columns: Sequence[Column],
-        pool_size: int | None,
-    ) -> None:
-        self._function: Any = function
-        self._name = name
-        self._order = order
-        self._columns = tuple(column.name for column in columns)
+    def __init__(self, table: FunctionTable, schema: LookupSchema) -> None:
+        self._function: Any = table._function
+        self._name = table.name
+        self._order = [schema.key.index(column) for column in table._key]
+        self._columns = tuple(column.name for column in schema.values)
         self._names = frozenset(self._columns)
-        self._batch = is_batch_function(function)
-        self._pool = None if pool_size is None else ThreadPoolExecutor(pool_size, "lookup")
+        self._batch = is_batch_function(self._function)
+        self._pool = ThreadPoolExecutor(table._pool_size, "lookup") if table._blocking else None
 
     async def open(self) -> None:
         await self._hook("open")

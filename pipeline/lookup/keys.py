@@ -7,7 +7,8 @@ import math
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.schema import Column, Key, base_of
@@ -16,6 +17,13 @@ Normalizer: TypeAlias = Callable[[object], object]
 """Takes a value that is not None to its canonical form; None if no row can match it. TypeError: wrong type."""
 
 _BIGGEST = 2**63 - 1
+
+
+def _only(kinds: type | tuple[type, ...], convert: Callable[[Any], object] | None, value: object) -> object:
+    """A value of these kinds, converted to one of them if `convert` is given."""
+    if not isinstance(value, kinds):
+        raise TypeError
+    return value if convert is None else convert(value)
 
 
 def _integer(value: object) -> object:
@@ -42,12 +50,6 @@ def _float(value: object) -> object:
     return math.nan if math.isnan(value) else float(value)
 
 
-def _string(value: object) -> object:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
 def _padded(value: object) -> object:
     if not isinstance(value, str):
         raise TypeError
@@ -63,18 +65,6 @@ def _uuid(value: object) -> object:
         return str(uuid.UUID(value))
     except ValueError:
         return None
-
-
-def _binary(value: object) -> object:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError
-    return bytes(value)
-
-
-def _boolean(value: object) -> object:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
 
 
 def _date(value: object) -> object:
@@ -99,10 +89,10 @@ def _timestamp_ntz(value: object) -> object:
 _BY_TYPE: dict[str, Normalizer] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _integer),
     **dict.fromkeys(("float", "double"), _float),
-    **dict.fromkeys(("string", "varchar", "char"), _string),
-    "boolean": _boolean,
+    **dict.fromkeys(("string", "varchar", "char"), partial(_only, str, None)),
+    "boolean": partial(_only, bool, None),
     "decimal": _decimal,
-    "binary": _binary,
+    "binary": partial(_only, (bytes, bytearray, memoryview), bytes),
     "date": _date,
     "timestamp": _timestamp,
     "timestamp_ntz": _timestamp_ntz,

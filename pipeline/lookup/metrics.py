@@ -10,6 +10,19 @@ from prometheus_client.registry import REGISTRY
 
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors
 
+_COUNTERS = {
+    "hits": ("lookup_cache_hits", "Lookups that the cache answered."),
+    "misses": ("lookup_cache_misses", "Lookups that the cache could not answer."),
+    "loads": ("lookup_loads", "Queries that the table answered."),
+    "load_failures": ("lookup_load_failures", "Queries to the table that failed."),
+    "retries": ("lookup_retries", "Queries that were retried because the table was unavailable."),
+    "evictions": ("lookup_cache_evictions", "Keys that expired from the cache or made room for others."),
+}
+_GAUGES = {
+    "latest_load_s": ("lookup_latest_load_seconds", "Duration of the latest query or full load."),
+    "cached_rows": ("lookup_cached_rows", "Rows in the cache."),
+}
+
 
 class LookupMetrics:
     """Counts of one function in one worker process. The host's loop thread writes them; any thread may read.
@@ -17,17 +30,7 @@ class LookupMetrics:
     `hits + misses` is the number of lookups whose key is not null. Without a cache, all are misses.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "cached_rows",
-        "evictions",
-        "hits",
-        "latest_load_s",
-        "load_failures",
-        "loads",
-        "misses",
-        "retries",
-    )
+    __slots__ = (*_COUNTERS, *_GAUGES, "__weakref__")
 
     def __init__(self) -> None:
         self.hits = 0
@@ -41,24 +44,10 @@ class LookupMetrics:
 
     def snapshot(self) -> dict[str, float]:
         """All counts by name. Not atomic: each is read separately."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
+        return {name: getattr(self, name) for name in (*_COUNTERS, *_GAUGES)}
 
     def __repr__(self) -> str:
         return f"LookupMetrics({', '.join(f'{name}={value:g}' for name, value in self.snapshot().items())})"
-
-
-_COUNTERS = {
-    "hits": ("lookup_cache_hits", "Lookups that the cache answered."),
-    "misses": ("lookup_cache_misses", "Lookups that the cache could not answer."),
-    "loads": ("lookup_loads", "Queries that the table answered."),
-    "load_failures": ("lookup_load_failures", "Queries to the table that failed."),
-    "retries": ("lookup_retries", "Queries that were retried because the table was unavailable."),
-    "evictions": ("lookup_cache_evictions", "Keys that expired from the cache or made room for others."),
-}
-_GAUGES = {
-    "latest_load_s": ("lookup_latest_load_seconds", "Duration of the latest query or full load."),
-    "cached_rows": ("lookup_cached_rows", "Rows in the cache."),
-}
 
 
 class _LookupCollector(NamedCollector[LookupMetrics]):

@@ -15,8 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from pipeline.lookup.errors import TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
-from pipeline.lookup.schema import Key, Row
-from pipeline.lookup.tables import LookupReader
+from pipeline.lookup.schema import Key, LookupReader, Row
 
 log = logging.getLogger(__name__)
 
@@ -96,27 +95,25 @@ class Queries:
     callers have given up.
     """
 
-    def __init__(
-        self, reader: LookupReader, retries: Retries, metrics: LookupMetrics, clock: LookupClock, tasks: Tasks
-    ) -> None:
-        self._reader = reader
+    def __init__(self, reader: LookupReader, retries: Retries, metrics: LookupMetrics, clock: LookupClock) -> None:
+        self.reader = reader
+        self.metrics = metrics
+        self.clock = clock
+        self.tasks = Tasks()
         self._retries = retries
-        self._metrics = metrics
-        self._clock = clock
-        self._tasks = tasks
         self._waiting: deque[_Request] = deque()  # loop thread only
         self._askers = 0  # loop thread only; running query tasks, at most the reader's parallelism
 
     async def ask(self, keys: Sequence[Key]) -> Found:
         """The rows, or the error, of each of the distinct `keys`."""
-        parallelism = self._reader.parallelism
+        parallelism = self.reader.parallelism
         if parallelism is None:
             return await self._load(keys)
         request = _Request(keys)
         self._waiting.append(request)
         if self._askers < parallelism:
             self._askers += 1
-            self._tasks.start(self._serve_waiting())
+            self.tasks.start(self._serve_waiting())
         found = await request.answer
         return {key: found[key] for key in keys}
 
@@ -127,14 +124,14 @@ class Queries:
 
     async def load_by(self, run: Callable[[], Awaitable[T]]) -> T:
         """Run a query with retries, and count it."""
-        started_s = self._clock.now_s()
+        started_s = self.clock.now_s()
         try:
             answer = await self._retrying(run)
         except BaseException:
-            self._metrics.load_failures += 1
+            self.metrics.load_failures += 1
             raise
-        self._metrics.loads += 1
-        self._metrics.latest_load_s = self._clock.now_s() - started_s
+        self.metrics.loads += 1
+        self.metrics.latest_load_s = self.clock.now_s() - started_s
         return answer
 
     async def _serve_waiting(self) -> None:
@@ -158,7 +155,7 @@ class Queries:
         keys = (
             members[0].keys if len(members) == 1 else list(dict.fromkeys(key for each in members for key in each.keys))
         )
-        query = self._tasks.start(self._load(keys))
+        query = self.tasks.start(self._load(keys))
         wanted = len(members)
 
         def count_given_up(answer: asyncio.Future[Found]) -> None:
@@ -177,7 +174,7 @@ class Queries:
                 _settle(each.answer, query)
 
     async def _load(self, keys: Sequence[Key]) -> Found:
-        found = await self.load_by(lambda: self._reader.lookup(keys))
+        found = await self.load_by(lambda: self.reader.lookup(keys))
         return {key: found.get(key, ()) for key in keys}
 
     async def _retrying(self, run: Callable[[], Awaitable[T]]) -> T:
@@ -187,8 +184,8 @@ class Queries:
                 return await run()
             except TableUnavailableError as error:
                 log.warning("%s (retry %d of %d in %g s)", error, retry + 1, most, delay_s)
-            self._metrics.retries += 1
-            await self._clock.sleep(delay_s)
+            self.metrics.retries += 1
+            await self.clock.sleep(delay_s)
             delay_s *= 2
         return await run()
 

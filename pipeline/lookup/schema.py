@@ -1,15 +1,20 @@
-"""Columns of a lookup table: their names, and their types by Spark SQL's names (`bigint`, `decimal(10,2)`).
+"""Lookup tables: their columns, and the protocols of a table and of a reader.
 
-Types are text, equal to Spark's `simpleString()`, so that nothing here needs Spark.
+The types of columns have Spark SQL's names (`bigint`, `decimal(10,2)`). They are text, equal to Spark's
+`simpleString()`, so that nothing here needs Spark.
+
+A table is a description that pickles, made on the driver and sent to the workers; it holds no connection. Its reader,
+made in a worker, holds them. All of the reader's methods are called on the asyncio loop of the function's host, so it
+needs no locks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from pipeline.lookup.errors import LookupTableError
 
@@ -27,7 +32,6 @@ _FAMILIES = {
     **{name: name for name in ("boolean", "binary", "date", "timestamp", "timestamp_ntz")},
 }
 _NESTED = {"array", "map", "struct"}
-_DECIMAL_ALONE = "decimal(10,0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,6 @@ class Column:
     type: str
     native: str = ""
 
-    @property
-    def family(self) -> str:
-        """Key columns of one family can be compared; each nested type is its own family."""
-        return family_of(self.type)
-
 
 @dataclass(frozen=True, slots=True)
 class LookupSchema:
@@ -52,12 +51,62 @@ class LookupSchema:
     values: tuple[Column, ...]
 
 
+class LookupReader(Protocol):
+    """Reads one table, by one schema. Host's loop only."""
+
+    @property
+    def parallelism(self) -> int | None:
+        """The most concurrent lookups; keys beyond it wait and are joined. None: each lookup starts at once."""
+
+    async def open(self) -> None:
+        """Prepare to read. An error keeps the task from starting."""
+
+    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+        """The rows, or the error, of each of the distinct `keys`; a key without rows may be left out.
+
+        Several lookups may be under way at once. Cancelling one releases its connection.
+
+        Raises:
+            TableUnavailableError: no key could be looked up; worth a retry. LookupTableError: a retry does not help.
+        """
+
+    def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+        """All rows of the table with their keys, in chunks; rows with a null in the key may be left out."""
+
+    async def close(self) -> None:
+        """Close the connections; lookups under way fail. Called once, after the last lookup."""
+
+
+class LookupTable(Protocol):
+    """A table to look up in. It pickles, and its repr and errors never show a password."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+
+    @property
+    def can_scan(self) -> bool:
+        """Whether a reader can `scan`, which a full cache needs."""
+
+    def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
+        """Read the table's columns, with `key_columns` as the key. Any thread; blocks, on its own connection.
+
+        Raises:
+            LookupTableError: the table or a column does not exist, or a column's type is unknown.
+            TableUnavailableError: the database cannot be reached.
+        """
+
+    def reader(self, schema: LookupSchema) -> LookupReader:
+        """A reader for the schema that `read_schema` returned. Opens nothing yet."""
+
+
 def base_of(type_name: str) -> str:
     """A type's name without its parameters: `decimal` for `decimal(10,2)`."""
     return re.split(r"[(<\s]", type_name, maxsplit=1)[0].lower()
 
 
 def family_of(type_name: str) -> str:
+    """Key columns of one family can be compared; each nested type is its own family."""
     return _FAMILIES.get(base_of(type_name), type_name)
 
 
@@ -73,7 +122,7 @@ def canonical_type(type_name: str) -> str:
         known = ", ".join(sorted(_FAMILIES.keys() | _NESTED))
         raise LookupTableError(f"{type_name!r} is not a column type. Known types: {known}.")
     if text == "decimal":
-        return _DECIMAL_ALONE
+        return "decimal(10,0)"
     return base_name + text[len(base) :]
 
 
@@ -105,7 +154,6 @@ def _split(ddl: str) -> list[str]:
 
 
 def check_distinct(names: Iterable[str], what: str) -> None:
-    """Raise LookupTableError for a repeated name."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -138,7 +186,7 @@ def choose(
 def check_key_types(table: str, schema: LookupSchema, names: Sequence[str], types: Sequence[str]) -> None:
     """Raise LookupTableError for an input key that cannot equal the table's. `names`, `types`: in the key's order."""
     for column, name, type_name in zip(schema.key, names, types, strict=True):
-        if family_of(type_name) != column.family:
+        if family_of(type_name) != family_of(column.type):
             raise LookupTableError(
                 f"{table}: the key {name!r} of the input is {type_name}, but the table's column {column.name!r} is "
                 f"{column.type}. Cast one of them, as in col({name!r}).cast({column.type!r})."

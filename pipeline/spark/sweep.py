@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dispatcher.errors import DispatcherError
 from pipeline.sweep.combinations import Combination
 from pipeline.sweep.outcome import Outcome, run_row
-from pipeline.sweep.shipping import pack, unpack
+from pipeline.sweep.workloads import pack, unpack
 from statemachines.simulation.workload import Workload
 
 _ARROW_TYPES = {

@@ -26,8 +26,13 @@ from pipeline.streaming.errors import (
     TaskCancelledError,
 )
 from pipeline.streaming.options import AsyncOptions
-from pipeline.streaming.task.checkpoint_format import Checkpoint, JsonSerializer, PickleSerializer
-from pipeline.streaming.task.checkpoints import CheckpointStorage, Recovery
+from pipeline.streaming.task.checkpoints import (
+    Checkpoint,
+    CheckpointStorage,
+    JsonSerializer,
+    PickleSerializer,
+    Recovery,
+)
 from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput, StreamTaskInput
 from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, Source, SourceContext, SourceStreamTask
 from pipeline.streaming.task.stream_task import StreamTask
@@ -37,9 +42,9 @@ from pipeline.streaming.task.task_chain import (
     OperatorFactory,
     StreamOperator,
     StreamTaskOutput,
+    async_wait_operator,
 )
 from pipeline.streaming.task.task_control import FinishingReason, TaskState
-from pipeline.streaming.task.task_operators import async_wait_operator
 from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
 
 __all__ = [

@@ -107,11 +107,9 @@ class AsyncOptions:
 
     @property
     def batch_size(self) -> int:
-        """The most members of a batch."""
         return self.max_batch_size or min(self.capacity, _DEFAULT_BATCH_SIZE)
 
     def arguments(self) -> dict[str, Any]:
-        """All options as keyword arguments."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _check_kinds(self) -> None:

@@ -1,17 +1,20 @@
-"""The combinations of a sweep. All configurations are checked before the first combination runs."""
+"""The combinations of a sweep. All configurations are checked before the first combination runs.
+
+The capacity scheduler's default queues are derived from the workload's applications.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from dispatcher.config import parse_config
 from dispatcher.errors import ConfigError
-from pipeline.sweep.queues import derived_queues
 from pipeline.sweep.settings import LOAD, MOST_NODES, NODES, Axis, value_text
 from pipeline.sweep.workloads import node_count
 from statemachines.resourcemanager import ResourceManagerConfig
@@ -54,10 +57,10 @@ def combine(
     for axis in axes:
         for value in axis.values if axis.path not in (NODES, LOAD) else ():
             parse_config(_with(base, axis, value), ResourceManagerConfig, source=f"--set {axis.text(value)}")
-    queues = _Queues(workload)
+    queues = functools.cache(lambda: derived_queues(workload))
     combinations: dict[tuple[int, float, str], Combination] = {}
     for number, values in enumerate(itertools.product(*(axis.values for axis in axes)), start=1):
-        made = _combination(number, queues, list(zip(axes, values, strict=True)), base)
+        made = _combination(number, len(workload.nodes), queues, list(zip(axes, values, strict=True)), base)
         same = combinations.setdefault((made.nodes, made.load, made.config.model_dump_json()), made)
         if same is not made:
             raise ConfigError(f"--set: {same.name} and {made.name} give the same run; leave one of them out")
@@ -65,10 +68,13 @@ def combine(
 
 
 def _combination(
-    number: int, queues: _Queues, chosen: Sequence[tuple[Axis, Any]], base: Mapping[str, Any]
+    number: int,
+    whole: int,
+    queues: Callable[[], list[dict[str, Any]]],
+    chosen: Sequence[tuple[Axis, Any]],
+    base: Mapping[str, Any],
 ) -> Combination:
-    data, load = dict(base), 1.0
-    nodes = whole = len(queues.workload.nodes)
+    data, nodes, load = dict(base), whole, 1.0
     for axis, value in chosen:
         if axis.path == NODES:
             nodes = node_count(whole, value)
@@ -82,29 +88,15 @@ def _combination(
     made = parse_config(data, ResourceManagerConfig, source=source)
     if made.scheduler.kind == "capacity":
         if "queues" not in made.scheduler.model_fields_set:
-            made = parse_config(queues.added_to(data, made), ResourceManagerConfig, source=source)
+            scheduler = {**data["scheduler"], "queues": queues()}
+            if "maximum_am_resource_percent" not in made.scheduler.model_fields_set:
+                scheduler["maximum_am_resource_percent"] = _ALL_OF_A_QUEUE_PERCENT
+            made = parse_config({**data, "scheduler": scheduler}, ResourceManagerConfig, source=source)
         try:
             check_queues(made.scheduler.queues)
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from error
     return Combination(number, tuple((axis.key, value_text(value)) for axis, value in chosen), made, nodes, load)
-
-
-class _Queues:
-    """A workload's queues, derived on first use."""
-
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-
-    @cached_property
-    def derived(self) -> list[dict[str, Any]]:
-        return derived_queues(self.workload)
-
-    def added_to(self, data: Mapping[str, Any], made: ResourceManagerConfig) -> dict[str, Any]:
-        scheduler = {**data["scheduler"], "queues": self.derived}
-        if "maximum_am_resource_percent" not in made.scheduler.model_fields_set:
-            scheduler["maximum_am_resource_percent"] = _ALL_OF_A_QUEUE_PERCENT
-        return {**data, "scheduler": scheduler}
 
 
 def _with(data: Mapping[str, Any], axis: Axis, value: Any) -> dict[str, Any]:
@@ -120,3 +112,63 @@ def _with(data: Mapping[str, Any], axis: Axis, value: Any) -> dict[str, Any]:
             )
     branch[last] = value
     return copied
+
+
+def derived_queues(workload: Workload) -> list[dict[str, Any]]:
+    """The tree of queues that the workload's applications name, in the form of `scheduler.queues`.
+
+    A dotted name is a path. A parent's queues share half of its capacity equally, and the other half in proportion to
+    their applications. Each queue, and each of its users, may use whatever the others leave: such queues change
+    the order in which applications are served, but do not limit them.
+
+    Raises:
+        ConfigError: the names do not form a tree.
+    """
+    numbers = Counter(application.queue for application in workload.applications)
+    tree: dict[str, Any] = {}
+    for name, number in numbers.items():
+        _enter(tree, name, number)
+    return _queues(tree)
+
+
+def _enter(tree: dict[str, Any], name: str, number: int) -> None:
+    """Count the application's queue: a branch of the tree is a dict, a leaf its number of applications."""
+    parts = name.split(".")
+    *above, leaf = parts[1:] if len(parts) > 1 and parts[0] == "root" else parts
+    branch = tree
+    for part in above:
+        branch = branch.setdefault(part, {})
+        if not isinstance(branch, dict):
+            raise _no_tree(name, f"{part} is a leaf queue with applications")
+    if not leaf or any(not part for part in above) or any(letter.isspace() for letter in name):
+        raise _no_tree(name, "a queue's name must not be empty or contain blanks")
+    if isinstance(branch.get(leaf), dict):
+        raise _no_tree(name, f"{leaf} has queues below it")
+    branch[leaf] = branch.get(leaf, 0) + number
+
+
+def _no_tree(name: str, problem: str) -> ConfigError:
+    return ConfigError(
+        f"the workload's queue {name!r} is not valid for the capacity scheduler: {problem}; "
+        "set scheduler.queues in the file given by --config"
+    )
+
+
+def _queues(tree: dict[str, Any]) -> list[dict[str, Any]]:
+    total = _applications(tree)
+    queues = []
+    for name, below in tree.items():
+        applications = _applications(below)
+        capacity = 50 / len(tree) + 50 * applications / total
+        queue = {
+            "name": name,
+            "capacity": capacity,
+            "user_limit_factor": 100 / capacity,
+            "maximum_applications": max(10_000, applications),
+        }
+        queues.append(queue | ({"queues": _queues(below)} if isinstance(below, dict) else {}))
+    return queues
+
+
+def _applications(below: Any) -> int:
+    return sum(map(_applications, below.values())) if isinstance(below, dict) else below

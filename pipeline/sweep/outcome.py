@@ -1,20 +1,26 @@
-"""One run of a sweep: a replay in virtual time without a journal, and its results."""
+"""One run of a sweep: a replay in virtual time without a journal, measured while it runs, and its results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
 from typing import Any
 
 from dispatcher.mailbox import ManualClock
 from pipeline.sweep.combinations import Combination
-from pipeline.sweep.recorder import RunRecorder
 from pipeline.sweep.workloads import with_load, with_nodes
+from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager import Replay
-from statemachines.resourcemanager.resource import GPU_MILLI
-from statemachines.simulation.workload import NodeSpec, Workload
+from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES
+from statemachines.resourcemanager.machines.states import FINAL_STATES
+from statemachines.resourcemanager.resource import GPU_MILLI, Resource
+from statemachines.simulation.workload import Workload
 
 _MS_PER_S = 1000
+_APPLICATION_ENDS = frozenset(state.name for state in FINAL_STATES)
+_CONTAINER_ENDS = frozenset(state.name for state in CONTAINER_FINAL_STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,76 @@ class Outcome:
     wall_s: float = field(compare=False)
 
 
+class RunRecorder(TransitionRecorder):
+    """Counts transitions, and measures waits and resource use. Read it once the handler thread has ended.
+
+    A container uses its resources from its allocation to its end. Of ended containers only sums are kept.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        super().__init__()
+        self._now_ms = now_ms
+        self._waiting: dict[str, int] = {}  # submission time of each application without a container
+        self._taken: dict[str, tuple[int, Resource]] = {}  # by running container: allocation time and resources
+        self._first_submission_ms: int | None = None
+        self._last_end_ms: int | None = None
+        self._used = [0, 0, 0]  # of ended containers, in the units of `used`
+        self.containers = 0
+        self.waits_ms = array("q")
+        """One per application with a container, in the order of their first containers."""
+
+    @property
+    def span_ms(self) -> int | None:
+        """From the first submission to the last end; None if nothing has ended."""
+        if self._first_submission_ms is None or self._last_end_ms is None:
+            return None
+        return self._last_end_ms - self._first_submission_ms
+
+    def used(self) -> tuple[int, int, int]:
+        """Resource use until the last end: memory (MB), vcores and GPUs (thousandths), each times ms."""
+        used = list(self._used)
+        for since_ms, resource in self._taken.values():
+            _add(used, resource, max(0, (self._last_end_ms or 0) - since_ms))
+        return used[0], used[1], used[2]
+
+    def post_transition(self, operand: Any, before: Enum, after: Enum, event: Any) -> None:
+        super().post_transition(operand, before, after, event)
+        if operand.machine == "RMContainer":
+            self._container(operand, after._name_)
+        elif operand.machine == "RMApp":
+            self._application(operand.entity, before._name_, after._name_)
+
+    def _application(self, application: str, before: str, after: str) -> None:
+        if before == "NEW":
+            now_ms = self._now_ms()
+            self._waiting[application] = now_ms
+            if self._first_submission_ms is None:
+                self._first_submission_ms = now_ms
+        if after in _APPLICATION_ENDS:
+            self._last_end_ms = self._now_ms()
+
+    def _container(self, container: Any, after: str) -> None:
+        if after == "ALLOCATED":
+            now_ms = self._now_ms()
+            self.containers += 1
+            self._taken[container.entity] = now_ms, container.request.resource
+            submitted_ms = self._waiting.pop(container.application, None)
+            if submitted_ms is not None:
+                self.waits_ms.append(now_ms - submitted_ms)
+        elif after in _CONTAINER_ENDS:
+            taken = self._taken.pop(container.entity, None)
+            if taken is not None:
+                since_ms, resource = taken
+                self._last_end_ms = now_ms = self._now_ms()
+                _add(self._used, resource, now_ms - since_ms)
+
+
+def _add(used: list[int], resource: Resource, ms: int) -> None:
+    used[0] += resource.memory_mb * ms
+    used[1] += resource.vcores_milli * ms
+    used[2] += resource.gpu_milli_total * ms
+
+
 def run(workload: Workload, combination: Combination) -> Outcome:
     """Replay the workload under the combination. Blocks; starts a handler thread, and ends it.
 
@@ -70,9 +146,15 @@ def run(workload: Workload, combination: Combination) -> Outcome:
     applications = len(workload.applications)
     waits_ms = sorted(recorder.waits_ms)
     span_ms = recorder.span_ms
+    sizes = [each.capacity for each in changed.nodes]
+    capacity = (
+        sum(size.memory_mb for size in sizes),
+        sum(size.vcores_milli for size in sizes),
+        sum(size.gpus for size in sizes) * GPU_MILLI,
+    )
     shares = [
         use / (size * span_ms) if size and span_ms else None
-        for use, size in zip(recorder.used(), _capacity(changed.nodes), strict=True)
+        for use, size in zip(recorder.used(), capacity, strict=True)
     ]
     return Outcome(
         applications=applications,
@@ -124,12 +206,3 @@ def percentile_s(sorted_ms: Sequence[int], share: float) -> float | None:
     below = int(place)
     above = min(below + 1, len(sorted_ms) - 1)
     return (sorted_ms[below] + (sorted_ms[above] - sorted_ms[below]) * (place - below)) / _MS_PER_S
-
-
-def _capacity(nodes: Sequence[NodeSpec]) -> tuple[int, int, int]:
-    """Memory (MB), vcores and GPUs (thousandths) of all nodes."""
-    return (
-        sum(node.capacity.memory_mb for node in nodes),
-        sum(node.capacity.vcores_milli for node in nodes),
-        sum(node.capacity.gpus for node in nodes) * GPU_MILLI,
-    )

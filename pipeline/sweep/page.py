@@ -1,20 +1,25 @@
-"""The page of a sweep: headline figures, three plots and the comparison table, in one self-contained file."""
+"""The comparison of a sweep's combinations: its table, for the terminal as well, and its page.
+
+The page has headline figures, three plots and the table, in one self-contained file.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import plotly.graph_objects as go
 
-from pipeline.spark.report.page.formats import count, duration
+from pipeline.spark.report.page.formats import NOTHING, count, duration
 from pipeline.spark.report.page.page_views import Figure, Section, TableColumn, TableView, cells, plot, render
 from pipeline.spark.report.plots.plot_style import AMBER, BLUE, GREEN, PALE, RED, label, name_rows, style
-from pipeline.sweep.table import ComparedColumn, Row, best_numbers, cell_text, percent, settings_text, shown_columns
 
 DRAWN: Final = 60
 """Most combinations in a plot; the table has all."""
+
+Row = Mapping[str, Any]
+"""A row of `pipeline.sweep.run_row`."""
 
 _FLOOR_S = 0.1
 _TICKS_S = (_FLOOR_S, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 10 * 86400.0, 100 * 86400.0)
@@ -25,6 +30,64 @@ _ABOUT_ALL = (
     "first container; applications that were never placed have no wait, and are counted. Utilisation is the mean over "
     "the makespan."
 )
+
+
+class ComparedColumn(NamedTuple):
+    title: str
+    key: str
+    """Key of the value in the row."""
+    show: Callable[[Any], str]
+    best: Callable[[Sequence[Any]], Any] | None = None
+    """Picks the best of several values; None if the column has no best value."""
+    is_bad: bool = False
+    """Whether a value other than 0 is a problem."""
+
+
+def percent(share: float | None) -> str:
+    """A share of 1 in percent, with one decimal; less than one percent with two significant digits."""
+    if share is None:
+        return NOTHING
+    return f"{100 * share:.1f} %" if share >= 0.01 or share == 0 else f"{100 * share:.2g} %"
+
+
+COLUMNS: Final = (
+    ComparedColumn("Total nodes", "nodes", count),
+    ComparedColumn("Mean wait", "wait_mean_s", duration, min),
+    ComparedColumn("Median wait", "wait_p50_s", duration, min),
+    ComparedColumn("95 % wait", "wait_p95_s", duration, min),
+    ComparedColumn("Longest wait", "wait_max_s", duration, min),
+    ComparedColumn("Never placed", "never_placed", count, min),
+    ComparedColumn("Makespan", "makespan_s", duration, min),
+    ComparedColumn("Memory", "memory_used", percent, max),
+    ComparedColumn("Cores", "vcores_used", percent, max),
+    ComparedColumn("GPUs", "gpus_used", percent, max),
+    ComparedColumn("Unfinished", "unfinished", count, is_bad=True),
+    ComparedColumn("Failed events", "failed_events", count, is_bad=True),
+)
+"""The columns after the settings."""
+
+
+def shown_columns(rows: Sequence[Row]) -> list[ComparedColumn]:
+    """The columns that apply to these rows: no GPUs without GPUs, and no problem column without a problem."""
+    return [
+        column
+        for column in COLUMNS
+        if any(row[column.key] if column.is_bad else row[column.key] is not None for row in rows)
+    ]
+
+
+def best_numbers(column: ComparedColumn, rows: Sequence[Row]) -> frozenset[int]:
+    """Numbers of the combinations with the best value; empty if all are equal, or the column has no best value."""
+    values = {row["number"]: row[column.key] for row in rows if row[column.key] is not None}
+    if column.best is None or len(set(values.values())) < 2:
+        return frozenset()
+    best = column.best(list(values.values()))
+    return frozenset(number for number, value in values.items() if value == best)
+
+
+def settings_text(row: Row) -> str:
+    """The settings of a row on one line."""
+    return ", ".join(f"{key}={value}" for key, value in row["settings"].items())
 
 
 def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
@@ -48,9 +111,6 @@ def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
     )
 
 
-# -- figures and table ----------------------------------------------------------------------------------------------
-
-
 def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[Figure]:
     figures = [
         _best("Shortest mean wait", ran, "wait_mean_s", -1, duration),
@@ -66,7 +126,7 @@ def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[Figure]:
 def _best(name: str, rows: Sequence[Row], key: str, sign: int, show: Any) -> Figure:
     values = [row[key] for row in rows if row[key] is not None]
     if not values:
-        return Figure(name, "\N{EN DASH}", "no combination has one")
+        return Figure(name, NOTHING, "no combination has one")
     best = max(values, key=lambda value: sign * value)
     first, *others = [row for row in rows if row[key] == best]
     more = f", and {count(len(others))} more" if others else ""
@@ -77,7 +137,7 @@ def _table(rows: Sequence[Row], ran: Sequence[Row]) -> TableView:
     columns = [
         TableColumn("#", lambda row: str(row["number"]), lambda row: row["number"]),
         *(_setting(key) for key in (rows[0]["settings"] if rows else ())),
-        *(_figure(column, best_numbers(column, ran)) for column in shown_columns(ran, duration)),
+        *(_figure(column, best_numbers(column, ran)) for column in shown_columns(ran)),
     ]
     if len(ran) < len(rows):
         columns.append(
@@ -96,14 +156,11 @@ def _setting(key: str) -> TableColumn:
 def _figure(column: ComparedColumn, best: frozenset[int]) -> TableColumn:
     return TableColumn(
         column.title,
-        lambda row: cell_text(column, row),
+        lambda row: column.show(row[column.key]),
         lambda row: row[column.key],
         is_bad=lambda row: column.is_bad and bool(row[column.key]),
         is_best=lambda row: row["number"] in best,
     )
-
-
-# -- plots ------------------------------------------------------------------------------------------------------------
 
 
 def _waiting(rows: Sequence[Row]) -> go.Figure | None:

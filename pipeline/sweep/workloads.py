@@ -1,14 +1,18 @@
-"""Variants of a workload: with fewer or more nodes, or with a different arrival rate of applications.
+"""Variants of a workload, with other nodes or another arrival rate of applications, and its way to Spark's workers.
 
-All functions are pure: the same arguments give the same nodes and times in every process.
+The variants are pure: the same arguments give the same nodes and times in every process.
 """
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
 
 
@@ -47,6 +51,21 @@ def with_load(workload: Workload, load: float) -> Workload:
     return replace(workload, applications=tuple(_sooner(each, load) for each in workload.applications))
 
 
+def pack(workload: Workload) -> bytes:
+    """Serialize the workload, without its bad rows, for `unpack` in a process with the same packages."""
+    # The bad rows are errors with attributes beyond their message, which cannot be unpickled.
+    return zlib.compress(pickle.dumps(replace(workload, bad_rows=())))
+
+
+@lru_cache(maxsize=1)
+def unpack(packed: bytes) -> Workload:
+    """Deserialize the workload, cached for repeated calls. Only for a process that does nothing but replay."""
+    workload: Workload = pickle.loads(zlib.decompress(packed))
+    # A replay makes few reference cycles, and the modules imported by now stay.
+    tune_garbage_collection()
+    return workload
+
+
 def _copy(node: NodeSpec, mark: str, number: int) -> NodeSpec:
     return replace(node, host=f"{node.host}{mark}{number}") if number else node
 
@@ -79,11 +98,10 @@ def _interleaved(groups: Iterable[list[int]]) -> list[int]:
 def _sooner(application: ApplicationSpec, load: float) -> ApplicationSpec:
     submit_ms = int(application.submit_ms / load + 0.5)
     earlier_ms = application.submit_ms - submit_ms
-    kill_ms = application.kill_ms
     return replace(
         application,
         submit_ms=submit_ms,
-        kill_ms=None if kill_ms is None else kill_ms - earlier_ms,
+        kill_ms=None if application.kill_ms is None else application.kill_ms - earlier_ms,
         containers=tuple(
             replace(container, start_ms=max(0, container.start_ms - earlier_ms)) for container in application.containers
         ),

@@ -1,12 +1,9 @@
 """Parses logs of Hadoop's YARN and MapReduce daemons into records. Independent of any engine."""
 
-from pipeline.yarnlog.conformance import is_declared, mismatch
-from pipeline.yarnlog.errors import YarnLogError
 from pipeline.yarnlog.files import log_files, read_log
-from pipeline.yarnlog.header import LogClock
 from pipeline.yarnlog.messages import Message
-from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
-from pipeline.yarnlog.summary import LogSummary, Mismatch, summarize
+from pipeline.yarnlog.parser import LogClock, Record, Unparsed, YarnLogError, parse_lines
+from pipeline.yarnlog.summary import LogSummary, Mismatch, is_declared, mismatch, summarize
 
 __all__ = [
     "LogClock",

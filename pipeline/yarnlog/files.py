@@ -7,11 +7,8 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from pipeline.yarnlog.errors import YarnLogError
-from pipeline.yarnlog.header import LogClock
-from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
+from pipeline.yarnlog.parser import LogClock, Record, Unparsed, YarnLogError, parse_lines
 
 # A container's own log is `syslog`. A rotated log ends in a date, or in a number that grows with its age.
 _LOG = re.compile(r"(?P<name>.*\.log|syslog)(?:\.(?P<rotated>[\w.-]+?))?(?:\.gz)?", re.ASCII | re.DOTALL)
@@ -53,8 +50,7 @@ def _is_log(file: Path, root: Path) -> bool:
 
 def _age(file: Path) -> tuple[str, str, int, int, str]:
     found = _LOG.fullmatch(file.name)
-    if found is None:
-        raise AssertionError(file)
+    assert found is not None
     rotated = found["rotated"] or ""
     is_number = rotated.isdecimal() and len(rotated) < 8
     order = 2 if not rotated else 1 if is_number else 0
@@ -68,23 +64,17 @@ def daemon_of(file: str | Path) -> str:
     return name if found is None else found["name"]
 
 
-def open_log(path: str | Path) -> BinaryIO | gzip.GzipFile:
-    """The file's bytes, decompressed if its name ends in `.gz`."""
-    if str(path).endswith(".gz"):
-        return gzip.open(path, "rb")
-    return Path(path).open("rb", buffering=_BUFFER_BYTES)
-
-
 def read_log(
     path: str | Path, clock: LogClock | None = None, *, errors: str = "surrogateescape"
 ) -> Iterator[Record | Unparsed]:
-    """As `parse_lines`, for a file. Reads lazily and keeps at most one record in memory.
+    """As `parse_lines`, for a file, packed if its name ends in `.gz`. Reads lazily: at most one record is in memory.
 
     Raises:
         YarnLogError: during the iteration: the file cannot be read, or a `.gz` file is not gzip.
     """
     try:
-        with open_log(path) as lines:
+        is_packed = str(path).endswith(".gz")
+        with gzip.open(path, "rb") if is_packed else Path(path).open("rb", buffering=_BUFFER_BYTES) as lines:
             yield from parse_lines(lines, clock, errors=errors)
     except (OSError, EOFError, zlib.error) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, NamedTuple
 
 from statemachines.conformance import arcs_of
 from statemachines.registry import FACTORIES, HADOOP_CLASSES, factory_of
 
 Kind = Literal[
-    "transition", "invalid_transition", "invalid_event", "registration", "queue_size", "dispatch", "handling", "audit"
+    "transition",  # a machine changed its state
+    "invalid_transition",  # a machine refused an event in its state
+    "invalid_event",  # a machine refused an event; the log does not name the state
+    "registration",  # a handler was registered with a dispatcher for a class of events
+    "queue_size",  # the size or the remaining capacity of an event queue
+    "dispatch",  # the last event that a dispatcher with a long queue handed out
+    "handling",  # a container launcher or a committer began to handle an event
+    "audit",  # a request of a user or an application master, and whether it was granted
 ]
 Fields = Mapping[str, str | int]
-
-KINDS: Mapping[Kind, str] = {
-    "transition": "a machine changed its state",
-    "invalid_transition": "a machine refused an event in its state",
-    "invalid_event": "a machine refused an event; the log does not name the state",
-    "registration": "a handler was registered with a dispatcher for a class of events",
-    "queue_size": "the size or the remaining capacity of an event queue",
-    "dispatch": "the last event that a dispatcher with a long queue handed out",
-    "handling": "a container launcher or a committer began to handle an event",
-    "audit": "a request of a user or an application master, and whether it was granted",
-}
 
 _NODE_MANAGER = {
     "ApplicationImpl": "NMApplication",
@@ -109,9 +105,9 @@ def read_message(logger: str, message: str) -> Message | None:
         return _refusal(logger, message)
     if logger.endswith("AuditLogger"):
         return _audit(logger, message)
-    for start, read in _BY_START:
-        if message.startswith(start):
-            return read(logger, message)
+    for start, pattern, read in _BY_START:
+        if message.startswith(start) and (found := pattern.fullmatch(message)) is not None:
+            return read(logger, found)
     return None
 
 
@@ -227,48 +223,37 @@ def refused_entity(message: str) -> tuple[str, str] | None:
     return found and (found[1], found[2])
 
 
-def _invalid_event(logger: str, message: str) -> Message | None:
-    found = _INVALID_EVENT.fullmatch(message)
+def _invalid_event(logger: str, found: re.Match[str]) -> Message | None:
     machine = machine_of(logger)
-    if found is None or not machine:
+    if not machine:
         return None
     event, entity, state = found.groups()
-    refusal = Message("invalid_event", event_class_of(machine), event, entity, machine, error=message)
+    refusal = Message("invalid_event", event_class_of(machine), event, entity, machine, error=found.string)
     return refusal if state is None else _refused(refusal, event, state)
 
 
-def _registration(logger: str, message: str) -> Message | None:
-    found = _REGISTRATION.fullmatch(message)
-    if found is None:
-        return None
+def _registration(logger: str, found: re.Match[str]) -> Message:
     fields = {"event_class": found[1], "handler_class": found[2]}
     return Message("registration", simple_class(logger), "REGISTERED", found[1], fields=fields)
 
 
-def _queue_size(logger: str, message: str) -> Message | None:
-    if found := _QUEUE_SIZE.fullmatch(message):
-        return _of_queue(logger, "QUEUE_SIZE", found[1], {"size": int(found[2])})
-    if found := _ROOM_LEFT.fullmatch(message):
-        return _of_queue(logger, "ROOM_LEFT", found[1], {"room_left": int(found[2])})
-    if found := _QUEUED.fullmatch(message):
-        return _of_queue(logger, "QUEUED_EVENTS", None, {"event_type": found[1], "size": int(found[2])})
-    return None
-
-
-def _of_queue(logger: str, event_type: str, queue: str | None, fields: dict[str, str | int]) -> Message:
+def _of_queue(event_type: str, number: str, logger: str, found: re.Match[str]) -> Message:
     name = simple_class(logger)
-    return Message("queue_size", name, event_type, queue or name, fields={"queue": queue or name, **fields})
+    queue = found[1] or name
+    return Message("queue_size", name, event_type, queue, fields={"queue": queue, number: int(found[2])})
 
 
-def _dispatched(logger: str, message: str) -> Message | None:
-    found = _DISPATCHED.fullmatch(message)
-    return found and Message("dispatch", simple_class(logger), "DISPATCHED", fields={"event_type": found[1]})
+def _queued(logger: str, found: re.Match[str]) -> Message:
+    name = simple_class(logger)
+    fields = {"queue": name, "event_type": found[1], "size": int(found[2])}
+    return Message("queue_size", name, "QUEUED_EVENTS", name, fields=fields)
 
 
-def _handling(logger: str, message: str) -> Message | None:
-    found = _HANDLING.fullmatch(message)
-    if found is None:
-        return None
+def _dispatched(logger: str, found: re.Match[str]) -> Message:
+    return Message("dispatch", simple_class(logger), "DISPATCHED", fields={"event_type": found[1]})
+
+
+def _handling(logger: str, found: re.Match[str]) -> Message:
     event, container, attempt = found.groups()
     fields = None if container is None else {"container": container, "attempt": attempt}
     return Message("handling", simple_class(logger), event, attempt, fields=fields)
@@ -288,12 +273,12 @@ def _audit(logger: str, message: str) -> Message | None:
     return Message("audit", simple_class(logger), fields["OPERATION"], entity, error=error, fields=fields)
 
 
-_BY_START: tuple[tuple[str, Callable[[str, str], Message | None]], ...] = (
-    ("Registering ", _registration),
-    ("Processing the event ", _handling),
-    ("Size of ", _queue_size),
-    ("Very low remaining capacity ", _queue_size),
-    ("Event type: ", _queue_size),
-    ("Latest dispatch ", _dispatched),
-    ("Invalid event ", _invalid_event),
+_BY_START: tuple[tuple[str, re.Pattern[str], Callable[[str, re.Match[str]], Message | None]], ...] = (
+    ("Registering ", _REGISTRATION, _registration),
+    ("Processing the event ", _HANDLING, _handling),
+    ("Size of ", _QUEUE_SIZE, partial(_of_queue, "QUEUE_SIZE", "size")),
+    ("Very low remaining capacity ", _ROOM_LEFT, partial(_of_queue, "ROOM_LEFT", "room_left")),
+    ("Event type: ", _QUEUED, _queued),
+    ("Latest dispatch ", _DISPATCHED, _dispatched),
+    ("Invalid event ", _INVALID_EVENT, _invalid_event),
 )

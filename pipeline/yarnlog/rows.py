@@ -1,13 +1,25 @@
-"""A record as a row of the journal's tables. `dispatcher` is the log's name, without the suffix of its rotation."""
+"""Records as rows of the journal's tables, and rows as Arrow batches for Spark's workers.
+
+`dispatcher` is the log's name, without the suffix of its rotation. Needs pyarrow, but not pyspark, which takes seconds
+to import.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, get_type_hints
 
-from pipeline.yarnlog.parser import Record
+import pyarrow as pa
+
+from pipeline.yarnlog.files import daemon_of, read_log
+from pipeline.yarnlog.parser import LogClock, Record, Unparsed
 
 _LINE_BITS = 40
+_TYPES = {int: ("long", pa.int64()), bool: ("boolean", pa.bool_())}
+_TEXT = ("string", pa.string())
+_BATCH_ROWS = 4096
+_BATCH_CHARACTERS = 1 << 23
 
 
 class Row(NamedTuple):
@@ -79,3 +91,66 @@ def row_of(record: Record, file: str, dispatcher: str, file_number: int) -> Row:
         logger=record.logger,
         text=record.text,
     )
+
+
+def _ddl(row_type: type) -> str:
+    return ", ".join(f"{name} {_TYPES.get(type_, _TEXT)[0]}" for name, type_ in get_type_hints(row_type).items())
+
+
+RECORDS = _ddl(Row)
+"""The fields of `Row`, in Spark's DDL."""
+UNPARSED = _ddl(UnparsedRow)
+
+
+def record_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The files' records, with the columns of `RECORDS`; `files` has a number and a path in each row.
+
+    Raises:
+        YarnLogError: a file cannot be read.
+    """
+    rows = (
+        row_of(each, file, dispatcher, number)
+        for each, file, dispatcher, number in _read(time_zone, files)
+        if isinstance(each, Record)
+    )
+    return _batches(Row, rows)
+
+
+def unparsed_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The files' unparsed lines, with the columns of `UNPARSED`; otherwise as `record_batches`."""
+    rows = (
+        UnparsedRow(seq_of(number, each.line), file, each.line, each.text)
+        for each, file, _, number in _read(time_zone, files)
+        if isinstance(each, Unparsed)
+    )
+    return _batches(UnparsedRow, rows)
+
+
+def _read(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[tuple[Record | Unparsed, str, str, int]]:
+    """Each record and unparsed line, with its file, the file's dispatcher and the file's number."""
+    clock = LogClock(time_zone)
+    for batch in files:
+        for number, file in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            dispatcher = daemon_of(file)
+            for found in read_log(file, clock, errors="replace"):
+                yield found, file, dispatcher, number
+
+
+def _batches(row_type: type, rows: Iterable[Row | UnparsedRow]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([(name, _TYPES.get(type_, _TEXT)[1]) for name, type_ in get_type_hints(row_type).items()])
+    waiting: list[Row | UnparsedRow] = []
+    characters = 0
+    for row in rows:
+        waiting.append(row)
+        characters += len(row.text)
+        if len(waiting) >= _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
+            yield _batch(waiting, schema)
+            waiting, characters = [], 0
+    if waiting:
+        yield _batch(waiting, schema)
+
+
+def _batch(rows: list[Row | UnparsedRow], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -33,7 +33,10 @@ class PostgresAccess:
 
     @property
     def where(self) -> str:
-        return "a server" if callable(self.conninfo) else _place(_settings(self.conninfo))
+        if callable(self.conninfo):
+            return "a server"
+        settings = _settings(self.conninfo)
+        return " ".join(f"{key}={settings[key]}" for key in _SHOWN if settings.get(key)) or "the default server"
 
     @property
     def name(self) -> str:
@@ -86,10 +89,6 @@ def _settings(conninfo: str) -> dict[str, Any]:
             'the conninfo of a PostgresTable cannot be parsed. Write it as "host=... port=... dbname=... user=..." or '
             '"postgresql://user@host:port/dbname", with special characters of a password percent-encoded in the latter.'
         ) from None
-
-
-def _place(settings: dict[str, Any]) -> str:
-    return " ".join(f"{key}={settings[key]}" for key in _SHOWN if settings.get(key)) or "the default server"
 
 
 def _safe(error: psycopg.Error, settings: dict[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""The reader of a PostgresTable: a few asynchronous connections on the host's loop."""
+"""The reader of a PostgresTable, a few asynchronous connections on the host's loop, and its queries.
+
+psycopg quotes every name in them.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.postgres.access import PostgresAccess
-from pipeline.lookup.postgres.queries import lookup_query, scan_query
-from pipeline.lookup.postgres.types import decimal_type
+from pipeline.lookup.postgres.types import KEY_ARRAYS, decimal_type, read_as_text
 from pipeline.lookup.schema import Key, LookupSchema, Row, ToDecimal
 
 T = TypeVar("T")
@@ -94,7 +97,7 @@ class PostgresReader:
                         keys = [self._key_form.of(cells[:width]) for cells in rows]
                         found = zip(keys, rows, strict=True)
                         yield [(key, self._row(cells[width:])) for key, cells in found if key is not None]
-                    await self._answer(connection, _end_scan)
+                    await self._answer(connection, lambda each: each.execute("COMMIT"))
                 finally:
                     self._settle(connection)
 
@@ -151,7 +154,7 @@ class PostgresReader:
             connection.pgconn.finish()
             raise TableUnavailableError(f"{self._access.name}: the lookup is closed.")
         self._all.add(connection)
-        await self._answer(connection, _begin_session)
+        await self._answer(connection, lambda each: each.execute(_SESSION))
         return connection
 
     def _settle(self, connection: _Connection) -> None:
@@ -183,17 +186,9 @@ class PostgresReader:
         return tuple(values)
 
 
-async def _begin_session(connection: _Connection) -> None:
-    await connection.execute(_SESSION)
-
-
 async def _next_piece(connection: _Connection) -> list[tuple[Any, ...]]:
     cursor = await connection.execute(f"FETCH {_SCAN_ROWS} FROM lookup_scan")
     return await cursor.fetchall()
-
-
-async def _end_scan(connection: _Connection) -> None:
-    await connection.execute("COMMIT")
 
 
 def _each(convert: Callable[[object], object], value: Any) -> Any:
@@ -210,3 +205,47 @@ def _can_be_sent(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return "\0" not in value
+
+
+def _escaped(*parts: str) -> sql.Identifier:
+    """A name for a query with parameters, where psycopg reads every % as a placeholder."""
+    return sql.Identifier(*(part.replace("%", "%%") for part in parts))
+
+
+def lookup_query(table: Sequence[str], schema: LookupSchema) -> sql.Composed:
+    """Selects rows, each preceded by the number of its key, from 1. The server compares by the column's own rules.
+
+    The parameters are one list of values per key column.
+    """
+    arrays, names, same = [], [], []
+    for at, column in enumerate(schema.key):
+        array = KEY_ARRAYS.get(column.native, "text[]")
+        name = sql.Identifier(f"k{at}")
+        # uuids are sent as text, which the server can cast whatever the driver sends.
+        arrays.append(sql.SQL("%s::text[]::uuid[]" if array == "uuid[]" else f"%s::{array}"))
+        names.append(name)
+        own = sql.SQL("t.{}" if column.native in KEY_ARRAYS else "t.{}::text").format(_escaped(column.name))
+        same.append(sql.SQL("{} = k.{}").format(own, name))
+    columns = [
+        sql.SQL("t.{}::text" if read_as_text(each) else "t.{}").format(_escaped(each.name)) for each in schema.values
+    ]
+    return sql.SQL(
+        "SELECT {columns} FROM unnest({arrays}) WITH ORDINALITY AS k({names}, number) JOIN {table} AS t ON {same}"
+    ).format(
+        columns=sql.SQL(", ").join([sql.SQL("k.number"), *columns]),
+        arrays=sql.SQL(", ").join(arrays),
+        names=sql.SQL(", ").join(names),
+        table=_escaped(*table),
+        same=sql.SQL(" AND ").join(same),
+    )
+
+
+def scan_query(table: Sequence[str], schema: LookupSchema) -> sql.Composed:
+    """Declares the cursor `lookup_scan` over the key columns, then the others, of all rows."""
+    columns = [
+        sql.SQL("t.{}::text" if read_as_text(each) else "t.{}").format(sql.Identifier(each.name))
+        for each in (*schema.key, *schema.values)
+    ]
+    return sql.SQL("DECLARE lookup_scan NO SCROLL CURSOR FOR SELECT {} FROM {} AS t").format(
+        sql.SQL(", ").join(columns), sql.Identifier(*table)
+    )

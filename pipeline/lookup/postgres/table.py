@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.postgres.access import PostgresAccess, require_psycopg
 from pipeline.lookup.postgres.types import column_of
-from pipeline.lookup.schema import Column, LookupSchema, choose
-from pipeline.lookup.tables import LookupReader
+from pipeline.lookup.schema import Column, LookupReader, LookupSchema, choose
 
 if TYPE_CHECKING:
     import psycopg
@@ -72,16 +71,12 @@ class PostgresTable:
             query_timeout_s=query_timeout_s,
             prepare_threshold=prepare_threshold,
         )
-        self._name = self._access.name
-
-    @property
-    def name(self) -> str:
-        return self._name
+        self.name = self._access.name
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
         import psycopg
 
-        from pipeline.lookup.postgres.queries import lookup_query
+        from pipeline.lookup.postgres.reader import lookup_query
 
         settings = self._access.connection_settings()
         with self._access.translated_errors(settings), psycopg.connect(**settings, autocommit=True) as connection:
@@ -91,9 +86,9 @@ class PostgresTable:
         return schema
 
     def _present(self, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Column]:
-        from pipeline.lookup.postgres.queries import identifier
+        from psycopg import sql
 
-        found = connection.execute(_RELATION, [identifier(self._access.parts).as_string(connection)]).fetchone()
+        found = connection.execute(_RELATION, [sql.Identifier(*self._access.parts).as_string(connection)]).fetchone()
         if found is None or found[0] is None:
             names = ", ".join(name for (name,) in connection.execute(_TABLES)) or "none that this user may see"
             raise LookupTableError(f"{self.name} does not exist. Existing tables: {names}.")

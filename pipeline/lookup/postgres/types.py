@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from pipeline.lookup.schema import Column
 
@@ -28,21 +27,13 @@ _TYPES = {
 }
 
 # The type in which keys are sent: the widest of its family, because a key out of a narrower column's range must match
-# nothing instead of failing. An index of the narrower type still serves.
-_KEY_ARRAYS = {
+# nothing instead of failing. An index of the narrower type still serves. Columns of other types are compared as text.
+KEY_ARRAYS = {
     **dict.fromkeys(("int2", "int4", "int8"), "int8[]"),
     **dict.fromkeys(("float4", "float8"), "float8[]"),
     **dict.fromkeys(("text", "varchar", "name"), "text[]"),
     **{n: f"{n}[]" for n in ("bool", "numeric", "bpchar", "uuid", "bytea", "date", "timestamp", "timestamptz")},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class KeyCast:
-    """A key column is compared with an array of this type, cast to text if it cannot be compared otherwise."""
-
-    array: str
-    column_as_text: bool = False
 
 
 def column_of(name: str, native: str, modifier: int) -> Column:
@@ -71,11 +62,6 @@ def _numeric(modifier: int) -> str:
 def read_as_text(column: Column) -> bool:
     """Whether the server must send the column as text, because its type has no counterpart here."""
     return column.type == "string" and column.native not in ("text", "varchar", "bpchar", "name")
-
-
-def key_cast(column: Column) -> KeyCast:
-    found = _KEY_ARRAYS.get(column.native)
-    return KeyCast(found) if found is not None else KeyCast("text[]", column_as_text=True)
 
 
 def decimal_type(column: Column) -> str | None:

@@ -1,23 +1,28 @@
-"""SQLite files as lookup tables: embedded, with nothing to install."""
+"""SQLite files as lookup tables: embedded, with nothing to install.
+
+SQLite does not enforce a column's declared type, so each value is converted when it is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import functools
 import itertools
 import logging
+import re
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.keys import KeyForm
-from pipeline.lookup.schema import Column, Key, LookupSchema, Row, canonical_type, choose
-from pipeline.lookup.sqlite.types import bound, converter_of, type_of
+from pipeline.lookup.schema import Column, Key, LookupSchema, Row, ToDecimal, base_of, canonical_type, choose, family_of
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +32,15 @@ _MOST_KEYS = 1024  # of one query; more keys only lengthen it
 _SCAN_ROWS = 5_000
 _STEPS_PER_CHECK = 100_000  # instructions of SQLite's virtual machine, about a millisecond
 _KEY_TYPES = {"number", "float", "string", "binary", "boolean", "date"}
+_NAMED = {
+    **dict.fromkeys(("BOOLEAN", "BOOL"), "boolean"),
+    **dict.fromkeys(("TIMESTAMP", "DATETIME"), "timestamp_ntz"),
+    "DATE": "date",
+}
+_MAX_PRECISION = 38
+
+Converter: TypeAlias = Callable[[Any], object]
+"""Takes a value that is not None to the column's type. ValueError, TypeError: it cannot be converted."""
 
 
 class SqliteTable:
@@ -58,14 +72,11 @@ class SqliteTable:
             raise LookupTableError(f"columns is {columns!r}; give a list of names, or None for all.")
         self._path = Path(path).absolute()
         self._table = table
+        self.name = f"SQLite table {table!r} of {self._path}"
         self._columns = None if columns is None else tuple(columns)
         self._types = {name: canonical_type(type_name) for name, type_name in (types or {}).items()}
         self._pool_size = pool_size
         self._busy_timeout_s = busy_timeout_s
-
-    @property
-    def name(self) -> str:
-        return f"SQLite table {self._table!r} of {self._path}"
 
     def connect(self) -> sqlite3.Connection:
         """A new read-only connection, for one thread at a time. Blocks.
@@ -90,7 +101,7 @@ class SqliteTable:
             for column in (*schema.key, *schema.values):
                 self._check_type(column)
             for column in schema.key:
-                if column.family not in _KEY_TYPES:
+                if family_of(column.type) not in _KEY_TYPES:
                     raise LookupTableError(
                         f"{self.name}: the key {column.name!r} is {column.type}, which can be written in several ways. "
                         f'Give types={{{column.name!r}: "string"}} and a key in the stored form.'
@@ -280,3 +291,93 @@ class SqliteReader:
                     f'takes any value; correct it, or set types={{{column.name!r}: "string"}} and cast the result.'
                 ) from None
         return tuple(values)
+
+
+def type_of(declared: str) -> str | None:
+    """The type of a declaration, by SQLite's rules of affinity; None if it determines none."""
+    text = declared.strip().upper()
+    decimal = re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", text)
+    if decimal is not None:
+        precision, scale = int(decimal[1]), int(decimal[2] or 0)
+        return f"decimal({precision},{scale})" if scale <= precision <= _MAX_PRECISION else "double"
+    named = _NAMED.get(re.sub(r"\(.*\)", "", text).strip())
+    if named is not None:
+        return named
+    for parts, type_name in (
+        (("INT",), "bigint"),
+        (("CHAR", "CLOB", "TEXT"), "string"),
+        (("BLOB",), "binary"),
+        (("REAL", "FLOA", "DOUB"), "double"),
+        (("NUMERIC", "DECIMAL"), "double"),
+    ):
+        if any(part in text for part in parts):
+            return type_name
+    return None
+
+
+def _integer(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int):
+        return value
+    raise TypeError
+
+
+def _float(value: object) -> object:
+    if isinstance(value, int | float):
+        return float(value)
+    raise TypeError
+
+
+def _string(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    raise TypeError
+
+
+def _binary(value: object) -> object:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise TypeError
+
+
+def _boolean(value: object) -> object:
+    if value in (0, 1):
+        return bool(value)
+    raise ValueError
+
+
+def _timestamp(value: Any) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(value)  # raises a TypeError if it is not a str
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+
+
+def _timestamp_ntz(value: Any) -> datetime.datetime:
+    return _timestamp(value).astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+_CONVERTERS: dict[str, Converter] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _integer),
+    **dict.fromkeys(("float", "double"), _float),
+    "string": _string,
+    "binary": _binary,
+    "boolean": _boolean,
+    "date": datetime.date.fromisoformat,
+    "timestamp_ntz": _timestamp_ntz,
+    "timestamp": _timestamp,
+}
+
+
+def converter_of(column: Column) -> Converter | None:
+    """The converter of a column's values; None if SQLite's values cannot have its type."""
+    base = base_of(column.type)
+    return ToDecimal(column.type) if base == "decimal" else _CONVERTERS.get(base)
+
+
+def bound(value: object) -> object:
+    """A key's value as SQLite stores it."""
+    if isinstance(value, Decimal | datetime.date):  # a column of numeric affinity converts the text to a number
+        return str(value)
+    return value

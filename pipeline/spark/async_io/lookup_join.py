@@ -20,8 +20,7 @@ from pyspark.sql import types as T
 from pipeline.lookup.cache import LookupCache
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.function import How, LookupFunction, On, key_pairs
-from pipeline.lookup.schema import Column, check_key_types
-from pipeline.lookup.tables import LookupTable
+from pipeline.lookup.schema import Column, LookupTable, check_key_types
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.streaming.options import CallOptions, takes_options
 

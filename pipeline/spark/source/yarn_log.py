@@ -15,9 +15,8 @@ from dispatcher.journal.format.schema import EVENTS, TIME_UNIT, TRANSITIONS, WAL
 from dispatcher.journal.format.schema import Column as JournalColumn
 from pipeline.spark.source.journal import JournalTables
 from pipeline.yarnlog import LogClock, is_declared, log_files, mismatch
-from pipeline.yarnlog.batches import RECORDS, UNPARSED, record_batches, unparsed_batches
 from pipeline.yarnlog.messages import AUDIT_KEYS
-from pipeline.yarnlog.rows import Row
+from pipeline.yarnlog.rows import RECORDS, UNPARSED, Row, record_batches, unparsed_batches
 from pipeline.yarnlog.summary import TRANSITION_KINDS
 from statemachines.factory import StateMachineFactory
 from statemachines.registry import FACTORIES

@@ -150,7 +150,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
     Every method but `values()` takes constant time (amortized) for each element it handles.
     """
 
-    __slots__ = ("_capacity",)
+    __slots__ = ("capacity",)
 
     def __init__(self, capacity: int) -> None:
         """An empty queue for at most `capacity` elements, watermarks included.
@@ -160,11 +160,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         """
         if capacity <= 0:
             raise ValueError(f"capacity is {capacity}; it must be at least 1.")
-        self._capacity = capacity
-
-    @property
-    def capacity(self) -> int:
-        return self._capacity
+        self.capacity = capacity
 
     @abstractmethod
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
@@ -177,7 +173,6 @@ class StreamElementQueue(ABC, Generic[In, Out]):
     def has_completed_elements(self) -> bool:
         """Whether `emit_completed_element` would emit an element now."""
 
-    @abstractmethod
     def emit_completed_element(self, output: Callable[[StreamElement[Out]], object]) -> None:
         """Take the next completed element, if any, off the queue and call `output` with each of its results.
 
@@ -187,6 +182,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         twice. If `output` raises, the rest of the element's results are lost: the task must fail and restart from its
         last snapshot.
         """
+        self.emit_completed_elements(output, 1)
 
     @abstractmethod
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
@@ -204,7 +200,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         return self.size() == 0
 
     def is_full(self) -> bool:
-        return self.size() >= self._capacity
+        return self.size() >= self.capacity
 
 
 _OrderedEntry: TypeAlias = _RecordEntry[In, Out] | _WatermarkEntry[Out]
@@ -220,7 +216,7 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
         self._entries: deque[_OrderedEntry[In, Out]] = deque()  # mailbox thread only
 
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
-        if len(self._entries) >= self._capacity:
+        if len(self._entries) >= self.capacity:
             return None
         entry: _OrderedEntry[In, Out] = (
             _WatermarkEntry(element) if isinstance(element, Watermark) else _RecordEntry(element)
@@ -230,10 +226,6 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
 
     def has_completed_elements(self) -> bool:
         return bool(self._entries) and self._entries[0]._done
-
-    def emit_completed_element(self, output: Callable[[StreamElement[Out]], object]) -> None:
-        if self.has_completed_elements():
-            self._entries.popleft().emit(output)
 
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
         entries = self._entries
@@ -303,7 +295,7 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
         self._size = 0  # mailbox thread only; == the entries of all segments
 
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
-        if self._size >= self._capacity:
+        if self._size >= self.capacity:
             return None
         entry: _UnorderedEntry[In, Out] = (
             self._append_watermark(element)
@@ -325,21 +317,16 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
     def has_completed_elements(self) -> bool:
         return bool(self._segments[0].completed)
 
-    def emit_completed_element(self, output: Callable[[StreamElement[Out]], object]) -> None:
-        segment = self._segments[0]
-        if not segment.completed:
-            return
-        entry = segment.completed.popleft()
-        self._size -= 1
-        if len(self._segments) > 1 and segment.is_empty():
-            self._segments.popleft()
-        entry.emit(output)
-
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
+        segments = self._segments
         emitted = 0
-        while emitted < most and self._segments[0].completed:
+        while emitted < most and (segment := segments[0]).completed:
             emitted += 1
-            self.emit_completed_element(output)
+            entry = segment.completed.popleft()
+            self._size -= 1
+            if len(segments) > 1 and segment.is_empty():
+                segments.popleft()
+            entry.emit(output)
         return emitted
 
     def values(self) -> list[StreamElement[In]]:

@@ -82,7 +82,7 @@ class Emission:
                 available.add_done_callback(self._send_mail)
                 return
             _check(available)
-            queue.emit_completed_element(output)
+            queue.emit_completed_elements(output, 1)
         self._postpone()
 
     def _postpone(self) -> None:

@@ -62,7 +62,6 @@ class RateLimit:
 
     @property
     def burst_calls(self) -> float:
-        """The burst, or its default."""
         return max(1.0, self.calls_per_s * _DEFAULT_BURST_S) if self.burst is None else self.burst
 
     def cost_of(self, value: object) -> float:

@@ -13,10 +13,9 @@ from typing import Any
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import BatchCall, CallPath, RecordCall
-from pipeline.streaming.calls.deadlines import CallDeadlines
 from pipeline.streaming.calls.element_queues import ResultFuture
 from pipeline.streaming.calls.emission import Emission
-from pipeline.streaming.calls.error_policy import ErrorPolicy
+from pipeline.streaming.calls.failures import CallDeadlines, ErrorPolicy
 from pipeline.streaming.calls.functions import as_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.sharing import SharedCalls
@@ -52,7 +51,7 @@ class RecordCalls:
         self._dedupe_by = options.dedupe_by
         self._combine = options.combine
         self._box = AnswerBox(executor.execute, self._fetch_answers)
-        self._deadlines: CallDeadlines[RecordCall] = CallDeadlines(timers, options.timeout_ms, self._late)
+        self._deadlines = CallDeadlines(timers, options.timeout_ms, self._late)
         self._path = CallPath(host, self._box, executor, timers, options, nothing_follows)
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
@@ -110,8 +109,6 @@ class RecordCalls:
         else:
             self._metrics.shared += 1
         return False
-
-    # --------------------------------------------------------------------------------------------------- answers
 
     def _fetch_answers(self) -> None:
         """Process the answers; the mail that the hosts send."""
@@ -255,8 +252,6 @@ class RecordCalls:
                 failure = failure or raised
         if failure is not None:
             raise failure
-
-    # ---------------------------------------------------------------------------------------- retries and timeouts
 
     def _wants_another(self, call: RecordCall, results: Sequence[Any], error: BaseException | None) -> bool:
         """Whether to make the record's call again after this outcome of an attempt."""

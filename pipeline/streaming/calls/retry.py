@@ -39,7 +39,7 @@ class RetryStrategy:
     @classmethod
     def no_retry(cls) -> RetryStrategy:
         """One attempt only."""
-        return _NO_RETRY
+        return cls(max_attempts=0, initial_delay_ms=1, max_delay_ms=1)
 
     @classmethod
     def fixed_delay(
@@ -172,6 +172,3 @@ def _check_predicates(on_result: object, on_exception: object) -> None:
             f"retry_on_exception is {on_exception!r}; it must be an exception class, a tuple of them, "
             "or a function of the error."
         )
-
-
-_NO_RETRY = RetryStrategy(max_attempts=0, initial_delay_ms=1, max_delay_ms=1)

@@ -24,7 +24,7 @@ from pipeline.streaming.calls.element_queues import (
     UnorderedStreamElementQueue,
 )
 from pipeline.streaming.calls.emission import Emission, OutputAvailability
-from pipeline.streaming.calls.error_policy import ErrorPolicy
+from pipeline.streaming.calls.failures import ErrorPolicy
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
@@ -87,8 +87,6 @@ class AsyncWaitOperator:
         self._has_ended = False  # the input
         self._restored: deque[StreamElement[Any]] = deque()  # not in the queue yet
 
-    # ------------------------------------------------------------------------------------------------ life cycle
-
     def initialize_state(self, state: Iterable[StreamElement[Any]]) -> None:
         """Restore the elements of a `snapshot_state`; `open` makes their calls again. Call it before `open`."""
         if self._is_open or self._is_closed:
@@ -137,8 +135,6 @@ class AsyncWaitOperator:
     def snapshot_state(self) -> list[StreamElement[Any]]:
         """The elements taken in and not emitted, in queue order, including completed ones."""
         return [*self._queue.values(), *self._restored]
-
-    # ---------------------------------------------------------------------------------------------------- input
 
     def process_element(self, record: StreamRecord[Any]) -> None:
         """Start the call for a record. While the queue is full, waits and runs mail.

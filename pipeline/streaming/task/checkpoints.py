@@ -1,4 +1,8 @@
-"""Checkpoints in a folder: each in a file of its own, complete or absent; the last few are kept.
+"""Checkpoints: their format, and a folder of them. Each has a file of its own, complete or absent; the last few stay.
+
+A file has a header line with length and checksum, then JSON. The values of elements and the positions of inputs go
+through a serializer. The default one writes JSON and rejects what JSON would alter, so reading a checkpoint runs no
+foreign code. PickleSerializer accepts nearly everything and trusts the folder.
 
 A file is written under another name, synced to the disk and renamed. So a process killed at any moment, or a machine
 that loses power, leaves at worst an incomplete file that is never read and that the next store removes.
@@ -8,22 +12,97 @@ Threads: one at a time. A task reads on its own thread before it starts, and wri
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import logging
 import os
+import pickle
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dispatcher.util.files import FileLock, replace_file
-from pipeline.streaming.elements import StreamElement
+from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
-from pipeline.streaming.task.checkpoint_format import Checkpoint, JsonSerializer, Serializer, decode, encode
 
 log = logging.getLogger(__name__)
 
+FORMAT: Final = "stream-task-checkpoint"
+VERSION: Final = 1
 _NAME: Final = re.compile(r"(checkpoint|savepoint)-(\d+)(\.part)?")
+_ATOMS: Final = frozenset((type(None), bool, int, float, str))
+_ADVICE: Final = (
+    "Use None, bool, int, float, str, list and dict, or make the storage with serializer=PickleSerializer()."
+)
+
+
+class Serializer(Protocol):
+    """Converts values to JSON and back. `name` is stored: only a serializer of that name reads the checkpoint."""
+
+    @property
+    def name(self) -> str: ...
+
+    def dump(self, value: Any) -> Any:
+        """`value` as None, bool, int, float, str, lists and dicts with str keys. Called on the mailbox thread."""
+
+    def load(self, stored: Any) -> Any:
+        """The value that was dumped."""
+
+
+class JsonSerializer:
+    """Stores None, bool, int, float, str, lists and dicts with str keys as they are; rejects anything else.
+
+    That includes values that JSON would alter: tuples, subclasses, and dicts with other keys.
+    """
+
+    name = "json"
+
+    def dump(self, value: Any) -> Any:
+        """Raises CheckpointError, naming the part, if a part of the value would be altered or lost."""
+        try:
+            _check_json(value, "value")
+        except RecursionError:
+            raise CheckpointError("a value is nested too deeply, or contains itself; JSON cannot hold it") from None
+        return value
+
+    def load(self, stored: Any) -> Any:
+        return stored
+
+
+class PickleSerializer:
+    """Stores whatever pickle accepts. Anyone who can write to the folder can run code in the task."""
+
+    name = "pickle"
+
+    def dump(self, value: Any) -> Any:
+        return base64.b64encode(pickle.dumps(value)).decode("ascii")
+
+    def load(self, stored: Any) -> Any:
+        return pickle.loads(base64.b64decode(stored))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state of a task between two of its mails."""
+
+    checkpoint_id: int
+    task: str
+    """The task's name; another task does not restore it."""
+    taken_at_ms: int
+    """By the task's processing-time service."""
+    input_state: Any
+    operator_states: list[list[StreamElement[Any]]] = field(default_factory=list)
+    """For each operator, the head first: the elements taken in and not finished."""
+    outputs: int = 0
+    """Records emitted to the output, in this run and in those it continues."""
+    output_state: Any = None
+    is_savepoint: bool = False
+    is_finished: bool = False
+    """The input had ended and everything was processed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +151,10 @@ class CheckpointStorage:
     def __init__(self, folder: str | os.PathLike[str], keep: int = 3, *, serializer: Serializer | None = None) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay to restore from")
-        self._folder = Path(folder)
+        self.folder = Path(folder)
         self._keep = keep
         self._serializer = serializer or JsonSerializer()
         self._lock: FileLock | None = None  # held while a task runs; that task's mailbox thread only
-
-    @property
-    def folder(self) -> Path:
-        return self._folder
 
     def acquire(self) -> None:
         """Lock the folder for a task that starts. The system releases the lock when the process ends, however it ends.
@@ -87,12 +162,12 @@ class CheckpointStorage:
         Raises:
             CheckpointError: another task, of this or another process, holds the folder.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock = FileLock(self._folder / "lock")
+            self._lock = FileLock(self.folder / "lock")
         except BlockingIOError as error:
             raise CheckpointError(
-                f"another running task has its checkpoints in {self._folder}. "
+                f"another running task has its checkpoints in {self.folder}. "
                 "Wait until it has ended, or give each task a folder of its own."
             ) from error
 
@@ -116,7 +191,32 @@ class CheckpointStorage:
         Raises:
             CheckpointError: the serializer rejects a value; the message says which and what to do.
         """
-        return encode(checkpoint, self._serializer)
+        dump = partial(_dump, self._serializer)
+        body = {
+            "id": checkpoint.checkpoint_id,
+            "task": checkpoint.task,
+            "taken_at_ms": checkpoint.taken_at_ms,
+            "serializer": self._serializer.name,
+            "input": dump(checkpoint.input_state, "the input's state"),
+            "operators": [
+                [
+                    [dump(entry[0], f"operator {index}"), entry[1]] if len(entry) == 2 else entry
+                    for entry in elements_to_lists(elements)
+                ]
+                for index, elements in enumerate(checkpoint.operator_states)
+            ],
+            "outputs": checkpoint.outputs,
+            "output": dump(checkpoint.output_state, "the output's state"),
+            "savepoint": checkpoint.is_savepoint,
+            "finished": checkpoint.is_finished,
+        }
+        try:
+            data = json.dumps(body, separators=(",", ":")).encode("ascii")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"checkpoint {checkpoint.checkpoint_id} cannot be written as JSON: {error}"
+            ) from error
+        return f"{FORMAT} {VERSION} {len(data)} {hashlib.sha256(data).hexdigest()}\n".encode("ascii") + data
 
     def write(self, checkpoint_id: int, data: bytes, *, is_savepoint: bool = False) -> Path:
         """Store an encoded checkpoint and remove those that are too old. Once this returns, it is on the disk.
@@ -124,15 +224,11 @@ class CheckpointStorage:
         Raises:
             OSError: it could not be written. The earlier checkpoints are intact.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{'savepoint' if is_savepoint else 'checkpoint'}-{checkpoint_id:08d}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{'savepoint' if is_savepoint else 'checkpoint'}-{checkpoint_id:08d}"
         replace_file(path, data, draft=path.with_suffix(".part"))
         self._remove_old()
         return path
-
-    def store(self, checkpoint: Checkpoint) -> Path:
-        """`encode` and `write`."""
-        return self.write(checkpoint.checkpoint_id, self.encode(checkpoint), is_savepoint=checkpoint.is_savepoint)
 
     def load(self, path: Path) -> Checkpoint:
         """Read one file; errors as `decode`."""
@@ -159,15 +255,15 @@ class CheckpointStorage:
             return checkpoint
         if damaged:
             raise CheckpointError(
-                f"no checkpoint in {self._folder} can be read: {', '.join(damaged)}. "
+                f"no checkpoint in {self.folder} can be read: {', '.join(damaged)}. "
                 "Restore the folder from a backup, or empty it to start from the beginning of the input."
             )
         return None
 
     def _files(self) -> Iterator[tuple[int, Path]]:
-        if not self._folder.is_dir():
+        if not self.folder.is_dir():
             return
-        for path in self._folder.iterdir():
+        for path in self.folder.iterdir():
             match = _NAME.fullmatch(path.name)
             if match is not None:
                 yield int(match[2]), path
@@ -181,3 +277,87 @@ class CheckpointStorage:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 log.warning("%s is no longer needed and cannot be removed: %s", path, error)
+
+
+def decode(data: bytes, serializer: Serializer, where: str) -> Checkpoint:
+    """The checkpoint in a file's content; `where` names the file in errors.
+
+    Raises:
+        DamagedCheckpointError: the content was cut off or changed.
+        CheckpointError: the content is intact, but of another format, version or serializer.
+    """
+    head, _, body = data.partition(b"\n")
+    words = head.split(b" ")
+    if words[0] != FORMAT.encode("ascii"):
+        if FORMAT.encode("ascii").startswith(data[: len(FORMAT)]) or not data.strip(b"\0"):
+            raise DamagedCheckpointError(f"{where} is cut off: {len(data)} bytes")
+        raise CheckpointError(f"{where} is not a checkpoint: it begins with {data[:32]!r}, not with {FORMAT!r}")
+    if len(words) > 1 and words[1].isdigit() and int(words[1]) != VERSION and len(words) > 2:
+        raise CheckpointError(
+            f"{where} has version {int(words[1])} of the format; this release reads version {VERSION}. "
+            "Run the release that wrote it, or give the task an empty folder."
+        )
+    if words[1:] != [b"%d" % VERSION, b"%d" % len(body), hashlib.sha256(body).hexdigest().encode("ascii")]:
+        raise DamagedCheckpointError(f"{where} is damaged: {len(body)} bytes that do not match {head[:120]!r}")
+    return _checkpoint_of(json.loads(body), serializer, where)
+
+
+def elements_to_lists(elements: Iterable[StreamElement[Any]]) -> list[list[Any]]:
+    """Elements as lists: [value, timestamp_ms] for a record, [timestamp_ms] for a watermark."""
+    return [
+        [element.timestamp_ms] if isinstance(element, Watermark) else [element.value, element.timestamp_ms]
+        for element in elements
+    ]
+
+
+def elements_from_lists(lists: Iterable[list[Any]]) -> list[StreamElement[Any]]:
+    return [Watermark(*entry) if len(entry) == 1 else StreamRecord(*entry) for entry in lists]
+
+
+def _checkpoint_of(body: dict[str, Any], serializer: Serializer, where: str) -> Checkpoint:
+    if body["serializer"] != serializer.name:
+        raise CheckpointError(
+            f"{where} was written by serializer {body['serializer']!r}, and the storage has {serializer.name!r}. "
+            f"Make the storage with the serializer that wrote it."
+        )
+    load = serializer.load
+    try:
+        return Checkpoint(
+            checkpoint_id=body["id"],
+            task=body["task"],
+            taken_at_ms=body["taken_at_ms"],
+            input_state=load(body["input"]),
+            operator_states=[
+                elements_from_lists([[load(entry[0]), entry[1]] if len(entry) == 2 else entry for entry in state])
+                for state in body["operators"]
+            ],
+            outputs=body["outputs"],
+            output_state=load(body["output"]),
+            is_savepoint=body["savepoint"],
+            is_finished=body["finished"],
+        )
+    except Exception as error:  # the checksum matched, so the serializer failed: a class was removed, for example
+        raise CheckpointError(f"{where}: serializer {serializer.name!r} cannot read a value: {error!r}") from error
+
+
+def _dump(serializer: Serializer, value: Any, where: str) -> Any:
+    try:
+        return serializer.dump(value)
+    except Exception as error:
+        raise CheckpointError(f"{where} cannot be stored by serializer {serializer.name!r}: {error}") from error
+
+
+def _check_json(value: Any, path: str) -> None:
+    kind = type(value)
+    if kind in _ATOMS:
+        return
+    if kind is list:
+        for index, item in enumerate(value):
+            _check_json(item, f"{path}[{index}]")
+    elif kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise CheckpointError(f"{path} has the key {key!r}; JSON has str keys only. {_ADVICE}")
+            _check_json(item, f"{path}[{key!r}]")
+    else:
+        raise CheckpointError(f"{path} is a {kind.__qualname__}, which JSON would not give back. {_ADVICE}")

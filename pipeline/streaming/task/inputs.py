@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, InputClosedError
-from pipeline.streaming.task.checkpoint_format import elements_from_lists, elements_to_lists
+from pipeline.streaming.task.checkpoints import elements_from_lists, elements_to_lists
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -34,9 +34,9 @@ class InputStatus(Enum):
     END_OF_INPUT = "END_OF_INPUT"
 
 
-_MORE: Final = InputStatus.MORE_AVAILABLE  # looking up an Enum's member for each record is slow
-_NOTHING: Final = InputStatus.NOTHING_AVAILABLE
-_END: Final = InputStatus.END_OF_INPUT
+MORE: Final = InputStatus.MORE_AVAILABLE  # looking up an Enum's member for each record is slow
+NOTHING: Final = InputStatus.NOTHING_AVAILABLE
+END: Final = InputStatus.END_OF_INPUT
 
 AVAILABLE: Final[Future[None]] = Future()
 """A completed future: available now."""
@@ -84,8 +84,8 @@ class IterableInput(Generic[T]):
         for element in self._elements:
             self._read += 1
             output(_as_element(element))
-            return _MORE
-        return _END
+            return MORE
+        return END
 
     def available(self) -> Future[None]:
         return AVAILABLE
@@ -134,9 +134,8 @@ class QueueInput(Generic[T]):
         self._blocked = 0  # producers that wait for room; written under _lock, before they check for room
         self._waiting: Future[None] | None = None  # set by an idle mailbox thread; guarded by _lock
         self._ended = False  # no more puts; guarded by _lock
-        self._closed: Callable[[], BaseException] | None = (
-            None  # makes the error that every put raises; guarded by _lock
-        )
+        # Makes the error that every put raises; guarded by _lock.
+        self._closed: Callable[[], BaseException] | None = None
 
     def put(self, element: T | StreamElement[T]) -> None:
         """Append a value, record or watermark; waits while the queue is full. Any thread but the task's own.
@@ -194,7 +193,7 @@ class QueueInput(Generic[T]):
             with self._lock:
                 self._room.notify_all()
         output(element)
-        return _MORE
+        return MORE
 
     def available(self) -> Future[None]:
         with self._lock:
@@ -224,8 +223,8 @@ class QueueInput(Generic[T]):
     def _nothing(self) -> InputStatus:
         with self._lock:
             if self._queue:
-                return _MORE
-            return _END if self._ended else _NOTHING
+                return MORE
+            return END if self._ended else NOTHING
 
     def _check_put(self) -> None:
         """Wait for room, unless inside an atomic block; raise if the queue is closed."""

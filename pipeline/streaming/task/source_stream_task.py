@@ -17,14 +17,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, Unpack
 
-from dispatcher.mailbox import MailboxProcessor, TimerService
+from dispatcher.mailbox import MailboxProcessor
 from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, SourceInterruptedError, TaskCancelledError
-from pipeline.streaming.task.checkpoints import CheckpointStorage
 from pipeline.streaming.task.inputs import ElementOutput, QueueInput
-from pipeline.streaming.task.stream_task import StreamTask
+from pipeline.streaming.task.stream_task import StreamTask, TaskOptions
 from pipeline.streaming.task.task_chain import OperatorFactory, StreamTaskOutput
 from pipeline.streaming.task.task_control import FinishingReason
 
@@ -152,23 +151,11 @@ class SourceStreamTask(StreamTask):
         *,
         queue_capacity: int = 1000,
         stop_timeout: float = 10.0,
-        name: str = "source stream task",
-        checkpoint_storage: CheckpointStorage | None = None,
-        checkpoint_interval_ms: int | None = None,
-        tolerable_checkpoint_failures: int = 0,
-        processing_time_service: TimerService | None = None,
+        **options: Unpack[TaskOptions],
     ) -> None:
         queue = _SourceInput(source, queue_capacity)
-        super().__init__(
-            queue,
-            operators,
-            output,
-            name=name,
-            checkpoint_storage=checkpoint_storage,
-            checkpoint_interval_ms=checkpoint_interval_ms,
-            tolerable_checkpoint_failures=tolerable_checkpoint_failures,
-            processing_time_service=processing_time_service,
-        )
+        options.setdefault("name", "source stream task")
+        super().__init__(queue, operators, output, **options)
         self._source = source  # never changes
         self._queue = queue  # never changes
         self._context: SourceContext[Any] = SourceContext(queue)  # never changes
@@ -214,7 +201,7 @@ class SourceStreamTask(StreamTask):
         else:
             self.report_error(error)
 
-    def _stop_reading(self, reason: FinishingReason) -> None:
+    def _stop_reading(self) -> None:
         """Cancel the source; once it has ended, queued elements are processed or become part of the savepoint."""
         self._cancel_source(None)
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, TypedDict
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import (
@@ -27,12 +27,10 @@ from dispatcher.mailbox import (
     TimerService,
 )
 from pipeline.streaming.elements import StreamElement, StreamRecord
-from pipeline.streaming.task.checkpoint_format import Checkpoint
-from pipeline.streaming.task.checkpoints import CheckpointStorage, Recovery
-from pipeline.streaming.task.inputs import ElementOutput, InputStatus, StreamTaskInput
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
+from pipeline.streaming.task.inputs import MORE, NOTHING, ElementOutput, StreamTaskInput
 from pipeline.streaming.task.task_chain import (
     AvailabilityProvider,
-    CallableOutput,
     OperatorChain,
     OperatorFactory,
     StreamTaskOutput,
@@ -42,8 +40,15 @@ from pipeline.streaming.task.task_control import FinishingReason, TaskControl, T
 
 log = logging.getLogger(__name__)
 
-_MORE: Final = InputStatus.MORE_AVAILABLE
-_NOTHING: Final = InputStatus.NOTHING_AVAILABLE
+
+class TaskOptions(TypedDict, total=False):
+    """What a task takes besides input, operators and output; described at StreamTask."""
+
+    name: str
+    checkpoint_storage: CheckpointStorage | None
+    checkpoint_interval_ms: int | None
+    tolerable_checkpoint_failures: int
+    processing_time_service: TimerService | None
 
 
 class StreamTask:
@@ -86,7 +91,9 @@ class StreamTask:
         self._control = TaskControl(name)  # any thread
         self._input = input
         self._factories = [operators] if callable(operators) else list(operators)
-        self._output = output if isinstance(output, StreamTaskOutput) else CallableOutput(output)
+        self._call_output: ElementOutput = output
+        self._output_room = output if isinstance(output, StreamTaskOutput) else None
+        self._output = output if isinstance(output, StreamTaskOutput) else StreamTaskOutput()  # a callable has no state
         self._storage = checkpoint_storage
         self._interval_ms = checkpoint_interval_ms
         self._tolerable_failures = tolerable_checkpoint_failures
@@ -104,15 +111,9 @@ class StreamTask:
         self._is_stopping = False  # mailbox thread only
         self._stop_requests: list[CheckpointRequest] = []  # completed with the last checkpoint; mailbox thread only
 
-    # ------------------------------------------------------------------------------------------- for every thread
-
     @property
     def state(self) -> TaskState:
         return self._control.state
-
-    @property
-    def is_running(self) -> bool:
-        return self._control.state is TaskState.RUNNING
 
     @property
     def is_cancelled(self) -> bool:
@@ -167,8 +168,6 @@ class StreamTask:
                 executor.execute(lambda: self._notify(checkpoint_id), "checkpoint %s is complete", checkpoint_id)
 
         self._control.send(send)
-
-    # ------------------------------------------------------------------------------------------------- the run
 
     def restore(self) -> Recovery | None:
         """Read the newest checkpoint, so that `recovery` is known before `run`, which otherwise does this.
@@ -229,17 +228,8 @@ class StreamTask:
             tolerable_failures=self._tolerable_failures,
             task_name=self.name,
         )
-        output, output_room = self._make_output()
-        self._chain = chain = OperatorChain(
-            self._factories,
-            output,
-            output_room,
-            processor=processor,
-            time_service=self._time,
-            report_error=self.report_error,
-            task_name=self.name,
-        )
-        chain.build()
+        self._chain = chain = OperatorChain(self._emitter(), self._output_room)
+        chain.build(self._factories, processor, self._time, self.report_error, self.name)
         if self._restored is not None:
             self._input.initialize_state(self._restored.input_state)
             self._output.initialize_state(self._restored.output_state)
@@ -247,22 +237,21 @@ class StreamTask:
             self.records_out = self._restored.outputs
             self._restored = None
         # Both the head and the output: an operator with room of its own does not vouch for the output's.
-        rooms = (chain.availability, output_room)
+        rooms = (chain.availability, self._output_room)
         self._availabilities = tuple(dict.fromkeys(room for room in rooms if room is not None))
         chain.open()
         self._control.check_cancelled()
         self._checkpoints.start_periodic()
 
-    def _make_output(self) -> tuple[ElementOutput, AvailabilityProvider | None]:
-        output = self._output
-        call = output.call if isinstance(output, CallableOutput) else output
+    def _emitter(self) -> ElementOutput:
+        call = self._call_output
 
         def emit(element: StreamElement[Any]) -> None:
             call(element)
             if type(element) is StreamRecord:
                 self.records_out += 1
 
-        return emit, None if isinstance(output, CallableOutput) else output
+        return emit
 
     def _process_input(self, controller: MailboxController) -> None:
         """The default action: feed the head while it has room, there is input, and no mail waits."""
@@ -275,11 +264,11 @@ class StreamTask:
                     self._suspend_until(controller, room.available_future())
                     return
             status = emit_next(feed)
-            if status is not _MORE:
+            if status is not MORE:
                 break
             if mailbox.new_mail or mailbox.batch:  # has_mail() inlined
                 return
-        if status is _NOTHING:
+        if status is NOTHING:
             self._suspend_until(controller, self._input.available())
         else:
             self._is_stopping = True  # a savepoint requested from now on is the last checkpoint
@@ -302,7 +291,7 @@ class StreamTask:
         if self._control.processor.is_default_action_available():  # already resumed
             self.idle_timer.mark_end()
 
-    def _stop_reading(self, reason: FinishingReason) -> None:
+    def _stop_reading(self) -> None:
         """Hook: stop reading for a savepoint, and let the loop end."""
         self._control.stop_loop()
 
@@ -356,8 +345,6 @@ class StreamTask:
         if failure is None and first is not None:
             raise first
 
-    # ------------------------------------------------------------------------------------------------- pieces
-
     def _take_checkpoint(self, checkpoint_id: int, is_savepoint: bool, is_finished: bool) -> Checkpoint:
         return Checkpoint(
             checkpoint_id=checkpoint_id,
@@ -378,7 +365,7 @@ class StreamTask:
         self._stop_requests.append(request)
         if not self._is_stopping:
             self._is_stopping, self._reason = True, reason
-            self._stop_reading(reason)
+            self._stop_reading()
 
     def _release_storage(self) -> None:
         if self._storage is not None and self._has_storage:

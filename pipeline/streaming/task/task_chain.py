@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, Unpack, runtime_checkable
 
 from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, MailboxTimeService, ProcessingTimeService
+from pipeline.streaming.calls.call_counts import CallMetrics
+from pipeline.streaming.calls.functions import AnyFunction
+from pipeline.streaming.calls.hosts.call_host import CallHost
+from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError
+from pipeline.streaming.options import OperatorOptions, takes_options
 from pipeline.streaming.task.inputs import ElementOutput
 
 
@@ -84,16 +89,6 @@ class StreamTaskOutput:
         """Called once, at the end of the task, however it ends."""
 
 
-class CallableOutput(StreamTaskOutput):
-    """A callable as an output."""
-
-    def __init__(self, call: ElementOutput) -> None:
-        self.call = call
-
-    def __call__(self, element: StreamElement[Any]) -> object:
-        return self.call(element)
-
-
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     """What a task passes to the factory of an operator."""
@@ -116,41 +111,63 @@ OperatorFactory: TypeAlias = Callable[[OperatorContext], StreamOperator]
 """Makes an operator when its task starts, on the mailbox thread."""
 
 
-class OperatorChain:
-    """Operators made by `factories`, the first of which is fed by the task, and the last of which feeds `output`."""
+@takes_options(OperatorOptions)
+def async_wait_operator(
+    function: AnyFunction[Any, Any] | CallHost,
+    *,
+    timeout_ms: int,
+    metrics: CallMetrics | None = None,
+    name: str | None = None,
+    **options: Unpack[OperatorOptions],
+) -> OperatorFactory:
+    """An AsyncWaitOperator for a StreamTask: `StreamTask(input, [async_wait_operator(f, timeout_ms=1000)], output)`.
 
-    def __init__(
+    The task provides the mailbox, the timers and the output, and a `name` if none is given.
+    """
+
+    def make(context: OperatorContext) -> AsyncWaitOperator:
+        return AsyncWaitOperator(
+            function,
+            timeout_ms=timeout_ms,
+            mailbox_executor=context.mailbox_executor,
+            processing_time_service=context.processing_time_service,
+            output=context.output,
+            output_availability=context.output_availability,
+            metrics=metrics,
+            name=name or f"{context.task_name} async wait {context.position}",
+            **options,
+        )
+
+    return make
+
+
+class OperatorChain:
+    """Operators, the first of which is fed by the task, and the last of which feeds `output`."""
+
+    def __init__(self, output: ElementOutput, output_availability: AvailabilityProvider | None) -> None:
+        # The head first; includes those that a failed build has made.
+        self._links: list[tuple[StreamOperator, MailboxExecutor, MailboxTimeService]] = []
+        self.feed = output
+        """Pass an element to the head, or to the output if there is no operator."""
+        self.availability = output_availability
+        """The head's: the task feeds only while it is available. None: always."""
+
+    def build(
         self,
         factories: Sequence[OperatorFactory],
-        output: ElementOutput,
-        output_availability: AvailabilityProvider | None,
-        *,
         processor: MailboxProcessor,
         time_service: ProcessingTimeService,
         report_error: Callable[[BaseException], None],
         task_name: str,
     ) -> None:
-        self._operators: list[StreamOperator] = []  # the head first; includes those that a failed build has made
-        self._executors: list[MailboxExecutor] = []  # one for each operator, like _timers
-        self._timers: list[MailboxTimeService] = []
-        self.feed = output
-        """Pass an element to the head, or to the output if there is no operator."""
-        self.availability = output_availability
-        """The head's: the task feeds only while it is available. None: always."""
-        self._build = (factories, processor, time_service, report_error, task_name)
-
-    def build(self) -> None:
         """Make the operators. If a factory raises, `closers` still closes those that were made."""
-        factories, processor, time_service, report_error, task_name = self._build
         for position in reversed(range(len(factories))):
             executor = processor.mailbox_executor(position)
             timers = MailboxTimeService(time_service, executor)
             behind = self.availability.available_future if self.availability is not None else None
             context = OperatorContext(executor, timers, self.feed, behind, report_error, task_name, position)
             operator = factories[position](context)
-            self._operators.insert(0, operator)
-            self._executors.insert(0, executor)
-            self._timers.insert(0, timers)
+            self._links.insert(0, (operator, executor, timers))
             self.feed = _feed_into(operator)
             # An operator without availability passes everything on: the next one's applies.
             if isinstance(operator, AvailabilityProvider):
@@ -162,24 +179,24 @@ class OperatorChain:
         Raises:
             CheckpointError: the checkpoint is of a chain of another length.
         """
-        if len(states) != len(self._operators):
+        if len(states) != len(self._links):
             raise CheckpointError(
-                f"the checkpoint is of a chain of {len(states)} operators, and the task has {len(self._operators)}. "
+                f"the checkpoint is of a chain of {len(states)} operators, and the task has {len(self._links)}. "
                 "Restore it with the chain it was taken with, or give the task an empty folder."
             )
-        for operator, state in zip(self._operators, states, strict=True):
+        for (operator, _, _), state in zip(self._links, states, strict=True):
             operator.initialize_state(state)
 
     def open(self) -> None:
-        for operator in reversed(self._operators):
+        for operator, _, _ in reversed(self._links):
             operator.open()
 
     def snapshot_state(self) -> list[list[StreamElement[Any]]]:
-        return [operator.snapshot_state() for operator in self._operators]
+        return [operator.snapshot_state() for operator, _, _ in self._links]
 
     def end_input(self) -> None:
         """End one operator after the other, each with its timers, and with the mail of its priority or higher."""
-        for operator, executor, timers in zip(self._operators, self._executors, self._timers, strict=True):
+        for operator, executor, timers in self._links:
             operator.end_input()
             timers.quiesce().result()  # waits for a callback that is sending its mail, which never blocks
             while executor.try_yield():
@@ -187,18 +204,18 @@ class OperatorChain:
 
     def quiesce_timers(self) -> None:
         """Stop all timers of the operators."""
-        for timers in self._timers:
+        for _, _, timers in self._links:
             timers.quiesce()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        for operator in self._operators:
+        for operator, _, _ in self._links:
             notify = getattr(operator, "notify_checkpoint_complete", None)
             if notify is not None:
                 notify(checkpoint_id)
 
     def closers(self) -> list[Callable[[], None]]:
         """The operators' `close` methods, in order. Call each of them, whatever the others raise."""
-        return [operator.close for operator in self._operators]
+        return [operator.close for operator, _, _ in self._links]
 
 
 def _feed_into(operator: StreamOperator) -> ElementOutput:

@@ -13,8 +13,7 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MAX_PRIORITY, MailboxExecutor, MailboxProcessor, MailboxTimeService, TimerService
 from pipeline.streaming.errors import CheckpointError
-from pipeline.streaming.task.checkpoint_format import Checkpoint
-from pipeline.streaming.task.checkpoints import CheckpointStorage
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
 
 log = logging.getLogger(__name__)
 
@@ -50,26 +49,20 @@ class _Notice:
     """A mail's runnable with the outcome of a write. If the task ends first, it only completes the future."""
 
     def __init__(
-        self,
-        checkpoint_id: int,
-        failure: Exception | None,
-        future: Future[int],
-        on_written: Callable[[int, Exception | None, Future[int]], None],
-        as_error: Callable[[int, Exception], CheckpointError],
+        self, checkpoints: TaskCheckpoints, checkpoint_id: int, failure: Exception | None, future: Future[int]
     ) -> None:
+        self._checkpoints = checkpoints
         self._outcome = checkpoint_id, failure, future
-        self._on_written = on_written
-        self._as_error = as_error
 
     def __call__(self) -> None:
-        self._on_written(*self._outcome)
+        self._checkpoints._on_written(*self._outcome)
 
     def cancel(self) -> bool:
         checkpoint_id, failure, future = self._outcome
         if failure is None:
             future.set_result(checkpoint_id)
         else:
-            future.set_exception(self._as_error(checkpoint_id, failure))
+            future.set_exception(self._checkpoints._error(checkpoint_id, failure))
         return True
 
 
@@ -109,7 +102,7 @@ class TaskCheckpoints:
         if self._interval_ms is not None:
             self._register_timer(self._interval_ms)
 
-    def perform(self, future: Future[int], *, is_savepoint: bool = False) -> None:
+    def perform(self, future: Future[int]) -> None:
         """Take a checkpoint now; the writer stores it and completes `future`, on the mailbox thread while that runs."""
         storage = self._storage
         if storage is None:
@@ -118,7 +111,7 @@ class TaskCheckpoints:
             return
         checkpoint_id = self._claim_id()
         try:
-            data = storage.encode(self._take(checkpoint_id, is_savepoint, False))
+            data = storage.encode(self._take(checkpoint_id, False, False))
         except Exception as error:
             self._fail(checkpoint_id, error, future)
             return
@@ -126,7 +119,7 @@ class TaskCheckpoints:
             future.set_exception(error)
             raise
         self._under_way += 1
-        self._writer.submit(self._write, storage, checkpoint_id, data, is_savepoint, future)
+        self._writer.submit(self._write, storage, checkpoint_id, data, future)
 
     def perform_last(self, *, is_savepoint: bool, is_finished: bool) -> int | None:
         """Take and write a checkpoint after all others, and notify the operators; None without a storage.
@@ -169,16 +162,14 @@ class TaskCheckpoints:
         if self._under_way == 0:
             self.perform(Future())
 
-    def _write(
-        self, storage: CheckpointStorage, checkpoint_id: int, data: bytes, is_savepoint: bool, future: Future[int]
-    ) -> None:
+    def _write(self, storage: CheckpointStorage, checkpoint_id: int, data: bytes, future: Future[int]) -> None:
         # On the writer's thread.
         failure: Exception | None = None
         try:
-            storage.write(checkpoint_id, data, is_savepoint=is_savepoint)
+            storage.write(checkpoint_id, data)
         except Exception as error:
             failure = error
-        notice = _Notice(checkpoint_id, failure, future, self._on_written, self._error)
+        notice = _Notice(self, checkpoint_id, failure, future)
         try:
             self._notices.execute(notice, "checkpoint %s is written", checkpoint_id)
         except RejectedExecutionError:

@@ -72,7 +72,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(jobs: Path) -> None:
         (["color=red"], "unknown key color"),
     ],
 )
-def test_a_mistake_in_the_settings_is_told_before_anything_is_written(
+def test_a_mistake_in_the_settings_is_reported_before_anything_is_written(
     jobs: Path, tmp_path: Path, settings: list[str], problem: str
 ) -> None:
     with pytest.raises(DispatcherError, match=problem):
@@ -81,7 +81,7 @@ def test_a_mistake_in_the_settings_is_told_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_bad_workload_is_told_before_anything_is_written(jobs: Path, tmp_path: Path) -> None:
+def test_a_bad_workload_is_reported_before_anything_is_written(jobs: Path, tmp_path: Path) -> None:
     jobs.write_text(JOBS + BAD_JOB)
 
     with pytest.raises(DispatcherError, match=r"jobs\.json, row 6"):
@@ -90,6 +90,6 @@ def test_a_bad_workload_is_told_before_anything_is_written(jobs: Path, tmp_path:
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_that_cannot_be_written_is_told_before_anything_runs(jobs: Path, tmp_path: Path) -> None:
+def test_an_unwritable_output_is_reported_before_anything_runs(jobs: Path, tmp_path: Path) -> None:
     with pytest.raises(DispatcherError, match=r"jobs\.json: the sweep cannot be written here \(.*Name another folder"):
         sweep(jobs, ["nodes=1.0"], jobs)

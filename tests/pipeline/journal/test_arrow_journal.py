@@ -202,14 +202,14 @@ def test_a_folder_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     ("events", "transitions", "said"),
     [(2, 0, "has 1 of kind, but its header says 2"), (1, 1, "has 0 of move.kind, but its header says 1")],
 )
-def test_a_frame_that_has_other_rows_than_it_says_is_damage(events: int, transitions: int, said: str) -> None:
+def test_a_frame_whose_rows_contradict_its_header_is_damaged(events: int, transitions: int, said: str) -> None:
     payload = encode_rows([event(1)], [], 1, KINDS, MOVES).payload
 
     with pytest.raises(DamagedFrameError, match=said):
         open_frame(Header(ROWS, 0, len(payload), 0, 1, events, transitions), payload, "here")
 
 
-def test_a_frame_with_a_kind_that_it_does_not_list_is_damage() -> None:
+def test_a_frame_with_an_unlisted_kind_is_damaged() -> None:
     payload = encode_rows([event(1, kind=1)], [], 1, KINDS, MOVES).payload
     opened = open_frame(Header(ROWS, 0, len(payload), 0, 1, 1, 0), payload, "here")
     broken = opened._replace(payload=opened.payload._replace(kinds={EVENTS.name: []}))
@@ -248,7 +248,7 @@ def test_conditions_pass_over_frames_and_not_rows(tmp_path: Path) -> None:
 def test_a_transition_may_be_made_between_two_events(
     tmp_path: Path, least: int | None, most: int | None, kept: list[int]
 ) -> None:
-    """Its seq is that of an event beside those of its frame."""
+    """Its seq belongs to an event just outside its frame."""
     moves = [(0, "a", 1), (0, "b", 1)]
     journal = write(tmp_path / "journal", [[([event(1)], [], True), ([event(n) for n in (2, 3, 4)], moves, True)]])
     conditions = Conditions(ranges={"seq": (least, most)})
@@ -368,7 +368,7 @@ def test_a_missing_segment_is_reported(sound: Path) -> None:
     assert [p.problem for p in segment_problems(segment_path(sound, 1))] == ["segment-00000001.journal: is missing"]
 
 
-def test_one_that_retention_removed_is_no_damage_and_told_where_it_was_planned(sound: Path) -> None:
+def test_a_segment_removed_by_retention_is_reported_where_it_is_read_and_is_no_damage(sound: Path) -> None:
     segment_path(sound, 1).unlink()
     Manifest(2, 2, True).write(sound, sync=False)
     lines: list[str] = []

@@ -103,7 +103,7 @@ def test_a_key_of_several_columns_is_a_tuple_in_the_declared_order() -> None:
 
 
 @pytest.mark.parametrize("row", [("only",), ("a", 1, 2), "text", 5, {"rack": "a", "raak": "b"}])
-def test_a_row_of_another_form_is_told_with_what_was_declared(row: Any) -> None:
+def test_the_error_for_a_row_of_another_form_names_the_declared_columns(row: Any) -> None:
     async def find(node: str) -> Any:
         return [row]
 

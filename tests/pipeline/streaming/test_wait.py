@@ -20,9 +20,16 @@ from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord
 from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError
-from pipeline.streaming.exchange import ChunkInput, ResultOutput, Wakeup
 from pipeline.streaming.task.inputs import InputStatus
-from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
+from pipeline.streaming.wait import (
+    ChunkInput,
+    ResultOutput,
+    WaitSettings,
+    Wakeup,
+    ordered_wait,
+    unordered_wait,
+    wait_in_chunks,
+)
 
 from .calls.harness import TIMEOUT_S, until
 
@@ -489,7 +496,7 @@ def test_an_error_of_the_chunks_is_raised() -> None:
 
 
 def test_chunks_that_cannot_be_read_leave_no_thread_behind() -> None:
-    """The task's thread had been started by then, and nobody ended it: the fixture saw it."""
+    """The task's thread had already started and was left running, which the fixture noticed."""
     with pytest.raises(TypeError, match="not iterable"):
         next(wait_in_chunks(3, double, settings()))  # type: ignore[arg-type]
 
@@ -515,7 +522,7 @@ def test_closing_early_ends_everything(max_chunk: int) -> None:
     assert service.closed == 1
 
 
-def test_a_host_goes_on_from_one_iteration_to_the_next() -> None:
+def test_a_host_keeps_running_from_one_iteration_to_the_next() -> None:
     service = Service()
     host = make_host(service)
     host.start()

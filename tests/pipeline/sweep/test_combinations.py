@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from pipeline.sweep import Combination, combine, parse_settings
-from pipeline.sweep.queues import derived_queues
+from pipeline.sweep.combinations import derived_queues
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.resource import Resource
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
@@ -41,7 +41,7 @@ def test_combinations_come_in_the_order_of_the_product(two_queues: Workload) -> 
     assert {each.config.max_attempts for each in found} == {3}
 
 
-def test_other_settings_are_those_of_the_configuration_without_what_a_sweep_does_not_do(two_in_a_row: Workload) -> None:
+def test_other_settings_come_from_the_configuration_without_metrics_and_journal(two_in_a_row: Workload) -> None:
     config = ResourceManagerConfig.model_validate(
         {"simulation": {"am_register_delay_ms": 7, "heartbeat_interval_ms": 9}, "journal_path": "x"}
     )
@@ -64,7 +64,7 @@ def test_other_settings_are_those_of_the_configuration_without_what_a_sweep_does
         ("max_attempts.most=1", "max_attempts: "),
     ],
 )
-def test_what_the_configuration_does_not_take_is_refused_in_one_line(
+def test_a_value_that_the_configuration_rejects_is_reported_in_one_line(
     two_in_a_row: Workload, setting: str, problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem) as error:

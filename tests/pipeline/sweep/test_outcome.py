@@ -45,7 +45,7 @@ def test_figures_of_two_applications_in_a_row(two_in_a_row: Workload) -> None:
     assert found.wall_s > 0
 
 
-def test_twice_the_nodes_let_nobody_wait(two_in_a_row: Workload) -> None:
+def test_no_application_waits_on_twice_the_nodes(two_in_a_row: Workload) -> None:
     found = run(two_in_a_row, only(two_in_a_row, "nodes=2.0"))
 
     assert (found.wait_max_s, found.makespan_s) == (0.0, 14.0)
@@ -79,7 +79,7 @@ def test_shares_of_gpus_count_as_such(application: Callable[..., ApplicationSpec
     assert run(workload, only(workload)).gpus_used == 0.25
 
 
-def test_ends_are_told_apart_and_what_never_fits_is_unfinished_and_never_placed(
+def test_final_states_are_counted_apart_and_an_application_that_never_fits_is_unfinished_and_never_placed(
     application: Callable[..., ApplicationSpec],
 ) -> None:
     size, too_large = Resource(1024, 1000), Resource(9999, 1000)

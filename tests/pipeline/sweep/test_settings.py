@@ -20,7 +20,7 @@ def test_values_are_yaml_in_the_order_of_the_settings() -> None:
     ]
 
 
-def test_a_value_is_told_on_one_line_as_yaml() -> None:
+def test_a_value_is_shown_as_yaml_on_one_line() -> None:
     assert [value_text(value) for value in ("fifo", 0.5, 3, True, None, [{"name": "a"}])] == [
         "fifo",
         "0.5",

@@ -88,5 +88,5 @@ def test_load_moves_all_times_of_an_application_with_its_submission(
     assert (sooner.am_duration_ms, sooner.containers[0].duration_ms) == (7000, 5000)
 
 
-def test_a_load_of_one_is_the_workload_itself(two_in_a_row: Workload) -> None:
+def test_a_load_of_1_leaves_the_workload_unchanged(two_in_a_row: Workload) -> None:
     assert with_load(two_in_a_row, 1.0) is two_in_a_row

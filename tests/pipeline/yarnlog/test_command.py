@@ -51,7 +51,7 @@ def test_it_counts_lines_by_kind_and_transitions_by_machine(log: Path) -> None:
     assert ["NMContainer", "1", "unknown", "machine"] in lines
 
 
-def test_it_lists_what_is_not_in_the_tables_with_file_and_line(log: Path) -> None:
+def test_undeclared_transitions_are_listed_with_file_and_line(log: Path) -> None:
     done = run(log)
 
     listed = done.stdout.partition("2 transitions not in the tables:\n")[2]
@@ -93,7 +93,7 @@ def test_a_log_without_transitions_is_read_too(tmp_path: Path) -> None:
     ("args", "why"),
     [(["none.log"], "no such file or folder"), (["{log}", "--time-zone", "Mars"], "'Mars' is not a time zone")],
 )
-def test_a_mistake_is_told_in_a_line(log: Path, args: list[str], why: str) -> None:
+def test_a_mistake_is_reported_in_one_line(log: Path, args: list[str], why: str) -> None:
     done = run(*(arg.format(log=log) for arg in args))
 
     assert isinstance(done.exception, YarnLogError)

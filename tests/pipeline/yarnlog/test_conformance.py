@@ -60,7 +60,7 @@ def test_what_a_machine_refused_its_table_has_to_refuse(
     assert mismatch(machine, state, event, state, False) == contradiction
 
 
-def test_the_machines_of_the_registry_are_declared_and_those_of_the_node_manager_are_not() -> None:
+def test_machines_of_the_registry_are_declared_and_the_node_managers_are_not() -> None:
     assert {machine for machine in [*FACTORIES, "NMContainer", "NMApplication"] if is_declared(machine)} == set(
         FACTORIES
     )

@@ -50,7 +50,7 @@ def test_of_a_folder_its_logs_are_read_from_the_oldest_to_the_newest(tmp_path: P
     ]
 
 
-def test_a_file_that_is_named_is_read_whatever_its_name_and_once(tmp_path: Path) -> None:
+def test_a_named_file_is_read_once_whatever_its_name(tmp_path: Path) -> None:
     touch(tmp_path, "notes", "a.log")
 
     found = log_files([tmp_path / "notes", tmp_path, tmp_path / "a.log"])
@@ -62,7 +62,7 @@ def test_a_file_that_is_named_is_read_whatever_its_name_and_once(tmp_path: Path)
     ("names", "why"),
     [(["none"], "none: no such file or folder"), (["empty"], "no log in this folder"), ([], "no path is given")],
 )
-def test_where_there_is_no_log_it_says_so(tmp_path: Path, names: list[str], why: str) -> None:
+def test_paths_without_a_log_are_an_error(tmp_path: Path, names: list[str], why: str) -> None:
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(YarnLogError, match=why):
@@ -85,7 +85,7 @@ def test_a_packed_log_is_unpacked(tmp_path: Path) -> None:
         "damaged",
     ],  # the bytes hold a time: workers that share the suite would name them apart
 )
-def test_a_file_that_is_not_packed_as_it_says_is_an_error_with_its_name(tmp_path: Path, content: bytes) -> None:
+def test_a_gz_file_that_is_not_gzip_is_an_error_with_its_name(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "a.log.gz"
     file.write_bytes(content)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.yarnlog.errors import YarnLogError
-from pipeline.yarnlog.header import LogClock, RecordHeader, read_header
+from pipeline.yarnlog.parser import LogClock, RecordHeader, YarnLogError, read_header
 
 SECOND = 1_000_000_000
 # 2015-10-18 18:01:47 UTC

@@ -127,7 +127,7 @@ def test_transitions_are_read_into_their_machines(logger: str, message: str, rea
     assert read_message(logger, message) == read
 
 
-def test_a_container_that_is_allocated_tells_by_its_id_whose_it_is() -> None:
+def test_the_id_of_an_allocated_container_names_its_application_and_attempt() -> None:
     message = f"{EPOCH_CONTAINER} Container Transitioned from NEW to ALLOCATED"
 
     assert read_message(f"{RM}.rmcontainer.RMContainerImpl", message) == Message(

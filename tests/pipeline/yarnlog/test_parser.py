@@ -171,7 +171,7 @@ def test_a_node_manager_tells_the_refused_event_in_the_first_line() -> None:
         ),
     ],
 )
-def test_the_line_after_the_stack_trace_tells_whose_event_it_was(logger: str, last_line: str, entity: str) -> None:
+def test_the_line_after_the_stack_trace_names_the_entity(logger: str, last_line: str, entity: str) -> None:
     record = only_record(
         f"{AT} ERROR {logger}: Can't handle this event at current state",
         INVALID + "STARTED at RUNNING",

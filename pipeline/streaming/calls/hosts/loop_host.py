@@ -10,23 +10,28 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import select
+import selectors
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, Final
 
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import Call, CallHost
-from pipeline.streaming.calls.hosts.precise_loop import new_event_loop
 from pipeline.streaming.errors import RetryAfter, describe
 
 log = logging.getLogger(__name__)
 
 _CALLS_PER_TURN: Final = 64
 """Calls that a worker may make without waiting before I/O, timers and other workers get their turn."""
+_COARSE_FROM_S: Final = 0.1
+"""Longer waits may end a millisecond late."""
+_FD_SETSIZE: Final = 1024
+"""select accepts only file descriptors below this."""
 
 
 class LoopHost(CallHost):
@@ -44,7 +49,7 @@ class LoopHost(CallHost):
         self._is_over = False
         self._loop: asyncio.AbstractEventLoop | None = None  # set once, by start
         self._thread: threading.Thread | None = None  # set once, by start
-        self._stopping: asyncio.Event | None = None  # the loop's thread only, once start has made it
+        self._stopping = asyncio.Event()  # the loop's thread only
         self._failure: BaseException | None = None  # of open; the loop's thread writes it before it sets _started
         self._started = threading.Event()
         self._idle: list[asyncio.Future[None]] = []  # the loop's thread only: workers without a call
@@ -58,7 +63,6 @@ class LoopHost(CallHost):
         if self._thread is not None:
             raise RuntimeError(f"{self.name}: the host was already started; make a new one")
         self._loop = new_event_loop()
-        self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -79,10 +83,10 @@ class LoopHost(CallHost):
         self._call_soon(self._cancel, call)
 
     def stop(self, timeout: float = 10.0) -> bool:
-        thread, stopping = self._thread, self._stopping
-        if thread is None or stopping is None:
+        thread = self._thread
+        if thread is None:
             return True
-        self._call_soon(stopping.set)
+        self._call_soon(self._stopping.set)
         thread.join(timeout)
         if thread.is_alive():
             log.warning("%s: the loop did not end within %s s; a call blocks it, or close() hangs", self.name, timeout)
@@ -114,7 +118,6 @@ class LoopHost(CallHost):
 
     async def _live(self) -> None:
         """Open, serve until stopped, close. Workers run concurrently."""
-        assert self._stopping is not None
         try:
             await _call_hook(self._hook("open"))
         except BaseException as error:
@@ -132,7 +135,6 @@ class LoopHost(CallHost):
 
     async def _end_calls(self) -> None:
         """Answer the calls that operators still wait for, whatever ended the loop."""
-        assert self._stopping is not None
         self._stopping.set()
         await _cancel(self._workers)
         self._refuse_waiting()
@@ -159,7 +161,6 @@ class LoopHost(CallHost):
     def _start_worker(self) -> bool:
         """Wake or start a worker. False when stopping, or when all are busy: the first idle one takes the next call."""
         assert self._loop is not None
-        assert self._stopping is not None
         if self._stopping.is_set():
             return False
         if self._idle:
@@ -188,7 +189,6 @@ class LoopHost(CallHost):
     async def _work(self) -> None:
         """Make one call after another until the host stops."""
         assert self._loop is not None
-        assert self._stopping is not None
         this = asyncio.current_task()
         assert this is not None
         inbox, invoke, loop = self._inbox, self._invoke, self._loop
@@ -253,3 +253,23 @@ async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
 async def _call_hook(hook: Callable[[], Any] | None) -> None:
     if hook is not None and inspect.isawaitable(result := hook()):
         await result
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A new loop with precise timers, for I/O on any number of files: a wait of 10 ms takes 10.1 ms, not up to 11."""
+    if hasattr(selectors, "EpollSelector"):
+        return asyncio.SelectorEventLoop(_PreciseSelector())
+    return asyncio.new_event_loop()
+
+
+if hasattr(selectors, "EpollSelector"):
+
+    class _PreciseSelector(selectors.EpollSelector):
+        """Waits with select for the epoll's own file descriptor: epoll rounds waits up to whole milliseconds."""
+
+        def select(self, timeout: float | None = None) -> Iterable[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
+            fd = self.fileno()
+            if timeout is not None and 0 < timeout < _COARSE_FROM_S and fd < _FD_SETSIZE:
+                select.select((fd,), (), (), timeout)
+                timeout = 0
+            return super().select(timeout)

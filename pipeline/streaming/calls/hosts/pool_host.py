@@ -53,19 +53,15 @@ class PoolHost(CallHost):
     def submit(self, call: Call) -> None:
         with self._lock:  # includes the put: behind the markers that end the threads, the call would be lost
             if not self._is_stopped:
-                self._submit(call)
+                if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
+                    name = f"calls of {self.name} {len(self._threads)}"
+                    thread = threading.Thread(target=self._work, name=name, daemon=True)
+                    thread.start()  # raises if there are too many threads; then nothing was submitted
+                    self._threads.append(thread)
+                self._busy_or_queued += 1
+                self._inbox.put(call)
                 return
         self._refuse(call)
-
-    def _submit(self, call: Call) -> None:
-        """The caller holds _lock."""
-        if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
-            name = f"calls of {self.name} {len(self._threads)}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            thread.start()  # raises if there are too many threads; then nothing was submitted
-            self._threads.append(thread)
-        self._busy_or_queued += 1
-        self._inbox.put(call)
 
     def cancel(self, call: Call) -> None:
         call.is_cancelled = True

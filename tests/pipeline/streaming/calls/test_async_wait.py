@@ -1,6 +1,6 @@
 """The operator without retries: order, capacity, watermarks, timeouts, failures, the end of input, snapshots.
 
-The behaviours are those of Flink's AsyncWaitOperatorTest. A harness runs the operator on the test's thread.
+The behaviours follow Flink's AsyncWaitOperatorTest. A harness runs the operator on the test's thread.
 """
 
 from __future__ import annotations
@@ -783,7 +783,7 @@ def test_timeouts_fire_while_the_end_of_input_waits() -> None:
 # --- closing ---
 
 
-def test_close_drops_what_is_under_way() -> None:
+def test_close_gives_up_the_calls_under_way() -> None:
     harness: Harness = Harness()
     with harness:
         harness.process("a", "b")
@@ -904,7 +904,7 @@ def test_a_snapshot_has_the_inputs_that_are_under_way_in_their_order() -> None:
         assert harness.operator.snapshot_state() == [record("a", 1), record("b", 2), Watermark(2), record("c", 3)]
 
 
-def test_an_ordered_snapshot_has_the_completed_ones_that_wait_for_their_turn() -> None:
+def test_an_ordered_snapshot_has_completed_records_that_wait_for_their_turn() -> None:
     with Harness(output_mode="ordered") as harness:
         harness.process("a", "b", "c")
 
@@ -914,7 +914,7 @@ def test_an_ordered_snapshot_has_the_completed_ones_that_wait_for_their_turn() -
 
 
 @MODES
-def test_a_snapshot_has_what_is_answered_but_not_yet_mail_that_has_run(mode: str) -> None:
+def test_a_snapshot_has_records_whose_answer_has_not_been_fetched(mode: str) -> None:
     with Harness(output_mode=mode) as harness:
         harness.process("a", "b")
         harness.complete("a", "A")
@@ -925,7 +925,7 @@ def test_a_snapshot_has_what_is_answered_but_not_yet_mail_that_has_run(mode: str
 
 
 @MODES
-def test_a_snapshot_has_what_the_output_does_not_take(mode: str) -> None:
+def test_a_snapshot_has_records_that_wait_for_the_output(mode: str) -> None:
     switch = Switch()
     with Harness(output_mode=mode, output_availability=switch) as harness:
         switch.turn_off()

@@ -123,7 +123,7 @@ def test_retry_after_pauses_all_operators_of_a_shared_limiter() -> None:
         assert second.called() == ["b"]
 
 
-def test_a_pause_holds_for_what_waits_for_room_too() -> None:
+def test_a_pause_also_holds_calls_that_wait_for_a_slot() -> None:
     """The call that asked for the pause made room for the next one, which did not wait."""
     with Harness(concurrency=1, timeout_ms=9000) as harness:
         harness.process("a", "b", "c")
@@ -160,7 +160,7 @@ def test_a_pause_holds_for_batches_that_wait_for_room_too() -> None:
 
 
 @pytest.mark.parametrize("is_blocking", [True, False], ids=["pool", "loop"])
-def test_a_pause_holds_for_what_its_host_has_not_begun(is_blocking: bool) -> None:
+def test_a_pause_holds_calls_that_the_host_has_not_begun(is_blocking: bool) -> None:
     """A pool's threads, and a loop that is read ahead for, went on with the calls that had been submitted."""
     called: list[str] = []
 
@@ -597,7 +597,7 @@ def test_a_batch_that_is_not_full_is_sent_after_the_linger() -> None:
         assert batches(harness) == [[1, 2]]
 
 
-def test_without_a_linger_a_batch_is_what_came_before_the_next_mail() -> None:
+def test_without_a_linger_a_batch_has_the_records_taken_in_before_the_next_mail() -> None:
     with Harness(BatchFunction(), max_batch_size=10) as harness:
         harness.process(1, 2, 3)
 
@@ -613,7 +613,7 @@ def test_batches_without_a_linger_follow_each_other() -> None:
         assert batches(harness) == [[0], [1], [2]]
 
 
-def test_a_batch_that_nobody_waits_for_any_more_is_cancelled_and_makes_room() -> None:
+def test_a_batch_without_waiting_records_is_cancelled_and_frees_its_slot() -> None:
     function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
     with Harness(function, max_batch_size=2, concurrency=1, timeout_ms=100) as harness:
         harness.process(1, 2)
@@ -740,7 +740,7 @@ def test_a_timeout_beats_an_entry_of_a_batch_that_would_be_retried(ms: int, time
         assert harness.operator.metrics.in_flight == 0
 
 
-def test_the_end_of_input_sends_what_lingers() -> None:
+def test_the_end_of_input_sends_a_lingering_batch() -> None:
     def idle() -> None:
         harness.settle()
         harness.function.batches[0].complete([["one"]])
@@ -896,7 +896,7 @@ def test_what_is_read_ahead_is_not_called_before_a_call_has_ended() -> None:
         assert harness.values() == ["A", "B"]
 
 
-def test_what_is_read_ahead_has_its_time_from_when_it_is_called() -> None:
+def test_the_timeout_of_a_record_read_ahead_runs_from_the_start_of_its_call() -> None:
     with Harness(fallback(), capacity=1, read_ahead=1, timeout_ms=100) as harness:
         harness.process("a", "b")
         assert harness.called() == ["a"]

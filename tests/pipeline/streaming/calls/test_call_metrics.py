@@ -238,7 +238,7 @@ def test_a_scrape_sees_what_was_counted_since_the_last() -> None:
     assert (before, page(registry)["async_calls_total{enrich}"]) == (0, 7)
 
 
-def test_operators_share_a_registry_and_are_told_apart() -> None:
+def test_operators_of_one_registry_have_labels_of_their_own() -> None:
     registry, one, other = CollectorRegistry(), some_metrics(1), some_metrics(100)
 
     register_call_metrics(one, "one", registry)
@@ -257,7 +257,7 @@ def test_registering_again_is_harmless_and_a_name_in_use_goes_to_the_last() -> N
     assert page(registry)["async_completed_total{enrich}"] == 101
 
 
-def test_metrics_that_nobody_refers_to_leave_the_page() -> None:
+def test_unreferenced_metrics_leave_the_page() -> None:
     registry, metrics = CollectorRegistry(), some_metrics()
     register_call_metrics(metrics, "enrich", registry)
 
@@ -267,7 +267,7 @@ def test_metrics_that_nobody_refers_to_leave_the_page() -> None:
     assert page(registry) == {}
 
 
-def test_without_a_registry_they_are_in_that_of_prometheus_client() -> None:
+def test_the_default_registry_is_prometheus_clients() -> None:
     metrics = some_metrics()
 
     register_call_metrics(metrics, "in the default registry")

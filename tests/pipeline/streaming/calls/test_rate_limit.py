@@ -71,7 +71,7 @@ def test_a_burst_that_was_not_given_is_chosen_for_the_part() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True, None])
-def test_a_limit_cannot_be_divided_among_nobody(workers: Any) -> None:
+def test_a_limit_cannot_be_split_among_no_workers(workers: Any) -> None:
     with pytest.raises(ValueError, match="workers is"):
         RateLimit(100).split(workers)
 
@@ -176,7 +176,7 @@ def test_a_cost_that_is_no_amount_reserves_nothing(cost: float) -> None:
     assert limited.reserve(0) == 0
 
 
-def test_a_pause_holds_for_those_who_reserve_later_and_spaces_them_after_it() -> None:
+def test_later_reservations_wait_for_the_end_of_a_pause_and_are_spaced_after_it() -> None:
     limited = limiter(10, burst=2)
 
     limited.pause(5000)
@@ -184,7 +184,7 @@ def test_a_pause_holds_for_those_who_reserve_later_and_spaces_them_after_it() ->
     assert starts(limited, 4, now_ms=0) == [5000, 5000, 5100, 5200]
 
 
-def test_a_pause_shows_those_who_have_reserved_that_they_have_to_do_so_again() -> None:
+def test_a_reservation_within_a_pause_is_void_and_has_to_be_made_again() -> None:
     limited = limiter(10)
     _, inside, outside = starts(limited, 3)
 
@@ -308,7 +308,7 @@ class TokenBucket:
 
 
 @given(RATES, BURSTS, st.lists(st.tuples(st.integers(0, 2000), COSTS), max_size=60))
-def test_starts_are_those_of_a_token_bucket_and_no_later(
+def test_calls_start_exactly_when_a_token_bucket_lets_them(
     rate: float, burst: float, calls: list[tuple[int, float]]
 ) -> None:
     limited, model = limiter(rate, burst), TokenBucket(RateLimit(rate, burst))
@@ -350,7 +350,7 @@ def test_no_window_holds_more_than_the_burst_and_what_the_rate_allows(
 
 
 class Users:
-    """Users of a limiter who wait for their starts as they should, in virtual time; each has calls without end."""
+    """Users of a limiter that wait for each start, in virtual time; each has an endless supply of calls."""
 
     def __init__(self, limited: RateLimiter, count: int, costs: list[float]) -> None:
         self.limited = limited

@@ -1,4 +1,4 @@
-"""Shared calls: who leads and who waits, what is remembered and for how long, and all of it against a model."""
+"""Shared calls: which record leads, which wait, what is remembered and for how long; checked against a model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_equal_keys_are_one() -> None:
     assert [calls.join(key, str(key), 0)[0] for key in (1, 1.0, True)] == ["lead", "wait", "wait"]
 
 
-def test_finish_returns_who_waits_in_the_order_they_came() -> None:
+def test_finish_returns_the_waiters_in_order_of_arrival() -> None:
     calls = Calls()
     for waiter in ("leader", "b", "a", "c"):
         calls.join("k", waiter, 0)
@@ -54,7 +54,7 @@ def test_finish_returns_who_waits_in_the_order_they_came() -> None:
     assert calls.under_way() == 0
 
 
-def test_fail_returns_who_waits_and_remembers_nothing() -> None:
+def test_fail_returns_the_waiters_and_remembers_nothing() -> None:
     calls = Calls(remember=10)
     for waiter in ("leader", "b", "a"):
         calls.join("k", waiter, 0)
@@ -76,7 +76,7 @@ def test_when_the_leader_gives_up_the_next_one_leads() -> None:
     assert calls.finish("k", [1], 0) == ["c", "d"]
 
 
-def test_a_key_that_its_last_one_gave_up_begins_anew() -> None:
+def test_a_key_whose_last_waiter_gave_up_begins_anew() -> None:
     calls = Calls(remember=10)
     calls.join("k", "leader", 0)
 
@@ -97,7 +97,7 @@ def test_who_no_longer_waits_gets_nothing_and_inherits_nothing() -> None:
     assert calls.finish("k", [1], 0) == ["d"]
 
 
-def test_unjoin_leaves_alone_whom_it_does_not_know_and_the_leader() -> None:
+def test_unjoin_ignores_unknown_waiters_and_the_leader() -> None:
     calls = Calls()
     calls.join("k", "leader", 0)
     calls.join("k", "b", 0)
@@ -146,7 +146,7 @@ def test_no_results_are_an_answer_too() -> None:
     assert calls.join("k", "b", 0) == ("known", ())
 
 
-def test_what_the_caller_does_to_its_list_later_does_not_change_what_is_remembered() -> None:
+def test_remembered_results_do_not_change_with_the_callers_list() -> None:
     calls = Calls(remember=1)
     results = [1]
     calls.join("k", "a", 0)
@@ -184,7 +184,7 @@ def test_the_answer_that_was_used_longest_ago_goes_first() -> None:
     assert calls.join("y", "c", 3) == ("lead", None)
 
 
-def test_a_key_that_is_not_hashable_is_refused_and_says_what_would_be_right() -> None:
+def test_the_error_for_an_unhashable_key_says_what_would_be_right() -> None:
     with pytest.raises(TypeError, match=r"dedupe_by returned the key \['a'\].*Return a string"):
         Calls().join(["a"], "a", 0)  # type: ignore[arg-type]
 

@@ -24,8 +24,7 @@ from pipeline.streaming.task.checkpoints import CheckpointStorage
 from pipeline.streaming.task.inputs import IterableInput
 from pipeline.streaming.task.source_stream_task import SourceContext, SourceStreamTask
 from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import StreamTaskOutput
-from pipeline.streaming.task.task_operators import async_wait_operator
+from pipeline.streaming.task.task_chain import StreamTaskOutput, async_wait_operator
 
 
 class LineOutput(StreamTaskOutput):

@@ -1,4 +1,4 @@
-"""What tests of stream tasks share: operators, inputs and outputs that do as they are told, and say what was done."""
+"""What tests of stream tasks share: scripted operators, inputs and outputs that record what was called."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.task.checkpoint_format import Checkpoint
-from pipeline.streaming.task.checkpoints import CheckpointStorage
+from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
 from pipeline.streaming.task.inputs import AVAILABLE, ElementOutput, InputStatus
 from pipeline.streaming.task.source_stream_task import SourceContext
 from pipeline.streaming.task.stream_task import StreamTask
@@ -163,7 +162,7 @@ class ScriptedInput:
 
 
 class GatedOutput(StreamTaskOutput):
-    """Has room or not, as it is told."""
+    """Has room or not, as the test sets it."""
 
     def __init__(self) -> None:
         self.elements: list[StreamElement[Any]] = []
@@ -194,7 +193,7 @@ class GatedOutput(StreamTaskOutput):
 
 
 class RunningSource:
-    """Calls `body(ctx)` in its run; knows who called what."""
+    """Calls `body(ctx)` in its run; records which thread called what."""
 
     def __init__(self, body: Callable[[SourceContext[Any]], None] = lambda _: None) -> None:
         self.body = body

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
-from pipeline.streaming.task.checkpoint_format import (
+from pipeline.streaming.task.checkpoints import (
     VERSION,
     Checkpoint,
+    CheckpointStorage,
     JsonSerializer,
     PickleSerializer,
+    Recovery,
     decode,
-    encode,
 )
-from pipeline.streaming.task.checkpoints import CheckpointStorage, Recovery
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
@@ -38,6 +38,10 @@ def checkpoint(checkpoint_id: int = 1, **fields: Any) -> Checkpoint:
     return Checkpoint(**{"checkpoint_id": checkpoint_id, "task": "t", "taken_at_ms": 0, "input_state": 0, **fields})
 
 
+def store(storage: CheckpointStorage, taken: Checkpoint) -> Path:
+    return storage.write(taken.checkpoint_id, storage.encode(taken), is_savepoint=taken.is_savepoint)
+
+
 def ids(storage: CheckpointStorage) -> list[int]:
     return [storage.load(path).checkpoint_id for path in storage.paths()]
 
@@ -48,13 +52,13 @@ def test_a_checkpoint_comes_back_as_it_was(position: Any, states: Any, output: A
         7, input_state=position, operator_states=states, outputs=5, output_state=output, is_finished=finished
     )
 
-    assert decode(encode(taken, JsonSerializer()), JsonSerializer(), "here") == taken
+    assert decode(CheckpointStorage("unused").encode(taken), JsonSerializer(), "here") == taken
 
 
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=3))
 @settings(max_examples=200)
 def test_whatever_is_changed_or_cut_is_not_restored(at: int, garbage: bytes) -> None:
-    data = encode(checkpoint(operator_states=[[StreamRecord({"key": [1, 2.5, None]}, 3)]]), JsonSerializer())
+    data = CheckpointStorage("unused").encode(checkpoint(operator_states=[[StreamRecord({"key": [1, 2.5, None]}, 3)]]))
     at = min(at, len(data) - 1)
 
     for damaged in (data[:at], data[:at] + garbage + data[at + len(garbage) :], data + garbage):
@@ -67,7 +71,7 @@ def test_the_newest_is_restored(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path)
     assert storage.latest() is None
     for number in (1, 2, 10):
-        storage.store(checkpoint(number))
+        store(storage, checkpoint(number))
 
     newest = CheckpointStorage(tmp_path).latest()
 
@@ -76,20 +80,20 @@ def test_the_newest_is_restored(tmp_path: Path) -> None:
     assert storage.next_id() == 11
 
 
-def test_a_folder_that_is_not_there_is_made_when_it_is_needed(tmp_path: Path) -> None:
+def test_a_missing_folder_is_created_when_needed(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path / "a" / "b")
 
     assert storage.latest() is None
     assert storage.next_id() == 1
-    storage.store(checkpoint())
+    store(storage, checkpoint())
     assert ids(storage) == [1]
 
 
-def test_only_the_last_ones_are_kept(tmp_path: Path) -> None:
+def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path, keep=2)
 
     for number in range(1, 6):
-        storage.store(checkpoint(number))
+        store(storage, checkpoint(number))
 
     assert ids(storage) == [4, 5]
 
@@ -97,27 +101,27 @@ def test_only_the_last_ones_are_kept(tmp_path: Path) -> None:
 def test_savepoints_are_kept_and_foreign_files_left_alone(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path, keep=1)
     (tmp_path / "notes.txt").write_text("mine")
-    storage.store(checkpoint(1, is_savepoint=True))
+    store(storage, checkpoint(1, is_savepoint=True))
 
     for number in (2, 3, 4):
-        storage.store(checkpoint(number))
+        store(storage, checkpoint(number))
 
     assert ids(storage) == [1, 4]
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_at_least_one_has_to_be_kept(tmp_path: Path) -> None:
+def test_at_least_one_checkpoint_has_to_be_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep is 0"):
         CheckpointStorage(tmp_path, keep=0)
 
 
 @pytest.mark.parametrize("content", [b"", b"stream-task", b"stream-task-checkpoint 1 90 ab", b"\0" * 50])
-def test_a_damaged_one_is_skipped_for_the_one_before_and_the_log_says_so(
+def test_a_damaged_checkpoint_is_skipped_with_a_warning_for_the_one_before(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = CheckpointStorage(tmp_path)
-    storage.store(checkpoint(1))
-    storage.store(checkpoint(2)).write_bytes(content)
+    store(storage, checkpoint(1))
+    store(storage, checkpoint(2)).write_bytes(content)
 
     with caplog.at_level(logging.WARNING):
         restored = storage.latest()
@@ -128,9 +132,9 @@ def test_a_damaged_one_is_skipped_for_the_one_before_and_the_log_says_so(
     assert storage.next_id() == 3
 
 
-def test_a_folder_of_damaged_ones_only_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_folder_of_damaged_checkpoints_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path)
-    storage.store(checkpoint(1)).write_bytes(b"")
+    store(storage, checkpoint(1)).write_bytes(b"")
 
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read: checkpoint-00000001"):
         storage.latest()
@@ -138,7 +142,7 @@ def test_a_folder_of_damaged_ones_only_is_not_taken_for_an_empty_one(tmp_path: P
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path)
-    storage.store(checkpoint(1))
+    store(storage, checkpoint(1))
     (tmp_path / "checkpoint-00000002").write_bytes(b"PK\3\4 something else")
 
     with pytest.raises(CheckpointError, match="is not a checkpoint") as refused:
@@ -148,8 +152,8 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_a_later_version_is_refused_and_not_skipped(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path)
-    storage.store(checkpoint(1))
-    path = storage.store(checkpoint(2))
+    store(storage, checkpoint(1))
+    path = store(storage, checkpoint(2))
     path.write_bytes(path.read_bytes().replace(b" %d " % VERSION, b" %d " % (VERSION + 1), 1))
 
     with pytest.raises(CheckpointError, match=f"version {VERSION + 1}"):
@@ -158,23 +162,25 @@ def test_a_later_version_is_refused_and_not_skipped(tmp_path: Path) -> None:
 
 def test_the_checkpoint_of_another_task_is_refused(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path)
-    storage.store(checkpoint(1, task="orders"))
+    store(storage, checkpoint(1, task="orders"))
 
     with pytest.raises(CheckpointError, match="is of task 'orders', not of 'payments'"):
         storage.latest("payments")
 
 
 def test_the_checkpoint_of_another_serializer_is_refused(tmp_path: Path) -> None:
-    CheckpointStorage(tmp_path, serializer=PickleSerializer()).store(checkpoint(1))
+    store(CheckpointStorage(tmp_path, serializer=PickleSerializer()), checkpoint(1))
 
     with pytest.raises(CheckpointError, match="written by serializer 'pickle'"):
         CheckpointStorage(tmp_path).latest()
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
-def test_a_store_that_fails_leaves_the_one_before(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_checkpoint_before(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = CheckpointStorage(tmp_path)
-    storage.store(checkpoint(1))
+    store(storage, checkpoint(1))
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -187,12 +193,12 @@ def test_a_store_that_fails_leaves_the_one_before(tmp_path: Path, step: str, mon
         else:
             patch.setattr(Path, "open", fail)
         with pytest.raises(OSError, match="No space left"):
-            storage.store(checkpoint(2))
+            store(storage, checkpoint(2))
 
     restored = storage.latest()
     assert restored is not None
     assert restored.checkpoint_id == 1
-    storage.store(checkpoint(3))
+    store(storage, checkpoint(3))
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -214,7 +220,7 @@ def test_what_json_would_not_give_back_is_refused_with_its_place(value: Any, whe
     storage = CheckpointStorage(tmp_path)
 
     with pytest.raises(CheckpointError, match=f"operator 0 cannot be stored.*{where}.*PickleSerializer"):
-        storage.store(checkpoint(operator_states=[[StreamRecord(value)]]))
+        store(storage, checkpoint(operator_states=[[StreamRecord(value)]]))
     assert storage.paths() == []
 
 
@@ -223,14 +229,14 @@ def test_a_value_in_itself_is_refused(tmp_path: Path) -> None:
     value.append(value)
 
     with pytest.raises(CheckpointError, match=r"the input's state .* nested too deeply"):
-        CheckpointStorage(tmp_path).store(checkpoint(input_state=value))
+        store(CheckpointStorage(tmp_path), checkpoint(input_state=value))
 
 
 def test_pickle_stores_what_json_refuses(tmp_path: Path) -> None:
     storage = CheckpointStorage(tmp_path, serializer=PickleSerializer())
     taken = checkpoint(operator_states=[[StreamRecord((1, {2}), 5), Watermark(5)]], input_state=(1, b"2"))
 
-    storage.store(taken)
+    store(storage, taken)
 
     assert storage.latest() == taken
 

@@ -219,7 +219,7 @@ def test_what_is_put_in_a_block_and_what_is_noted_there_are_in_the_same_snapshot
 
 
 @given(st.lists(st.one_of(st.integers(), st.builds(Watermark, st.integers())), max_size=20), st.integers(0, 20))
-def test_a_queue_restored_gives_what_was_queued_first(elements: list[Any], read: int) -> None:
+def test_a_restored_queue_emits_the_stored_elements_first(elements: list[Any], read: int) -> None:
     queue, before = QueueInput[Any](), []
     for element in elements:
         queue.put(element)

@@ -10,8 +10,8 @@ import pytest
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import SourceInterruptedError, TaskCancelledError
 from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, SourceContext, SourceStreamTask
+from pipeline.streaming.task.task_chain import async_wait_operator
 from pipeline.streaming.task.task_control import TaskState
-from pipeline.streaming.task.task_operators import async_wait_operator
 
 from .task_fakes import (
     TIMEOUT_S,
@@ -88,7 +88,7 @@ def test_a_source_may_feed_an_asynchronous_operator() -> None:
     assert output[-1] == MAX_WATERMARK
 
 
-def test_what_the_source_raises_comes_out_of_run_as_it_is() -> None:
+def test_run_raises_the_sources_error_unchanged() -> None:
     def fail(_: SourceContext[Any]) -> None:
         raise ConnectionError("reset")
 

@@ -58,7 +58,7 @@ def test_operators_open_from_the_last_and_end_and_close_from_the_first() -> None
     assert log == ["b open", "a open", "a end_input", "b end_input", "a close", "b close"]
 
 
-def test_what_an_operator_emits_at_its_end_reaches_those_behind_it_before_theirs() -> None:
+def test_elements_emitted_at_an_operators_end_reach_the_operators_behind_it_before_they_end() -> None:
     log: list[Any] = []
     chain = [HoldingOperator, *logged(log, "b")]
 
@@ -166,7 +166,7 @@ def test_an_input_that_is_available_again_at_once_is_read_on() -> None:
 
     assert values(output) == [7]
     total_ns = task.idle_timer.total_ns
-    assert task.idle_timer.total_ns == total_ns, "nobody is idle any more"
+    assert task.idle_timer.total_ns == total_ns, "the task is no longer idle"
 
 
 def test_an_error_of_the_inputs_future_fails_the_task() -> None:
@@ -217,7 +217,7 @@ def test_a_head_without_room_is_not_fed_and_mail_still_runs() -> None:
     assert values(output) == [0, 1, 2, 3, 4]
 
 
-def test_an_operator_without_a_say_has_the_room_of_the_one_behind_it() -> None:
+def test_an_operator_without_availability_has_the_room_of_the_next_one() -> None:
     class Releasing(HoldingOperator):
         def available_future(self) -> Future[None] | None:
             future = super().available_future()
@@ -248,7 +248,7 @@ def test_nothing_is_read_while_the_output_has_no_room() -> None:
     assert output.is_closed
 
 
-def test_an_operator_is_told_of_the_outputs_room() -> None:
+def test_an_operator_sees_whether_the_output_has_room() -> None:
     contexts: list[OperatorContext] = []
 
     def make(ctx: OperatorContext) -> LoggedOperator:
@@ -269,7 +269,7 @@ def test_an_operator_is_told_of_the_outputs_room() -> None:
     assert first.output_availability() is None
 
 
-def test_without_an_output_that_may_fill_up_operators_are_told_none() -> None:
+def test_operators_get_no_availability_if_the_output_cannot_fill_up() -> None:
     contexts: list[OperatorContext] = []
 
     def make(ctx: OperatorContext) -> LoggedOperator:
@@ -281,7 +281,7 @@ def test_without_an_output_that_may_fill_up_operators_are_told_none() -> None:
     assert contexts[0].output_availability is None
 
 
-def test_an_operator_that_yields_runs_mail_of_those_behind_it_only() -> None:
+def test_a_yielding_operator_runs_only_mail_of_operators_behind_it() -> None:
     log: list[Any] = []
     contexts: dict[int, OperatorContext] = {}
 

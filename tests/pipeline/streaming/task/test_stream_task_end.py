@@ -12,9 +12,8 @@ from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.errors import TaskCancelledError
 from pipeline.streaming.task.inputs import IterableInput, QueueInput
 from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorContext
+from pipeline.streaming.task.task_chain import OperatorContext, async_wait_operator
 from pipeline.streaming.task.task_control import TaskState
-from pipeline.streaming.task.task_operators import async_wait_operator
 
 from .task_fakes import (
     TIMEOUT_S,
@@ -75,7 +74,7 @@ def test_a_factory_that_raises_closes_the_operators_that_were_made() -> None:
     assert source.is_closed
 
 
-def test_the_first_error_is_raised_and_those_of_closing_are_its_notes() -> None:
+def test_the_first_error_is_raised_and_errors_of_closing_become_its_notes() -> None:
     class Failing(LoggedOperator):
         def close(self) -> None:
             raise ValueError("close")
@@ -179,7 +178,7 @@ def test_a_task_cancelled_before_its_start_does_nothing_but_close() -> None:
     assert task.state is TaskState.CANCELED
 
 
-def test_cancelling_what_has_ended_changes_nothing() -> None:
+def test_cancelling_an_ended_task_changes_nothing() -> None:
     task = StreamTask(IterableInput([]), [], lambda _: None)
     task.run()
 
@@ -189,7 +188,7 @@ def test_cancelling_what_has_ended_changes_nothing() -> None:
     assert not task.is_cancelled
 
 
-def test_a_task_may_be_cancelled_by_what_it_runs() -> None:
+def test_an_output_may_cancel_its_task() -> None:
     output: list[StreamElement[Any]] = []
 
     def emit(element: StreamElement[Any]) -> None:

@@ -1,4 +1,4 @@
-"""A task's checkpoints are taken between two mails, hold all that is unfinished, and are told of when stored."""
+"""A task takes its checkpoints between two mails, with all unfinished elements, and announces them once stored."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_checkpoints_are_taken_by_processing_time(storage: CheckpointStorage) ->
 
 
 def _settle(task: StreamTask) -> None:
-    """Wait until what is being written has been written and told."""
+    """Wait until pending writes have ended and were announced."""
     checkpoints = task._checkpoints
     assert checkpoints is not None
     checkpoints._writer.submit(lambda: None).result(TIMEOUT_S)

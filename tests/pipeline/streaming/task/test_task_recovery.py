@@ -127,7 +127,7 @@ def test_a_task_stopped_with_a_savepoint_goes_on_from_there_unless_it_was_draine
     assert values(output) == ([1, 2] if drain else [1, 2, 3])
 
 
-def test_a_savepoint_asked_for_at_the_end_is_one_of_the_end(storage: CheckpointStorage) -> None:
+def test_a_savepoint_requested_at_the_end_is_the_last_checkpoint(storage: CheckpointStorage) -> None:
     def ask() -> InputStatus:
         stops.append(task.stop_with_savepoint())
         return InputStatus.END_OF_INPUT
