@@ -96,8 +96,8 @@ class DeadlineMonitor(Service):
 
     def unregister(self, id: str) -> None:
         """End monitoring, if any."""
-        self._heap.discard(id)
-        self._deadlines_ms.pop(id, None)
+        if self._deadlines_ms.pop(id, None) is not None:
+            self._heap.discard(id)
 
     def deadline_ms(self, id: str) -> int | None:
         """The deadline of an id; None if it is not monitored."""
@@ -111,7 +111,7 @@ class DeadlineMonitor(Service):
 
     def next_deadline_ms(self) -> int | None:
         """When the next id expires; None: none can."""
-        entry = self._heap.least()
+        entry = self._heap.least() if self._deadlines_ms else None
         return self._deadlines_ms[entry[2]] if entry is not None else None
 
     def expire_due(self) -> None:
