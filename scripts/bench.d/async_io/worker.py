@@ -1,7 +1,7 @@
 """Measurements of asynchronous I/O in processes of their own, told by lines of JSON.
 
-async_io_worker.py neutral OPTIONS    one measurement without an engine, then the process ends
-async_io_worker.py spark              a Spark session that measures what each line of its input asks for
+worker.py neutral OPTIONS    one measurement without an engine, then the process ends
+worker.py spark              a Spark session that measures what each line of its input asks for
 """
 
 from __future__ import annotations
