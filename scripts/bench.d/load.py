@@ -32,7 +32,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class Load:
-    """Events for `producers` threads: those of `premade`, or, if None, made in the loop that posts them."""
+    """Events for `producers` threads: `premade` ones, or, if None, made in the loop that posts them."""
 
     producers: int = 1
     premade: Sequence[TickEvent] | None = None

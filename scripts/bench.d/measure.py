@@ -30,7 +30,7 @@ class Settings:
 
 
 class Part(Protocol):
-    """One subject of the benchmark. Its rounds are interleaved with those of the other parts chosen."""
+    """One subject of the benchmark. Its rounds alternate with the rounds of the other chosen parts."""
 
     def warm_up(self) -> None: ...
 

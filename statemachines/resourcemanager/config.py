@@ -202,7 +202,7 @@ class ResourceManagerConfig(ConfigModel):
     max_completed_applications: int = Field(
         10_000, ge=0, description="ended applications that are kept; beyond that the oldest are forgotten"
     )
-    nodes: tuple[NodeConfig, ...] = Field((), description="the daemon's nodes; they replace those of a workload")
+    nodes: tuple[NodeConfig, ...] = Field((), description="the daemon's nodes, instead of a workload's")
     workload: Path | None = Field(
         None, description="a workload (file or folder) that the daemon runs in real time; null: none"
     )

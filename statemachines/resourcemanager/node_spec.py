@@ -18,5 +18,5 @@ class NodeSpec:
     partition: str = ""
     """Its node label; empty: the default partition."""
     port: int = 45454
-    """Part of its id; the default is that of YARN's examples."""
+    """Part of its id; the default is from YARN's examples."""
     http_port: int = 8042

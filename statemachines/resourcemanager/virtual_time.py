@@ -48,7 +48,7 @@ class VirtualTime:
                 return True
 
     def _nearest(self) -> tuple[int | None, list[Deadlines]]:
-        """The time of the next timer or deadline, and who has that deadline."""
+        """The time of the next timer or deadline, and the monitors that have that deadline."""
         nearest_ms = self._clock.next_timer_ms()
         due: list[Deadlines] = []
         for each in self._deadlines:

@@ -74,7 +74,7 @@ class SimulatedNode:
         self.finished: list[ContainerStatus] = []
         self.report: ScheduledCall | None = None  # the next heartbeat in the agenda
         self.report_ms = 0  # when that is
-        # A few phases: not all nodes report at once, and those of one phase are handled in one batch.
+        # A few phases: not all nodes report at once, and the reports of one phase are handled in one batch.
         self.phase = zlib.crc32(node_id.encode()) % _PHASES * interval_ms // _PHASES
 
 

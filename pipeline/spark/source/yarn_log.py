@@ -184,7 +184,7 @@ def transitions_of(factories: Mapping[str, StateMachineFactory[Any, Any]]) -> li
 
 
 def _of_table(table: Table, columns: Mapping[str, Column] | None = None) -> list[Column]:
-    """The table's columns: those of `columns`, the others from the records."""
+    """The table's columns: the given `columns`, the others from the records."""
     made = {column.name: _of_record(column) for column in table.columns} | dict(columns or {})
     return [made[name].alias(name) for name in table.names]
 

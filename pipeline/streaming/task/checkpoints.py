@@ -74,7 +74,7 @@ class JsonSerializer:
 
 
 class PickleSerializer:
-    """Stores whatever pickle accepts. Anyone who can write to the folder can run code in the task."""
+    """Stores whatever pickle accepts. A user with write access to the folder can run code in the task."""
 
     name = "pickle"
 

@@ -1,7 +1,7 @@
 """Asynchronous I/O: on Spark against the limit of its capacity, without latency, and beside its peers.
 
-The rows of all tables chosen run in rounds, one after the other, on the same Spark session. A rate on Spark is that of
-the stage with the calls, from its submission to its completion, after a warm-up that starts the Python workers.
+The rows of all chosen tables run in rounds, one after the other, on one Spark session. A rate on Spark is measured from
+the submission of the stage with the calls to its completion, after a warm-up that starts the Python workers.
 """
 
 from __future__ import annotations

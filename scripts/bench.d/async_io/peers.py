@@ -1,6 +1,6 @@
-"""The same calls from PySpark as people make them without the operator: all on the column `id`, all in order.
+"""The same calls from PySpark without the operator: all on the column `id`, all in order.
 
-None of them has timeouts, retries or an unordered mode, or keeps calls under way from one Arrow batch to the next.
+These ways have no timeouts, retries or unordered mode, and wait for all calls at the end of each Arrow batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One job on PyFlink's AsyncDataStream: pyflink_async.py OPTIONS-AS-JSON. Run by a Python that has apache-flink.
 
-Prints the seconds from the first call to the last answer, which leave out the starting of Flink and of its Python
-workers, and all that is done per record outside of the function before the first and after the last.
+Prints the seconds from the first call to the last answer. They leave out the start of Flink and of its Python workers.
 """
 
 from __future__ import annotations

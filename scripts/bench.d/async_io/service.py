@@ -1,4 +1,4 @@
-"""The service that all of them call, which only sleeps, and the limit that its latency sets.
+"""The service behind all calls, which only sleeps, and the rate limit that its latency sets.
 
 Imported by Spark's Python workers, so it imports nothing of the project.
 """

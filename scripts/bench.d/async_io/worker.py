@@ -1,4 +1,4 @@
-"""Measurements of asynchronous I/O in processes of their own, told by lines of JSON.
+"""Measurements of asynchronous I/O in processes of their own, which print lines of JSON.
 
 worker.py neutral OPTIONS    one measurement without an engine, then the process ends
 worker.py spark              a Spark session that measures what each line of its input asks for
@@ -84,7 +84,7 @@ async def _gather(count: int) -> float:
 
 
 class SparkMeasurements:
-    """A session of local[TASKS]; times are those of the stage with the calls, which is all that its job consists of."""
+    """A session of local[TASKS]. Its times cover the stage with the calls; the job has no other stage."""
 
     def __init__(self) -> None:
         from pipeline.spark.session import spark_session

@@ -1,4 +1,4 @@
-"""The processes that measure asynchronous I/O, seen from the benchmark: a Spark session, others of one measurement."""
+"""Starts the processes that measure asynchronous I/O: one with a Spark session, and one for each other measurement."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def cores_of(count: int) -> int:
 
 
 def _on_cores(count: int) -> Any:
-    """For a child before it begins: stay on the last `count` cores, so that rates are those of that many."""
+    """A hook that pins a child process to the last `count` cores, so that its rates hold for that number."""
 
     def stay() -> None:
         if hasattr(os, "sched_setaffinity"):

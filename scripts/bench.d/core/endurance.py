@@ -1,7 +1,7 @@
 """A hundred million events through one dispatcher: does its memory stay flat, and its speed?
 
-In a process of its own, as memory that earlier measurements have freed would hide a growth. Posted in chunks of which
-each is drained before the next, so that what is queued is not what is measured.
+It runs in a process of its own, because memory freed by earlier measurements would hide a growth. Each chunk of events
+is drained before the next is posted, so that queued events do not count as a growth.
 """
 
 from __future__ import annotations

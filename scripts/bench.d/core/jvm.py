@@ -1,11 +1,11 @@
 """Hadoop's own classes on the JVM, from the jars inside the installed pyspark, by HadoopBench.java.
 
-One JVM lives as long as the run and is asked for one round at a time, so that its rounds come between ours; in between
-it waits for input. Its log level is ERROR: at INFO it would tell its queue size every 1,000 events, and at WARN each
-post to a queue that is almost full. Its collector and its heap are Java's defaults.
+One JVM serves the whole run, one round at a time, so that its rounds alternate with ours; in between it waits for
+input. Its log level is ERROR: at INFO it would log its queue size every 1,000 events, and at WARN each post to a queue
+that is almost full. Its collector and its heap are Java's defaults.
 
-Its dispatcher spreads by a factor of four and more from run to run on two cores, however warm it is, and is fast and
-steady on one. So each round has several runs, and the targets show its fastest run beside the median.
+On two cores its dispatcher's rate varies by a factor of four and more from run to run, however warm it is; on one core
+it is fast and steady. So each round has several runs, and the targets show its fastest run beside the median.
 """
 
 from __future__ import annotations

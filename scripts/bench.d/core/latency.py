@@ -1,7 +1,7 @@
 """Wake-up of an idle consumer: from a post to the first line of its handler, in microseconds.
 
-One post to each consumer in turn, so that a slow moment hits all alike. The poster then waits on a lock that the
-handler releases, and sleeps until the consumer surely waits again; nobody spins, so nobody holds the GIL meanwhile.
+Each consumer gets one post in turn, so that a slow moment hits all alike. The producer then waits for a lock that the
+handler releases, and sleeps until the consumer surely waits again. No thread spins, so none holds the GIL meanwhile.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ CONSUMERS: dict[str, tuple[str, Consumer]] = {
 
 
 class Latency:
-    """Samples of all rounds; the spread is that of the rounds' own p50 and p99."""
+    """Samples of all rounds. The spread is between the rounds' own p50 and p99."""
 
     def __init__(self, settings: Settings) -> None:
         self._samples = settings.count(1_000)

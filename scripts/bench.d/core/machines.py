@@ -1,7 +1,6 @@
 """State machine transitions per second, and bytes per machine: a door that opens and closes, with a hook that counts.
 
-The machine written by hand is what a careful person writes: a table in a dict, looked up by state and event type, and
-an error that says what was wrong.
+The machine written by hand has a table in a dict, looked up by state and event type, and a clear error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bytes per queued event beyond the event itself.
 
-By tracemalloc, which sees all that the queue allocates, including the spare room of its blocks and lists, and nothing
-of other threads' stacks or freed arenas, as the process's resident size would. The events exist beforehand, and the
-handler is held at the first one while the others are posted. The same in each run, so it is measured once.
+Measured by tracemalloc. It sees all that the queue allocates, including the spare room of its blocks and lists; unlike
+the resident size, it leaves out stacks and freed arenas. The events exist beforehand, and the handler is held at the
+first one while the others are posted. The figure is the same in each run, so it is measured once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What else hands events to a handler on another thread, each doing the same work as the dispatcher."""
+"""Other ways to hand events to a handler on another thread, each doing the same work as the dispatcher."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Journals of millions of events: one replay of the sample workload, again and again, each time later and renamed.
+"""Journals of millions of events: one replay of the sample workload, repeated at later times and under other ids.
 
-What the resource manager wrote once is written again under other ids, as months of its life would be: the kinds, the
-order and the durations are real, and nothing but ids and times is made up.
+So the kinds, the order and the durations of the events are real; only ids and times are made up.
 """
 
 from __future__ import annotations

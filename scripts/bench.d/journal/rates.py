@@ -1,6 +1,6 @@
-"""Events per second through a dispatcher that keeps a journal, all on one core, beside what else writes such rows.
+"""Events per second through a dispatcher that keeps a journal, all on one core, beside other ways to write such rows.
 
-The peers write only: their rows are at hand, and no queue, thread or handler comes before them.
+The peers only write: their rows exist beforehand, and they have no queue, thread or handler.
 """
 
 from __future__ import annotations

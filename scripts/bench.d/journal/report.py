@@ -1,7 +1,7 @@
 """The report over journals of 1, 10 and 50 million events on two cores, and one of its aggregations by DuckDB.
 
-Warm: a report over the smallest comes first. The time is that of the whole command but Spark's start: all tables, and
-the page. Memory is the driver's: this process, and the heap of its JVM after a collection; local tasks run in it, too.
+A report over the smallest journal warms the JVM up. The time covers all tables and the page, but not Spark's start.
+The memory is the driver's, which also runs the local tasks: this process, and its JVM's heap after a collection.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _seconds(run: Callable[..., Any], *arguments: Any) -> float:
 
 
 def _heap_mib(spark: SparkSession) -> float:
-    """What the JVM's heap holds once what nobody refers to is gone."""
+    """The JVM's heap after a garbage collection."""
     gc.collect()
     jvm: Any = spark._jvm  # type: ignore[attr-defined]
     jvm.System.gc()

@@ -1,7 +1,7 @@
 """A sweep of eight combinations: as Spark tasks on two cores, against one after the other in one process.
 
-Both run the same function on the same combinations, round by round. Spark's start is not part of the time, its tasks
-with all that they cost are; the first sweep of a session, which also starts the Python workers, is told apart.
+Both run the same function on the same combinations, round by round. The time covers Spark's tasks, but not its start.
+The first sweep of a session also starts the Python workers, so it has a row of its own.
 """
 
 from __future__ import annotations

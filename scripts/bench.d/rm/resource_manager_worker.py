@@ -113,7 +113,7 @@ def decisions(nodes: int, count: int, scheduler: str) -> dict[str, float]:
         place = (place + step) % len(live)
         attempt, container_id = live[place]
         engine.allocate(attempt, [request], (container_id,))
-        del context.containers[container_id]  # as its end does, which nobody handles here
+        del context.containers[container_id]  # as the handler of its end would do
         attempt = context.containers[posted.started].attempt
         (new,) = engine.pull_newly_allocated(attempt)
         live[place] = (attempt, new.entity)

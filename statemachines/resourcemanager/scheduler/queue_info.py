@@ -17,7 +17,7 @@ class QueueInfo(NamedTuple):
     used_capacity: float  # share of its own capacity; above 1, the queue uses what its siblings leave
     used: Resource  # GPUs as one device, with all thousandths in gpu_milli
     applications: int  # not ended
-    pending_applications: int  # those of them whose master may not start yet
+    pending_applications: int  # applications whose master may not start yet
     containers: int
     children: tuple[str, ...] = ()  # paths
     priority: int = 0

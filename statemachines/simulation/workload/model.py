@@ -31,7 +31,7 @@ class RecordedWaits:
     at_once: int = 0
     """Applications whose master was placed without a wait in the recorded cluster."""
     waiting: int = 0
-    """Those of them that wait in the replay."""
+    """How many of these wait in the replay."""
     reasons: Counter[str] = field(default_factory=Counter)
     """The scheduler's reasons when the waits began."""
 

@@ -37,7 +37,7 @@ def not_text(value: object) -> str:
 
 
 def before(value: int, key: str, earlier: int) -> str:
-    """The problem of a time before that of `key`."""
+    """The problem of a time before the time of `key`."""
     return f"found {value}, which is before {key}; expected {earlier} or more"
 
 

@@ -12,7 +12,7 @@ depends on the number of entities and not of events.
     OUTPUT/tables                  the report's tables, as of the last `write_tables`
 
 After a kill at any point, a restart on the same OUTPUT continues where it stopped; at the journal's end the tables
-equal those of the batch jobs.
+equal the batch jobs' tables.
 
 Event time is the position in the journal: one event is one millisecond of Spark's watermark. The run's own clock is not
 suitable: virtual time jumps by hours, and a wall clock may be set back, so a watermark on it would drop good rows as

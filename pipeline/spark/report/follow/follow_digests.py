@@ -191,7 +191,7 @@ def _kind(digests: DataFrame, kind: str) -> DataFrame:
 
 
 def _buckets(start_at: int, end_at: int) -> tuple[TimeBuckets, TimeBuckets]:
-    """The intervals of groups, and those of depths, for a run from `start_at` to `end_at` (Unix ns)."""
+    """The intervals of groups and of depths, for a run from `start_at` to `end_at` (Unix ns)."""
     depths = TimeBuckets.over(start_at, end_at, DEPTH_BUCKETS)
     part_ns = max(1, depths.width_ns // DEPTHS_PER_BUCKET)
     parts = TimeBuckets(depths.start_at, part_ns, depths.number * depths.width_ns // part_ns)

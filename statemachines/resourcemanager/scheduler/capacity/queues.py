@@ -109,7 +109,7 @@ class Queue:
         self.path: str = f"{parent.path}.{config.name}" if parent is not None else config.name
         self.lineage: tuple[Queue, ...] = (*(parent.lineage if parent is not None else ()), self)  # from the root
         self.applications = 0  # not ended
-        self.pending = 0  # those of them whose attempt may not start its master yet
+        self.pending = 0  # applications whose attempt may not start its master yet
         self.containers = 0
         self.shares: dict[str, Share] = {}  # by partition
         for partition in (DEFAULT_PARTITION, *config.accessible_node_labels):

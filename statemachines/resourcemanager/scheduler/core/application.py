@@ -71,7 +71,7 @@ class SchedulerApplicationAttempt:
     prefix: str = field(init=False)  # of its containers' ids
     next_number: int = 1  # of the next container
     live: dict[str, RMContainer] = field(default_factory=dict)  # not ended
-    new: list[RMContainer] = field(default_factory=list)  # those of them that the master has not pulled
+    new: list[RMContainer] = field(default_factory=list)  # containers that the master has not pulled
     master: str | None = None  # the master's container, once allocated
     blacklist: frozenset[str] = frozenset()  # hosts
     is_stopped: bool = False  # it has ended, and its containers wait for the next attempt
