@@ -22,21 +22,11 @@ Kind = Literal[
 ]
 Fields = Mapping[str, str | int]
 
-_NODE_MANAGER = {
-    "ApplicationImpl": "NMApplication",
-    "Application": "NMApplication",
-    "ContainerImpl": "NMContainer",
-    "Container": "NMContainer",
-    "LocalizedResource": "NMLocalizedResource",
-}
-"""The NodeManager's machines by logging class, which older versions name by the interface. Their tables are unknown."""
-
-_EVENT_CLASSES = {
-    "NMApplication": "ApplicationEventType",
-    "NMContainer": "ContainerEventType",
-    "NMLocalizedResource": "ResourceEventType",
-}
-_DECLARING_PACKAGES = ("hadoop.yarn.server.resourcemanager.", "hadoop.mapreduce.")
+_DECLARING_PACKAGES = (
+    "hadoop.yarn.server.resourcemanager.",
+    "hadoop.yarn.server.nodemanager.",
+    "hadoop.mapreduce.",
+)
 
 # States are Enum constants, written in capitals.
 _STATES = re.compile(r"([A-Z][A-Z0-9_]*) to ([A-Z][A-Z0-9_]*)(?: on event ?=? ?(\w+))?", re.ASCII)
@@ -127,7 +117,7 @@ def machine_of(logger: str) -> str:
     if name in HADOOP_CLASSES:
         is_foreign = logger.startswith("org.") and not any(package in logger for package in _DECLARING_PACKAGES)
         return name.removesuffix("Impl") if is_foreign else HADOOP_CLASSES[name]
-    return _NODE_MANAGER.get(name) or name.removesuffix("Impl")
+    return name.removesuffix("Impl")
 
 
 @lru_cache(maxsize=1024)
@@ -135,7 +125,7 @@ def event_class_of(machine: str) -> str:
     """The Enum class of the machine's events; for an unknown machine a likely name."""
     if machine in FACTORIES:
         return type(next(factory_of(machine).transitions()).event).__name__
-    return _EVENT_CLASSES.get(machine, f"{machine}EventType")
+    return f"{machine}EventType"
 
 
 @lru_cache(maxsize=4096)

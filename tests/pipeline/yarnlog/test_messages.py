@@ -93,7 +93,7 @@ def moved(event_class: str, event: str, entity: str, machine: str, states: str, 
         (
             f"{NM}.containermanager.application.ApplicationImpl",
             "Application application_1_0001 transitioned from NEW to INITING",
-            moved("ApplicationEventType", "", "application_1_0001", "NMApplication", "NEW INITING"),
+            moved("ApplicationEventType", "INIT_APPLICATION", "application_1_0001", "NMApplication", "NEW INITING"),
         ),
         (  # Hadoop 2 logs it by the interface
             f"{NM}.containermanager.container.Container",
@@ -103,23 +103,36 @@ def moved(event_class: str, event: str, entity: str, machine: str, states: str, 
         (
             "container.ContainerImpl",
             f"Container {CONTAINER} transitioned from LOCALIZING to SCHEDULED",
-            moved("ContainerEventType", "", CONTAINER, "NMContainer", "LOCALIZING SCHEDULED"),
+            moved("ContainerEventType", "RESOURCE_LOCALIZED", CONTAINER, "NMContainer", "LOCALIZING SCHEDULED"),
         ),
         (
             f"{NM}.containermanager.localizer.LocalizedResource",
             "Resource hdfs://m:9000/a b/job.jar(->/tmp/nm/filecache/11/job.jar) transitioned from DOWNLOADING to "
             "LOCALIZED",
-            moved("ResourceEventType", "", "hdfs://m:9000/a b/job.jar", "NMLocalizedResource", "DOWNLOADING LOCALIZED"),
+            moved(
+                "ResourceEventType",
+                "LOCALIZED",
+                "hdfs://m:9000/a b/job.jar",
+                "LocalizedResource",
+                "DOWNLOADING LOCALIZED",
+            ),
         ),
         (  # Hadoop 3, at debug
             f"{NM}.containermanager.localizer.LocalizedResource",
             "Resource hdfs://m:9000/job.jar(->/tmp/11/job.jar) size : 4711 transitioned from DOWNLOADING to LOCALIZED",
-            moved("ResourceEventType", "", "hdfs://m:9000/job.jar", "NMLocalizedResource", "DOWNLOADING LOCALIZED"),
+            moved(
+                "ResourceEventType", "LOCALIZED", "hdfs://m:9000/job.jar", "LocalizedResource", "DOWNLOADING LOCALIZED"
+            ),
         ),
         (  # a machine of somebody else, with the name of one of Hadoop's
             "org.apache.tez.dag.app.dag.impl.TaskImpl",
             "task_1_0001_1_00_000000 Task Transitioned from NEW to SCHEDULED",
             moved("TaskEventType", "", "task_1_0001_1_00_000000", "Task", "NEW SCHEDULED"),
+        ),
+        (
+            "org.apache.tez.dag.app.rm.container.Container",
+            f"Container {CONTAINER} transitioned from NEW to RUNNING",
+            moved("ContainerEventType", "", CONTAINER, "Container", "NEW RUNNING"),
         ),
     ],
 )

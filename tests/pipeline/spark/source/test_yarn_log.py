@@ -206,7 +206,7 @@ def test_undeclared_transitions_are_listed_with_file_and_line(
         ("RMContainer", True),
         ("RMNode", True),
         ("RMContainer", True),
-        ("NMContainer", False),
+        ("NMContainer", True),
     ]
 
 
@@ -225,7 +225,7 @@ def test_the_jobs_of_the_report_run_on_a_log(spark: SparkSession, tables: YarnLo
         ("RMContainer", "ALLOCATED"): True,
         ("RMContainer", "KILLED"): True,
         ("RMNode", "NEW"): False,
-        ("NMContainer", "DONE"): True,  # there is no table that it could be in
+        ("NMContainer", "DONE"): True,
     }
 
 
