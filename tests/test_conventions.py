@@ -58,6 +58,7 @@ LAYERS: Layers = (
         "the resource manager": ("statemachines.resourcemanager",),
         "MapReduce": ("statemachines.mapreduce",),
         "the node manager": ("statemachines.nodemanager",),
+        "releases of Hadoop": ("statemachines.releases",),
     },
     {
         "the simulation": ("statemachines.simulation",),

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from statemachines.conformance import arcs_of
 from statemachines.registry import FACTORIES, HADOOP_CLASSES, factory_of
+from statemachines.releases import ANY, RELEASES
 
 Kind = Literal[
     "transition",  # a machine changed its state
@@ -130,11 +131,18 @@ def event_class_of(machine: str) -> str:
 
 @lru_cache(maxsize=4096)
 def only_event(machine: str, from_state: str, to_state: str) -> str:
-    """The only event for which the machine's table has this transition; empty if there are none or several."""
+    """The only event that makes this transition in the machine's tables, of whichever release of Hadoop.
+
+    Empty if there are none or several. The early releases count only where the later ones do not have the transition.
+    """
     if machine not in FACTORIES:
         return ""
-    events = [event for event, to_states in arcs_of(machine).get(from_state, {}).items() if to_state in to_states]
-    return events[0] if len(events) == 1 else ""
+    for releases in (RELEASES, (ANY,)):
+        tables = [arcs_of(machine, release).get(from_state, {}) for release in releases]
+        events = {event for table in tables for event, to_states in table.items() if to_state in to_states}
+        if events:
+            return events.pop() if len(events) == 1 else ""
+    return ""
 
 
 def _transition(logger: str, message: str) -> Message | None:

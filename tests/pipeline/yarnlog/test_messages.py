@@ -84,7 +84,7 @@ def moved(event_class: str, event: str, entity: str, machine: str, states: str, 
             "attempt_1_0020_m_000000_0 TaskAttempt Transitioned from RUNNING to SUCCESS_CONTAINER_CLEANUP",
             moved(
                 "TaskAttemptEventType",
-                "",
+                "TA_DONE",
                 "attempt_1_0020_m_000000_0",
                 "MRTaskAttempt",
                 "RUNNING SUCCESS_CONTAINER_CLEANUP",
@@ -98,7 +98,7 @@ def moved(event_class: str, event: str, entity: str, machine: str, states: str, 
         (  # Hadoop 2 logs it by the interface
             f"{NM}.containermanager.container.Container",
             f"Container {EPOCH_CONTAINER} transitioned from LOCALIZING to LOCALIZED",
-            moved("ContainerEventType", "", EPOCH_CONTAINER, "NMContainer", "LOCALIZING LOCALIZED"),
+            moved("ContainerEventType", "RESOURCE_LOCALIZED", EPOCH_CONTAINER, "NMContainer", "LOCALIZING LOCALIZED"),
         ),
         (
             "container.ContainerImpl",
@@ -133,6 +133,18 @@ def moved(event_class: str, event: str, entity: str, machine: str, states: str, 
             "org.apache.tez.dag.app.rm.container.Container",
             f"Container {CONTAINER} transitioned from NEW to RUNNING",
             moved("ContainerEventType", "", CONTAINER, "Container", "NEW RUNNING"),
+        ),
+        (  # one event in Hadoop 3, another in Hadoop 2
+            f"{MR}.TaskAttemptImpl",
+            "attempt_1_0020_m_000000_0 TaskAttempt Transitioned from NEW to FAILED",
+            moved("TaskAttemptEventType", "", "attempt_1_0020_m_000000_0", "MRTaskAttempt", "NEW FAILED"),
+        ),
+        (  # only releases before 2.3 have it
+            f"{RM}.rmapp.attempt.RMAppAttemptImpl",
+            "appattempt_1_0001_000001 State change from RUNNING to FINISHING",
+            moved(
+                "RMAppAttemptEventType", "UNREGISTERED", "appattempt_1_0001_000001", "RMAppAttempt", "RUNNING FINISHING"
+            ),
         ),
     ],
 )
