@@ -5,39 +5,65 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 
+from dispatcher.errors import DispatcherError
 from statemachines.registry import factory_of
+from statemachines.releases import ANY, CURRENT, EARLY, RELEASES, Arc, differences, of_release
 
 Arcs = Mapping[str, Mapping[str, frozenset[str]]]
 """Post states by state and event. Every state of the machine has an entry."""
 
 
-@cache  # bounded by the number of machines: an unknown name raises
-def arcs_of(machine: str) -> Arcs:
-    """The table of a machine; its name is case-insensitive.
+class UnknownReleaseError(DispatcherError):
+    """The tables of this release are not known."""
+
+    def __init__(self, release: str) -> None:
+        self.release = release
+        super().__init__(f"no tables of Hadoop {release!r}; expected one of {', '.join(RELEASES)}, or {ANY!r}")
+
+
+def check_release(release: str) -> None:
+    """Refuse what is neither one of `RELEASES` nor `ANY`.
+
+    Raises:
+        UnknownReleaseError: the tables of this release are not known.
+    """
+    if release not in (*RELEASES, ANY):
+        raise UnknownReleaseError(release)
+
+
+@cache  # bounded by the number of machines and releases: an unknown name raises
+def arcs_of(machine: str, release: str = CURRENT) -> Arcs:
+    """The table of a machine, whose name is case-insensitive, in a release of Hadoop.
+
+    `release`: one of `RELEASES`, or `ANY` for the arcs of all releases together. Any thread.
 
     Raises:
         UnknownMachineError: no machine has this name.
+        UnknownReleaseError: the tables of this release are not known.
     """
+    check_release(release)
     factory = factory_of(machine)
-    arcs: dict[str, dict[str, frozenset[str]]] = {factory.initial_state.name: {}}
-    for row in factory.transitions():
-        to_states = frozenset(state.name for state in row.to_states)
-        arcs.setdefault(row.from_state.name, {})[row.event.name] = to_states
-        for state in to_states:
-            arcs.setdefault(state, {})
-    return arcs
+    table: dict[str, dict[str, frozenset[str]]] = {factory.initial_state.name: {}}
+    for from_state, event, to_state in sorted(of_release(factory.name, _current(machine.lower()), release)):
+        leaving = table.setdefault(from_state, {})
+        leaving[event] = leaving.get(event, frozenset()) | {to_state}
+        table.setdefault(to_state, {})
+    return table
 
 
 @lru_cache(maxsize=4096)  # a log repeats the same few transitions
-def violation(machine: str, from_state: str, to_state: str, event: str | None = None) -> str | None:
+def violation(
+    machine: str, from_state: str, to_state: str, event: str | None = None, release: str = CURRENT
+) -> str | None:
     """Explain in one line why the table of `machine` forbids the transition; None if it allows it. Any thread.
 
-    `event`: None matches any event, for logs that do not name it.
+    `event`: None matches any event, for logs that do not name it. `release`: as in `arcs_of`.
 
     Raises:
         UnknownMachineError: no machine has this name.
+        UnknownReleaseError: the tables of this release are not known.
     """
-    name, arcs = factory_of(machine).name, arcs_of(machine.lower())
+    name, arcs = _subject(machine, release), arcs_of(machine.lower(), release)
     for state in (from_state, to_state):
         if state not in arcs:
             return f"{name} has no state {state}"
@@ -52,6 +78,58 @@ def violation(machine: str, from_state: str, to_state: str, event: str | None = 
     if to_state not in leaving[event]:
         return f"{name}: {event} does not lead from {from_state} to {to_state}, only to {_listed(leaving[event])}"
     return None
+
+
+@lru_cache(maxsize=4096)
+def wrong_refusal(machine: str, state: str, event: str, release: str = CURRENT) -> str | None:
+    """Explain in one line why the table of `machine` has to accept the event; None if it refuses it. Any thread.
+
+    `release`: as in `arcs_of`; of `ANY`, one release that knows the state and refuses the event is enough.
+
+    Raises:
+        UnknownMachineError: no machine has this name.
+        UnknownReleaseError: the tables of this release are not known.
+    """
+    name = _subject(machine, release)
+    if state not in arcs_of(machine.lower(), release):
+        return f"{name} has no state {state}"
+    tables = [arcs_of(machine.lower(), one) for one in (RELEASES if release == ANY else (release,))]
+    known = [table[state] for table in tables if state in table]
+    if known and all(event in leaving for leaving in known):
+        return f"{name}: {state} takes {event}, which was refused"
+    return None
+
+
+@lru_cache(maxsize=4096)
+def releases_with(machine: str, from_state: str, to_state: str, event: str | None = None) -> tuple[str, ...]:
+    """The releases of Hadoop, from the oldest to the newest, whose tables have the transition; empty: none. Any thread.
+
+    `event`: None matches any event. `EARLY` stands for the releases before 2.3, of which not every arc is known.
+
+    Raises:
+        UnknownMachineError: no machine has this name.
+    """
+    name = factory_of(machine).name
+    differing = differences().get(name, {})
+    found: set[str] = set()
+    for arc in of_release(name, _current(machine.lower()), ANY):
+        if (arc.from_state, arc.to_state) == (from_state, to_state) and event in (None, arc.event):
+            found.update(differing.get(arc, RELEASES))
+    return tuple(release for release in (EARLY, *RELEASES) if release in found)
+
+
+@cache  # bounded by the number of machines
+def _current(machine: str) -> frozenset[Arc]:
+    return frozenset(
+        Arc(row.from_state.name, row.event.name, state.name)
+        for row in factory_of(machine).transitions()
+        for state in row.to_states
+    )
+
+
+def _subject(machine: str, release: str) -> str:
+    name = factory_of(machine).name
+    return name if release in (CURRENT, ANY) else f"{name} of Hadoop {release}"
 
 
 def _listed(names: Iterable[str]) -> str:

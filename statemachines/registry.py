@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from dispatcher.errors import DispatcherError
 from statemachines.factory import StateMachineFactory
 from statemachines.mapreduce import mrjob, mrtask, mrtaskattempt
+from statemachines.nodemanager.machines import localizedresource_table, nmapplication_table, nmcontainer_table
 from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer, rmnode_table
 
 
@@ -16,6 +17,8 @@ class Machine(NamedTuple):
 
     factory: StateMachineFactory[Any, Any]
     hadoop_class: str
+    older_class: str | None = None
+    """The name under which older releases of Hadoop log them: the interface's."""
 
 
 MACHINES = (
@@ -26,13 +29,21 @@ MACHINES = (
     Machine(mrjob.FACTORY, "JobImpl"),
     Machine(mrtask.FACTORY, "TaskImpl"),
     Machine(mrtaskattempt.FACTORY, "TaskAttemptImpl"),
+    Machine(nmapplication_table.FACTORY, "ApplicationImpl", "Application"),
+    Machine(nmcontainer_table.FACTORY, "ContainerImpl", "Container"),
+    Machine(localizedresource_table.FACTORY, "LocalizedResource"),
 )
 """The one list of machines, from which commands, reports, log reading and time travel take theirs."""
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {machine.factory.name: machine.factory for machine in MACHINES}
 """By the machine's name in the journal."""
 
-HADOOP_CLASSES: Mapping[str, str] = {machine.hadoop_class: machine.factory.name for machine in MACHINES}
+HADOOP_CLASSES: Mapping[str, str] = {
+    name: machine.factory.name
+    for machine in MACHINES
+    for name in (machine.hadoop_class, machine.older_class)
+    if name is not None
+}
 """The machine's name, by the Hadoop class that logs its transitions."""
 
 _BY_LOWER_NAME = {name.lower(): factory for name, factory in FACTORIES.items()}

@@ -54,7 +54,12 @@ LAYERS: Layers = (
             "statemachines.resourcemanager.workload_defaults",
         )
     },
-    {"the resource manager": ("statemachines.resourcemanager",), "MapReduce": ("statemachines.mapreduce",)},
+    {
+        "the resource manager": ("statemachines.resourcemanager",),
+        "MapReduce": ("statemachines.mapreduce",),
+        "the node manager": ("statemachines.nodemanager",),
+        "releases of Hadoop": ("statemachines.releases",),
+    },
     {
         "the simulation": ("statemachines.simulation",),
         "all machines by name": ("statemachines.registry", "statemachines.conformance", "statemachines.time_travel"),

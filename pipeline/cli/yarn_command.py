@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,9 @@ from rich.console import Console
 from dispatcher.cli.console import figures_table, say, standard_output
 from pipeline.cli.report_command import Master, print_report
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
+from statemachines.releases import ANY, CURRENT, EARLY, RELEASES
+
+Release = Enum("Release", {name: name for name in RELEASES})  # type: ignore[misc]
 
 
 def yarn_log(
@@ -21,6 +25,10 @@ def yarn_log(
     ],
     time_zone: Annotated[str, typer.Option(help="Time zone of the logs, such as Europe/Berlin.")] = "UTC",
     listed: Annotated[int, typer.Option(help="Undeclared transitions to print.", min=0)] = 100,
+    release: Annotated[
+        Release | None,
+        typer.Option(help="Check against this release's tables only; default: any release's.", show_default=False),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a table contradicts a transition.")] = False,
     output: Annotated[
         Path | None, typer.Option("--report", help="Folder for a Spark report on the logs.", show_default=False)
@@ -29,13 +37,16 @@ def yarn_log(
 ) -> None:
     """Check transitions logged by ResourceManagers, NodeManagers and MapReduce masters against the tables."""
     files = log_files(logs)
-    summary = summarize(files, LogClock(time_zone), keep=listed)
+    checked = ANY if release is None else release.value
+    summary = summarize(files, LogClock(time_zone), keep=listed, release=checked)
     console = standard_output()
     _print_counts(summary, len(files), console)
     _print_transitions(summary, console)
-    _print_mismatches(summary, console)
+    if checked == ANY:
+        _print_older(summary, console)
+    _print_mismatches(summary, checked, console)
     if output is not None:
-        _report(files, time_zone, output, master, console)
+        _report(files, time_zone, checked, output, master, console)
     if strict and summary.mismatches_by_machine:
         raise typer.Exit(1)
 
@@ -62,11 +73,25 @@ def _print_transitions(summary: LogSummary, console: Console) -> None:
     console.print(table)
 
 
-def _print_mismatches(summary: LogSummary, console: Console) -> None:
+def _print_older(summary: LogSummary, console: Console) -> None:
+    total = summary.older_by_releases.total()
+    if not total:
+        return
+    say(
+        console,
+        f"\n{total:,} {_plural('transition', total)} in the tables of older releases, not in Hadoop {CURRENT}'s:",
+    )
+    for (machine, releases), transitions in summary.older_by_releases.most_common():
+        named = ", ".join("before 2.3" if release == EARLY else release for release in releases)
+        say(console, f"{machine}: {transitions:,} of Hadoop {named}")
+
+
+def _print_mismatches(summary: LogSummary, release: str, console: Console) -> None:
     total = summary.mismatches_by_machine.total()
     if not total:
         return
-    say(console, f"\n{total:,} {_plural('transition', total)} not in the tables:")
+    tables = "the tables" if release == ANY else f"Hadoop {release}'s tables"
+    say(console, f"\n{total:,} {_plural('transition', total)} not in {tables}:")
     for found in summary.mismatches:
         event = f" on {found.event_type}" if found.event_type else ""
         # Control characters in a log could otherwise reach the terminal.
@@ -77,7 +102,7 @@ def _print_mismatches(summary: LogSummary, console: Console) -> None:
         say(console, f"and {total - len(summary.mismatches):,} more; list more with --listed")
 
 
-def _report(files: list[Path], time_zone: str, output: Path, master: str, console: Console) -> None:
+def _report(files: list[Path], time_zone: str, release: str, output: Path, master: str, console: Console) -> None:
     from pipeline.spark import spark_session, write_report
     from pipeline.spark.source.yarn_log import declared_for, read_yarn_log
 
@@ -86,7 +111,7 @@ def _report(files: list[Path], time_zone: str, output: Path, master: str, consol
     with spark_session(master) as spark:
         # Stored, or each of the report's jobs would parse the logs again.
         tables = read_yarn_log(spark, files, time_zone=time_zone).stored(spark, folder / "log")
-        declared = declared_for(spark, tables.transitions)
+        declared = declared_for(spark, tables.transitions, release)
         written = write_report(spark, named, folder, declared=declared, tables=tables.journal)
     print_report(written, console)
     say(console, f"Log as tables: {folder / 'log'}")

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from statemachines.conformance import arcs_of
 from statemachines.registry import FACTORIES, HADOOP_CLASSES, factory_of
+from statemachines.releases import ANY, RELEASES
 
 Kind = Literal[
     "transition",  # a machine changed its state
@@ -22,21 +23,11 @@ Kind = Literal[
 ]
 Fields = Mapping[str, str | int]
 
-_NODE_MANAGER = {
-    "ApplicationImpl": "NMApplication",
-    "Application": "NMApplication",
-    "ContainerImpl": "NMContainer",
-    "Container": "NMContainer",
-    "LocalizedResource": "NMLocalizedResource",
-}
-"""The NodeManager's machines by logging class, which older versions name by the interface. Their tables are unknown."""
-
-_EVENT_CLASSES = {
-    "NMApplication": "ApplicationEventType",
-    "NMContainer": "ContainerEventType",
-    "NMLocalizedResource": "ResourceEventType",
-}
-_DECLARING_PACKAGES = ("hadoop.yarn.server.resourcemanager.", "hadoop.mapreduce.")
+_DECLARING_PACKAGES = (
+    "hadoop.yarn.server.resourcemanager.",
+    "hadoop.yarn.server.nodemanager.",
+    "hadoop.mapreduce.",
+)
 
 # States are Enum constants, written in capitals.
 _STATES = re.compile(r"([A-Z][A-Z0-9_]*) to ([A-Z][A-Z0-9_]*)(?: on event ?=? ?(\w+))?", re.ASCII)
@@ -127,7 +118,7 @@ def machine_of(logger: str) -> str:
     if name in HADOOP_CLASSES:
         is_foreign = logger.startswith("org.") and not any(package in logger for package in _DECLARING_PACKAGES)
         return name.removesuffix("Impl") if is_foreign else HADOOP_CLASSES[name]
-    return _NODE_MANAGER.get(name) or name.removesuffix("Impl")
+    return name.removesuffix("Impl")
 
 
 @lru_cache(maxsize=1024)
@@ -135,16 +126,23 @@ def event_class_of(machine: str) -> str:
     """The Enum class of the machine's events; for an unknown machine a likely name."""
     if machine in FACTORIES:
         return type(next(factory_of(machine).transitions()).event).__name__
-    return _EVENT_CLASSES.get(machine, f"{machine}EventType")
+    return f"{machine}EventType"
 
 
 @lru_cache(maxsize=4096)
 def only_event(machine: str, from_state: str, to_state: str) -> str:
-    """The only event for which the machine's table has this transition; empty if there are none or several."""
+    """The only event that makes this transition in the machine's tables, of whichever release of Hadoop.
+
+    Empty if there are none or several. The early releases count only where the later ones do not have the transition.
+    """
     if machine not in FACTORIES:
         return ""
-    events = [event for event, to_states in arcs_of(machine).get(from_state, {}).items() if to_state in to_states]
-    return events[0] if len(events) == 1 else ""
+    for releases in (RELEASES, (ANY,)):
+        tables = [arcs_of(machine, release).get(from_state, {}) for release in releases]
+        events = {event for table in tables for event, to_states in table.items() if to_state in to_states}
+        if events:
+            return events.pop() if len(events) == 1 else ""
+    return ""
 
 
 def _transition(logger: str, message: str) -> Message | None:

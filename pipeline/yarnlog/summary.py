@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from pipeline.yarnlog.files import read_log
 from pipeline.yarnlog.parser import LogClock, Record
-from statemachines.conformance import arcs_of, violation
+from statemachines.conformance import releases_with, violation, wrong_refusal
 from statemachines.registry import FACTORIES
+from statemachines.releases import ANY, CURRENT
 
 TRANSITION_KINDS = ("transition", "invalid_transition")
 """The kinds of message that are rows of the transitions table."""
@@ -23,21 +24,34 @@ def is_declared(machine: str) -> bool:
 
 
 @lru_cache(maxsize=4096)  # a log repeats the same few transitions
-def mismatch(machine: str, from_state: str, event_type: str, to_state: str, valid: bool) -> str | None:
+def mismatch(
+    machine: str, from_state: str, event_type: str, to_state: str, valid: bool, release: str = ANY
+) -> str | None:
     """How a transition violates the machine's table, in one line; None: it conforms, or the table is unknown.
 
     An empty `event_type` stands for any event. `valid` false: the machine refused the event, as the table must.
+    `release`: the release of Hadoop whose table it is, or `ANY`: one release that allows the transition is enough.
+
+    Raises:
+        UnknownReleaseError: the tables of this release are not known.
     """
     if not is_declared(machine):
         return None
     if valid:
-        return violation(machine, from_state, to_state, event_type or None)
-    arcs = arcs_of(machine)
-    if from_state not in arcs:
-        return f"{machine} has no state {from_state}"
-    if event_type in arcs[from_state]:
-        return f"{machine}: {from_state} takes {event_type}, which was refused"
-    return None
+        return violation(machine, from_state, to_state, event_type or None, release)
+    return wrong_refusal(machine, from_state, event_type, release)
+
+
+@lru_cache(maxsize=4096)
+def older_releases(machine: str, from_state: str, event_type: str, to_state: str, valid: bool) -> tuple[str, ...]:
+    """The releases of Hadoop that declare a transition which Hadoop 3 does not, from the oldest to the newest.
+
+    Empty if Hadoop 3 declares it, no release does, the machine refused the event or its table is unknown.
+    """
+    if not valid or not is_declared(machine):
+        return ()
+    releases = releases_with(machine, from_state, to_state, event_type or None)
+    return () if CURRENT in releases else releases
 
 
 class Mismatch(NamedTuple):
@@ -67,14 +81,16 @@ class LogSummary:
     mismatches_by_machine: Counter[str] = field(default_factory=Counter)
     mismatches: list[Mismatch] = field(default_factory=list)
     """In the order of the logs, at most `keep`."""
+    older_by_releases: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)
+    """The transitions that only releases before Hadoop 3 declare, by machine and releases. Mismatches are not in it."""
 
     @property
     def parsed_lines(self) -> int:
         """Lines of records, including stack traces."""
         return self.lines_by_kind.total()
 
-    def add(self, file: Path, record: Record, keep: int) -> None:
-        """Count a record; `keep`: greatest number of mismatches to list."""
+    def add(self, file: Path, record: Record, keep: int, release: str = ANY) -> None:
+        """Count a record; `keep`: greatest number of mismatches to list. `release`: as for `mismatch`."""
         message = record.message
         self.lines += record.line_count
         self.records_by_kind[message.kind] += 1
@@ -83,25 +99,33 @@ class LogSummary:
             return
         machine, from_state, event, to_state = message.machine, message.from_state, message.event_type, message.to_state
         self.transitions_by_machine[machine] += 1
-        why = mismatch(machine, from_state, event, to_state, message.kind == "transition")
-        if why is not None:
+        is_made = message.kind == "transition"
+        why = mismatch(machine, from_state, event, to_state, is_made, release)
+        if why is None:
+            older = older_releases(machine, from_state, event, to_state, is_made)
+            if older:
+                self.older_by_releases[machine, older] += 1
+        else:
             self.mismatches_by_machine[machine] += 1
             if len(self.mismatches) < keep:
                 entity = message.entity or ""
                 self.mismatches.append(Mismatch(file, record.line, machine, entity, from_state, event, to_state, why))
 
 
-def summarize(files: Iterable[Path], clock: LogClock | None = None, *, keep: int = 100) -> LogSummary:
-    """Read the files and count their lines, records and mismatches.
+def summarize(
+    files: Iterable[Path], clock: LogClock | None = None, *, keep: int = 100, release: str = ANY
+) -> LogSummary:
+    """Read the files and count their lines, records and mismatches. `release`: as for `mismatch`.
 
     Raises:
         YarnLogError: a file cannot be read.
+        UnknownReleaseError: the tables of this release are not known.
     """
     summary = LogSummary()
     for file in files:
         for found in read_log(file, clock, errors="replace"):
             if isinstance(found, Record):
-                summary.add(file, found, keep)
+                summary.add(file, found, keep, release)
             else:
                 summary.lines += 1
                 summary.unparsed_lines += 1

@@ -29,4 +29,12 @@ def test_unknown_name_is_rejected_in_one_line_with_the_known_names(name: str) ->
 
 
 def test_each_machine_has_the_class_of_hadoop_that_logs_its_transitions() -> None:
-    assert sorted(HADOOP_CLASSES.values()) == sorted(FACTORIES)
+    assert set(HADOOP_CLASSES.values()) == set(FACTORIES)
+    assert {
+        name: HADOOP_CLASSES[name] for name in ("ContainerImpl", "Container", "ApplicationImpl", "Application")
+    } == {
+        "ContainerImpl": "NMContainer",
+        "Container": "NMContainer",  # in Hadoop 2
+        "ApplicationImpl": "NMApplication",
+        "Application": "NMApplication",
+    }

@@ -22,6 +22,9 @@ ABSORBING = {  # of all machines, in the order of the registry
     "MRJob": {"ERROR", "REBOOT"},
     "MRTask": {"FAILED", "KILLED"},
     "MRTaskAttempt": {"FAILED", "KILLED"},
+    "NMApplication": {"FINISHED"},
+    "NMContainer": {"DONE"},
+    "LocalizedResource": {"LOCALIZED", "FAILED"},
 }
 
 
@@ -69,8 +72,8 @@ def test_exported_table_is_hadoops_row_for_row(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", FACTORIES)
-def test_machine_starts_in_new(machine: str) -> None:
-    assert FACTORIES[machine].initial_state.name == "NEW"
+def test_machine_starts_in_new_and_a_resource_in_init(machine: str) -> None:
+    assert FACTORIES[machine].initial_state.name == ("INIT" if machine == "LocalizedResource" else "NEW")
 
 
 @pytest.mark.parametrize("machine", FACTORIES)

@@ -18,8 +18,10 @@ from pipeline.yarnlog import LogClock, is_declared, log_files, mismatch
 from pipeline.yarnlog.messages import AUDIT_KEYS
 from pipeline.yarnlog.rows import RECORDS, UNPARSED, Row, record_batches, unparsed_batches
 from pipeline.yarnlog.summary import TRANSITION_KINDS
+from statemachines.conformance import arcs_of, check_release, releases_with
 from statemachines.factory import StateMachineFactory
 from statemachines.registry import FACTORIES
+from statemachines.releases import ANY, CURRENT
 
 _OF_RECORDS = ("kind", "file", "level", "thread", "logger", "text", "line", "line_count")
 _FILES = "file_number int, file string"
@@ -131,44 +133,67 @@ def read_yarn_log(
     )
 
 
-def conformance(transitions: DataFrame) -> DataFrame:
+def conformance(transitions: DataFrame, release: str = ANY) -> DataFrame:
     """Each transition, and how it violates its machine's table.
 
+    `release`: the release of Hadoop whose tables are meant, "2.4", "2.7" or "3". By default, as for logs, one release
+    that allows the transition is enough; the machines of this package, and so its journals, have the tables of "3".
+
     In:  journal transitions, from a log or a journal; an empty event_type stands for any event.
-    Out: its columns, then is_declared boolean (false: this machine's table is unknown), violation string (null: the
-         table allows the transition, or refuses the event as the machine did, or is unknown).
+    Out: its columns, then is_declared boolean (false: this machine's table is unknown), releases array<string> (the
+         releases that declare the transition, from the oldest to the newest; "2.0" stands for those before 2.3, of
+         which not every arc is known; empty if none does or the table is unknown; null if the machine refused the
+         event), violation string (null: the table allows the transition, or refuses the event as the machine did, or
+         is unknown).
+
+    Raises:
+        UnknownReleaseError: the tables of this release are not known.
     """
-    why = F.udf(mismatch, "string", useArrow=False)
-    columns = [F.col(name) for name in ("machine", "from_state", "event_type", "to_state", "valid")]
+    check_release(release)
+    why = F.udf(partial(mismatch, release=release), "string", useArrow=False)
+    having = F.udf(_releases, "array<string>", useArrow=False)
+    kind = [F.col(name) for name in ("machine", "from_state", "event_type", "to_state")]
     return transitions.select(
-        *transitions.columns, F.col("machine").isin(*FACTORIES).alias("is_declared"), why(*columns).alias("violation")
+        *transitions.columns,
+        F.col("machine").isin(*FACTORIES).alias("is_declared"),
+        F.when(F.col("valid"), having(*kind)).alias("releases"),
+        why(*kind, F.col("valid")).alias("violation"),
     )
 
 
-def not_in_table(transitions: DataFrame) -> DataFrame:
+def _releases(machine: str, from_state: str, event_type: str, to_state: str) -> list[str]:
+    return list(releases_with(machine, from_state, to_state, event_type or None)) if is_declared(machine) else []
+
+
+def not_in_table(transitions: DataFrame, release: str = ANY) -> DataFrame:
     """The transitions that violate their machines' tables, in the order of the logs.
 
-    In:  `YarnLogTables.transitions`.
+    In:  `YarnLogTables.transitions`. `release`: as for `conformance`.
     Out: file string, line long, machine, entity, from_state, event_type, to_state, violation string, at long.
     """
-    found = conformance(transitions).where(F.col("violation").isNotNull()).orderBy("seq")
+    found = conformance(transitions, release).where(F.col("violation").isNotNull()).orderBy("seq")
     return found.select("file", "line", "machine", "entity", "from_state", "event_type", "to_state", "violation", "at")
 
 
-def declared_for(spark: SparkSession, transitions: DataFrame) -> DataFrame:
+def declared_for(spark: SparkSession, transitions: DataFrame, release: str = ANY) -> DataFrame:
     """The `declared` argument of `transition_counts` for a log.
 
-    It has the tables of the log's machines, the log's transitions without an event that some event of the table makes,
-    and all transitions of machines without a table. Runs two jobs over the transitions.
+    It has the tables of the log's machines in `release`, by default in Hadoop 3; the log's transitions that `release`
+    allows, as for `conformance`; and all transitions of machines without a table. Runs two jobs over the transitions.
 
-    Out: machine, from_state, event_type, to_state string.
+    Out: machine, from_state, event_type, to_state string; a row may occur twice.
     """
     machines = [row.machine for row in transitions.select("machine").distinct().collect()]
-    declared = transitions_of({name: FACTORIES[name] for name in filter(is_declared, machines)})
+    declared = [
+        (machine, from_state, event, to_state)
+        for machine in filter(is_declared, machines)
+        for from_state, leaving in arcs_of(machine, CURRENT if release == ANY else release).items()
+        for event, to_states in leaving.items()
+        for to_state in sorted(to_states)
+    ]
     kind = ["machine", "from_state", "event_type", "to_state"]
-    is_other = (F.col("event_type") == "") | ~F.col("machine").isin(*FACTORIES)
-    others = conformance(transitions.where(F.col("valid") & is_other).select(*kind, "valid").distinct())
-    allowed = others.where(F.col("violation").isNull()).select(*kind).collect()
+    made = conformance(transitions.where("valid").select(*kind, "valid").distinct(), release)
+    allowed = made.where(F.col("violation").isNull()).select(*kind).collect()
     return spark.createDataFrame([*declared, *map(tuple, allowed)], DECLARED)
 
 

@@ -48,7 +48,7 @@ def test_it_counts_lines_by_kind_and_transitions_by_machine(log: Path) -> None:
     assert ["queue", "size", "1", "1"] in lines
     assert ["unparsed", "1"] in lines
     assert ["RMApp", "3", "2"] in lines
-    assert ["NMContainer", "1", "unknown", "machine"] in lines
+    assert ["NMContainer", "1", "0"] in lines
 
 
 def test_undeclared_transitions_are_listed_with_file_and_line(log: Path) -> None:
@@ -58,7 +58,7 @@ def test_undeclared_transitions_are_listed_with_file_and_line(log: Path) -> None
     assert listed.splitlines() == [
         f"{log}:2: application_1_0001 NEW_SAVING to RUNNING on START",
         "    RMApp: NEW_SAVING does not accept START, "
-        "only APP_NEW_SAVED, APP_REJECTED, APP_SAVE_FAILED, KILL, NODE_UPDATE",
+        "only APP_NEW_SAVED, APP_REJECTED, APP_SAVE_FAILED, KILL, MOVE, NODE_UPDATE",
         f"{log}:4: application_1_0001 NEW to NEW on START",
         "    RMApp: NEW takes START, which was refused",
     ]
@@ -77,6 +77,66 @@ def test_what_is_not_in_the_tables_is_a_failure_only_if_asked_for(log: Path, tmp
     sound.write_text(LOG.splitlines()[0])
 
     assert (run(log, "--strict").exit_code, run(sound, "--strict").exit_code) == (1, 0)
+
+
+OF_HADOOP_2 = """\
+2015-10-18 10:06:29,255 INFO a.TaskAttemptImpl: attempt_1_1_m_1_0 TaskAttempt Transitioned from NEW to UNASSIGNED
+2015-10-18 10:06:29,255 INFO a.TaskAttemptImpl: attempt_1_1_m_1_0 TaskAttempt Transitioned from RUNNING to \
+SUCCESS_CONTAINER_CLEANUP
+2015-10-18 10:06:29,255 INFO a.Container: Container container_1_1_01_1 transitioned from LOCALIZING to LOCALIZED
+2015-10-18 10:06:29,255 INFO a.Container: Container container_1_1_01_1 transitioned from LOCALIZED to RUNNING
+2015-10-18 10:06:29,255 INFO a.Application: Application application_1_0001 transitioned from NEW to INITING
+2015-10-18 10:06:29,255 INFO a.LocalizedResource: Resource hdfs://m/job.jar transitioned from INIT to DOWNLOADING
+"""
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    path = tmp_path / "older.log"
+    path.write_text(OF_HADOOP_2)
+    return path
+
+
+def test_transitions_of_older_releases_are_counted_with_the_releases_and_are_no_failure(older: Path) -> None:
+    done = run(older, "--strict")
+
+    assert done.exit_code == 0
+    assert "unknown machine" not in done.stdout
+    assert done.stdout.partition("\n\n")[2].partition("\n\n")[2].splitlines() == [
+        "3 transitions in the tables of older releases, not in Hadoop 3's:",
+        "NMContainer: 2 of Hadoop 2.4, 2.7",
+        "MRTaskAttempt: 1 of Hadoop before 2.3, 2.4, 2.7",
+    ]
+
+
+@pytest.mark.parametrize("release", ["2.4", "2.7"])
+def test_the_tables_of_its_own_release_allow_an_older_log(older: Path, release: str) -> None:
+    done = run(older, "--strict", "--release", release)
+
+    assert done.exit_code == 0
+    assert "older releases" not in done.stdout
+
+
+def test_the_tables_of_another_release_do_not(older: Path) -> None:
+    done = run(older, "--strict", "--release", "3")
+
+    assert done.exit_code == 1
+    assert done.stdout.partition("3 transitions not in Hadoop 3's tables:\n")[2].splitlines() == [
+        f"{older}:2: attempt_1_1_m_1_0 RUNNING to SUCCESS_CONTAINER_CLEANUP on TA_DONE",
+        "    MRTaskAttempt: TA_DONE does not lead from RUNNING to SUCCESS_CONTAINER_CLEANUP, "
+        "only to SUCCESS_FINISHING_CONTAINER",
+        f"{older}:3: container_1_1_01_1 LOCALIZING to LOCALIZED on RESOURCE_LOCALIZED",
+        "    NMContainer has no state LOCALIZED",
+        f"{older}:4: container_1_1_01_1 LOCALIZED to RUNNING on CONTAINER_LAUNCHED",
+        "    NMContainer has no state LOCALIZED",
+    ]
+
+
+def test_a_release_without_tables_is_a_mistake_in_the_options(older: Path) -> None:
+    done = run(older, "--release", "2.5")
+
+    assert done.exit_code == 2
+    assert "'2.4', '2.7', '3'" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_a_log_without_transitions_is_read_too(tmp_path: Path) -> None:

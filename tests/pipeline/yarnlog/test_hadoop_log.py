@@ -50,6 +50,13 @@ def test_all_67_transitions_are_of_the_right_machine_and_one_is_of_an_older_tabl
     summary = summarize([LOG])
     assert summary.transitions_by_machine == {"MRTaskAttempt": 42, "MRTask": 22, "MRJob": 3}
     assert (summary.lines, summary.parsed_lines, summary.unparsed_lines) == (2000, 92, 1908)
-    [old] = summary.mismatches
-    assert (old.file, old.line, old.entity) == (LOG, 799, "attempt_1445144423722_0020_m_000003_0")
-    assert old.why.startswith("MRTaskAttempt: no event leads from RUNNING to SUCCESS_CONTAINER_CLEANUP, only to ")
+    assert summary.mismatches == []
+    assert summary.older_by_releases == {("MRTaskAttempt", ("2.0", "2.4", "2.7")): 1}
+
+
+@pytest.mark.parametrize(("release", "lines"), [("2.4", []), ("2.7", []), ("3", [799])])
+def test_it_is_the_log_of_a_hadoop_2(release: str, lines: list[int], found: list[Record | Unparsed]) -> None:
+    summary = summarize([LOG], release=release)
+
+    assert [one.line for one in summary.mismatches] == lines
+    assert summary.mismatches_by_machine.total() == len(lines)

@@ -84,7 +84,7 @@ def moved(event_class: str, event: str, entity: str, machine: str, states: str, 
             "attempt_1_0020_m_000000_0 TaskAttempt Transitioned from RUNNING to SUCCESS_CONTAINER_CLEANUP",
             moved(
                 "TaskAttemptEventType",
-                "",
+                "TA_DONE",
                 "attempt_1_0020_m_000000_0",
                 "MRTaskAttempt",
                 "RUNNING SUCCESS_CONTAINER_CLEANUP",
@@ -93,33 +93,58 @@ def moved(event_class: str, event: str, entity: str, machine: str, states: str, 
         (
             f"{NM}.containermanager.application.ApplicationImpl",
             "Application application_1_0001 transitioned from NEW to INITING",
-            moved("ApplicationEventType", "", "application_1_0001", "NMApplication", "NEW INITING"),
+            moved("ApplicationEventType", "INIT_APPLICATION", "application_1_0001", "NMApplication", "NEW INITING"),
         ),
         (  # Hadoop 2 logs it by the interface
             f"{NM}.containermanager.container.Container",
             f"Container {EPOCH_CONTAINER} transitioned from LOCALIZING to LOCALIZED",
-            moved("ContainerEventType", "", EPOCH_CONTAINER, "NMContainer", "LOCALIZING LOCALIZED"),
+            moved("ContainerEventType", "RESOURCE_LOCALIZED", EPOCH_CONTAINER, "NMContainer", "LOCALIZING LOCALIZED"),
         ),
         (
             "container.ContainerImpl",
             f"Container {CONTAINER} transitioned from LOCALIZING to SCHEDULED",
-            moved("ContainerEventType", "", CONTAINER, "NMContainer", "LOCALIZING SCHEDULED"),
+            moved("ContainerEventType", "RESOURCE_LOCALIZED", CONTAINER, "NMContainer", "LOCALIZING SCHEDULED"),
         ),
         (
             f"{NM}.containermanager.localizer.LocalizedResource",
             "Resource hdfs://m:9000/a b/job.jar(->/tmp/nm/filecache/11/job.jar) transitioned from DOWNLOADING to "
             "LOCALIZED",
-            moved("ResourceEventType", "", "hdfs://m:9000/a b/job.jar", "NMLocalizedResource", "DOWNLOADING LOCALIZED"),
+            moved(
+                "ResourceEventType",
+                "LOCALIZED",
+                "hdfs://m:9000/a b/job.jar",
+                "LocalizedResource",
+                "DOWNLOADING LOCALIZED",
+            ),
         ),
         (  # Hadoop 3, at debug
             f"{NM}.containermanager.localizer.LocalizedResource",
             "Resource hdfs://m:9000/job.jar(->/tmp/11/job.jar) size : 4711 transitioned from DOWNLOADING to LOCALIZED",
-            moved("ResourceEventType", "", "hdfs://m:9000/job.jar", "NMLocalizedResource", "DOWNLOADING LOCALIZED"),
+            moved(
+                "ResourceEventType", "LOCALIZED", "hdfs://m:9000/job.jar", "LocalizedResource", "DOWNLOADING LOCALIZED"
+            ),
         ),
         (  # a machine of somebody else, with the name of one of Hadoop's
             "org.apache.tez.dag.app.dag.impl.TaskImpl",
             "task_1_0001_1_00_000000 Task Transitioned from NEW to SCHEDULED",
             moved("TaskEventType", "", "task_1_0001_1_00_000000", "Task", "NEW SCHEDULED"),
+        ),
+        (
+            "org.apache.tez.dag.app.rm.container.Container",
+            f"Container {CONTAINER} transitioned from NEW to RUNNING",
+            moved("ContainerEventType", "", CONTAINER, "Container", "NEW RUNNING"),
+        ),
+        (  # one event in Hadoop 3, another in Hadoop 2
+            f"{MR}.TaskAttemptImpl",
+            "attempt_1_0020_m_000000_0 TaskAttempt Transitioned from NEW to FAILED",
+            moved("TaskAttemptEventType", "", "attempt_1_0020_m_000000_0", "MRTaskAttempt", "NEW FAILED"),
+        ),
+        (  # only releases before 2.3 have it
+            f"{RM}.rmapp.attempt.RMAppAttemptImpl",
+            "appattempt_1_0001_000001 State change from RUNNING to FINISHING",
+            moved(
+                "RMAppAttemptEventType", "UNREGISTERED", "appattempt_1_0001_000001", "RMAppAttempt", "RUNNING FINISHING"
+            ),
         ),
     ],
 )

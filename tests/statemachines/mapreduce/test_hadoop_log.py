@@ -10,6 +10,7 @@ import pytest
 
 from statemachines.conformance import violation
 from statemachines.registry import FACTORIES, HADOOP_CLASSES
+from statemachines.releases import ANY
 
 LOG = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "loghub" / "Hadoop_2k.log"
 # `job_1_0001Job Transitioned from NEW to INITED`: Hadoop has no space there.
@@ -58,6 +59,13 @@ def test_each_transition_of_the_log_is_one_of_the_tables_but_for_that_of_an_olde
     assert refused[0][1].startswith(
         "MRTaskAttempt: no event leads from RUNNING to SUCCESS_CONTAINER_CLEANUP, only to COMMIT_PENDING, "
     )
+
+
+@pytest.mark.parametrize("release", ["2.4", "2.7", ANY])
+def test_each_transition_of_the_log_is_one_of_an_older_release(release: str, transitions: list[Logged]) -> None:
+    found = [violation(one.machine, one.from_state, one.to_state, release=release) for one in transitions]
+
+    assert found == [None] * 67
 
 
 def test_each_entity_of_the_log_goes_from_new_on_without_a_gap(transitions: list[Logged]) -> None:

@@ -17,6 +17,7 @@ from pipeline.spark.report.tables.jobs import transition_counts
 from pipeline.spark.report.tables.usage import container_intervals
 from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
 from pipeline.yarnlog import YarnLogError
+from statemachines.conformance import UnknownReleaseError
 
 AssertTable = Callable[[DataFrame, str, list[tuple[Any, ...]]], None]
 
@@ -195,19 +196,51 @@ def test_undeclared_transitions_are_listed_with_file_and_line(
                 "NEW",
                 "START",
                 "RUNNING",
-                "RMApp: START does not lead from NEW to RUNNING, only to NEW_SAVING",
+                "RMApp: START does not lead from NEW to RUNNING, only to NEW_SAVING, SUBMITTED",
                 AT,
             )
         ],
     )
     checked = conformance(tables.transitions).orderBy("seq").collect()
-    assert [(row.machine, row.is_declared) for row in checked] == [
-        ("RMApp", True),
-        ("RMContainer", True),
-        ("RMNode", True),
-        ("RMContainer", True),
-        ("NMContainer", False),
+    every = ["2.4", "2.7", "3"]
+    assert [(row.machine, row.is_declared, row.releases) for row in checked] == [
+        ("RMApp", True, []),
+        ("RMContainer", True, every),
+        ("RMNode", True, None),  # refused
+        ("RMContainer", True, every),
+        ("NMContainer", True, every),
     ]
+
+
+OLDER = (
+    f"{AHEAD} INFO a.ContainerImpl: Container {CONTAINER} transitioned from LOCALIZING to LOCALIZED\n"
+    f"{AHEAD} INFO a.ContainerImpl: Container {CONTAINER} transitioned from SCHEDULED to RUNNING\n"
+    f"{AHEAD} INFO b.OtherImpl: other_1 State change from NEW to OLD\n"
+)
+
+
+@pytest.mark.parametrize(("release", "wrong"), [("any", []), ("2.7", [2])])
+def test_a_transition_is_held_against_any_release_or_the_one_asked_for(
+    spark: SparkSession, tmp_path: Path, release: str, wrong: list[int]
+) -> None:
+    log = tmp_path / "nm.log"
+    log.write_text(OLDER)
+    transitions = read_yarn_log(spark, log).transitions.persist()
+
+    checked = conformance(transitions, release).orderBy("seq").collect()
+    counts = transition_counts(each_once(transitions), declared_for(spark, transitions, release)).collect()
+
+    assert [row.releases for row in checked] == [["2.4", "2.7"], ["3"], []]
+    assert [row.line for row in checked if row.violation is not None] == wrong
+    assert [row.line for row in not_in_table(transitions, release).collect()] == wrong
+    undeclared = {row.to_state for row in counts if row["count"] and not row.declared}
+    assert undeclared == {{1: "LOCALIZED", 2: "RUNNING"}[line] for line in wrong}
+    transitions.unpersist()
+
+
+def test_a_release_without_tables_is_refused_at_once(spark: SparkSession, tables: YarnLogTables) -> None:
+    with pytest.raises(UnknownReleaseError, match="no tables of Hadoop '4'"):
+        conformance(tables.transitions, "4")
 
 
 def each_once(transitions: DataFrame) -> DataFrame:
@@ -225,7 +258,7 @@ def test_the_jobs_of_the_report_run_on_a_log(spark: SparkSession, tables: YarnLo
         ("RMContainer", "ALLOCATED"): True,
         ("RMContainer", "KILLED"): True,
         ("RMNode", "NEW"): False,
-        ("NMContainer", "DONE"): True,  # there is no table that it could be in
+        ("NMContainer", "DONE"): True,
     }
 
 
@@ -298,6 +331,7 @@ def test_every_line_of_a_real_log_is_in_one_table_and_each_transition_is_checked
 
     assert sorted(lines) == list(range(1, 2001))
     assert len(checked) == 67
-    assert [(row.line, row.entity) for row in checked if row.violation is not None] == [
-        (799, "attempt_1445144423722_0020_m_000003_0")
+    assert [row.line for row in checked if row.violation is not None] == []
+    assert [(row.line, row.entity, row.releases) for row in checked if "3" not in row.releases] == [
+        (799, "attempt_1445144423722_0020_m_000003_0", ["2.0", "2.4", "2.7"])
     ]

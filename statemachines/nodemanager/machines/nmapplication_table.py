@@ -1,0 +1,54 @@
+"""NMApplication: an application as a node sees it, after Hadoop's ApplicationImpl."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from statemachines.observation import as_observed
+from statemachines.table import STAY, Row, from_table
+
+
+class ApplicationState(Enum):
+    NEW = auto()
+    INITING = auto()
+    RUNNING = auto()
+    FINISHING_CONTAINERS_WAIT = auto()
+    APPLICATION_RESOURCES_CLEANINGUP = auto()
+    FINISHED = auto()
+
+
+class ApplicationEventType(Enum):
+    INIT_APPLICATION = auto()
+    INIT_CONTAINER = auto()
+    FINISH_APPLICATION = auto()
+    APPLICATION_INITED = auto()
+    APPLICATION_RESOURCES_CLEANEDUP = auto()
+    APPLICATION_CONTAINER_FINISHED = auto()
+    APPLICATION_LOG_HANDLING_INITED = auto()
+    APPLICATION_LOG_HANDLING_FINISHED = auto()
+    APPLICATION_LOG_HANDLING_FAILED = auto()
+
+
+S, E = ApplicationState, ApplicationEventType
+
+_ENDING = (S.FINISHING_CONTAINERS_WAIT, S.APPLICATION_RESOURCES_CLEANINGUP)
+_LATE = {E.APPLICATION_LOG_HANDLING_INITED, E.APPLICATION_LOG_HANDLING_FAILED, E.FINISH_APPLICATION}
+
+_ROWS: tuple[Row[ApplicationState], ...] = (
+    (tuple(S), STAY, E.INIT_CONTAINER),
+    (S.NEW, S.INITING, E.INIT_APPLICATION),
+    (S.INITING, STAY, {E.APPLICATION_LOG_HANDLING_INITED, E.APPLICATION_LOG_HANDLING_FAILED}),
+    (S.INITING, S.RUNNING, E.APPLICATION_INITED),
+    ((S.INITING, S.RUNNING), STAY, E.APPLICATION_CONTAINER_FINISHED),
+    ((S.INITING, S.RUNNING), set(_ENDING), E.FINISH_APPLICATION, as_observed),
+    (S.FINISHING_CONTAINERS_WAIT, set(_ENDING), E.APPLICATION_CONTAINER_FINISHED, as_observed),
+    (_ENDING, STAY, {*_LATE, E.APPLICATION_INITED}),
+    (S.APPLICATION_RESOURCES_CLEANINGUP, S.FINISHED, E.APPLICATION_RESOURCES_CLEANEDUP),
+    (
+        (S.APPLICATION_RESOURCES_CLEANINGUP, S.FINISHED),
+        STAY,
+        {E.APPLICATION_CONTAINER_FINISHED, E.APPLICATION_LOG_HANDLING_FINISHED},
+    ),
+    (S.FINISHED, STAY, _LATE),
+)
+FACTORY = from_table("NMApplication", S, _ROWS)

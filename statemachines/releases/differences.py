@@ -1,0 +1,49 @@
+"""The arcs that not every release declares, by machine.
+
+The modules beside this one list them, one a line: machine, from_state, event, to_state and, joined by `|`, the releases
+that declare the arc. An arc of Hadoop 3 that is not listed is an arc of 2.4 and 2.7, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+
+from statemachines.releases import mapreduce, nodemanager, resourcemanager
+
+CURRENT = "3"
+RELEASES = ("2.4", "2.7", CURRENT)
+"""The releases whose tables are known as a whole, from the oldest to the newest."""
+EARLY = "2.0"
+"""The releases before 2.3. Their tables are not known as a whole: an arc names them where it was seen in one."""
+ANY = "any"
+"""The arcs of all releases together."""
+
+
+class Arc(NamedTuple):
+    from_state: str
+    event: str
+    to_state: str
+
+
+@cache
+def differences() -> Mapping[str, Mapping[Arc, tuple[str, ...]]]:
+    """The releases that declare an arc, from the oldest to the newest, by machine and arc. Any thread.
+
+    A machine or an arc on which the releases agree has no entry.
+    """
+    found: dict[str, dict[Arc, tuple[str, ...]]] = {}
+    for module in (resourcemanager, mapreduce, nodemanager):
+        for line in module.ROWS.splitlines():
+            machine, from_state, event, to_state, releases = line.split(",")
+            found.setdefault(machine, {})[Arc(from_state, event, to_state)] = tuple(releases.split("|"))
+    return found
+
+
+def of_release(machine: str, arcs: frozenset[Arc], release: str) -> frozenset[Arc]:
+    """The arcs that `release`, one of `RELEASES` or `ANY`, declares for a machine whose arcs in Hadoop 3 are `arcs`."""
+    differing = differences().get(machine, {})
+    if release == ANY:
+        return arcs | differing.keys()
+    return (arcs - differing.keys()) | {arc for arc, releases in differing.items() if release in releases}
