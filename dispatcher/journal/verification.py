@@ -120,8 +120,14 @@ def _against_manifest(snapshot: JournalSnapshot) -> Iterator[str]:
 
 def _is_begun(segment: Path) -> bool:
     """Whether an open segment holds more than its START frame."""
-    with open_frames(segment) as reader:
-        return any(isinstance(found, Frame) and found.header.kind != START for found in reader.frames(lambda _: False))
+    try:
+        with open_frames(segment) as reader:
+            frames = reader.frames(lambda _: False)
+            return any(isinstance(found, Frame) and found.header.kind != START for found in frames)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
 
 
 def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -> Iterator[Finding]:
