@@ -133,7 +133,8 @@ def replace_file(path: Path, data: bytes, *, draft: Path, sync: bool = True, mod
         OSError: the file cannot be written. An existing file stays unchanged.
     """
     draft.unlink(missing_ok=True)  # left by a crash, perhaps with other permissions
-    with open(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    os.close(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    with draft.open("wb") as file:
         file.write(data)
         if sync:
             file.flush()

@@ -331,7 +331,7 @@ class SegmentFile:
     def _refuse_a_second(self) -> None:
         """The rename would replace a closed segment of this number, which was put into the folder meanwhile."""
         if self._closed_path.exists():
-            raise FileExistsError(errno.EEXIST, f"{self._closed_path.name} exists already", str(self._closed_path))
+            raise FileExistsError(errno.EEXIST, "a closed segment of its number exists", str(self._closed_path))
 
     def abandon(self) -> None:
         """Close the file but leave the segment open, as a crash would. Repeating it does nothing."""
@@ -348,7 +348,7 @@ def close_left_open(path: Path, keep: int, summary: Summary, recover_from: int) 
     """
     closed = segment_path(path.parent, segment_number(path))
     if closed.exists():
-        raise FileExistsError(errno.EEXIST, f"{closed.name} exists already", str(closed))
+        raise FileExistsError(errno.EEXIST, "a closed segment of its number exists", str(closed))
     with os.fdopen(open_file(path, os.O_RDWR), "r+b") as file:
         file.truncate(keep)
         file.seek(keep)
