@@ -59,8 +59,10 @@ class JournalSnapshot:
     left_open: tuple[Path, ...]
     """Segments that are being written, or were when their writer died."""
     odd: tuple[str, ...] = ()
-    """A line for each file that a writer of this journal would not have left; copies of other states of the journal, or
-    of other journals, leave them. They are in none of the lists above."""
+    """A line for each file that a writer would not have left, and a copy of another state of the journal would. No row
+    is only there."""
+    foreign: tuple[str, ...] = ()
+    """A line for each segment of another journal, open or closed."""
 
     @cached_property
     def summarized(self) -> tuple[ClosedSegment, ...]:
@@ -68,7 +70,8 @@ class JournalSnapshot:
         return tuple(summarize(self.closed))
 
     def missing(self) -> list[str]:
-        """A line for each closed segment that is absent according to the manifest or the numbers of the others."""
+        """A line for each closed segment that is absent according to the manifest or the numbers of the others, or that
+        is of another journal."""
         numbers = list(map(segment_number, self.closed))
         first = self.manifest.first if self.manifest is not None else min(numbers, default=1)
         last = max(max(numbers, default=0), self.manifest.last if self.manifest is not None else 0)
@@ -76,7 +79,7 @@ class JournalSnapshot:
         for number in (*numbers, last + 1):
             lines += _missing_between(self.path, first, number - 1)
             first = max(first, number + 1)
-        return lines
+        return [*lines, *self.foreign]
 
 
 def look_at(path: Path | str) -> JournalSnapshot:
@@ -109,7 +112,6 @@ def look_at(path: Path | str) -> JournalSnapshot:
     if identity.manifest_problem is not None:
         manifest, problem = None, identity.manifest_problem
     odd = [
-        *(f"{segment.name}: is of another journal, {id}: not read" for segment, id in identity.foreign.items()),
         *(_stale_line(path, number) for number in sorted(stale)),
         *(f"{segment.name}: is not a segment's name: not read" for segment in misnamed),
     ]
@@ -120,6 +122,7 @@ def look_at(path: Path | str) -> JournalSnapshot:
         tuple(segment for segment in closed if segment not in identity.foreign),
         tuple(segment for segment in still_open if segment not in identity.foreign),
         tuple(odd),
+        tuple(f"{segment.name}: is of another journal, {id}: not read" for segment, id in identity.foreign.items()),
     )
 
 

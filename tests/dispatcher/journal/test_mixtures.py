@@ -421,11 +421,12 @@ def test_a_segment_of_another_journal_is_told_not_read_and_set_aside(two: tuple[
     told = f"segment-00000002.journal: is of another journal, {journal_id(other)}"
 
     problems = verify(one).problems
-    read = [row["seq"] for row in read_rows(one, EVENTS, on_damage=lambda line: None)]
+    reported: list[str] = []
+    read = [row["seq"] for row in read_rows(one, EVENTS, on_damage=reported.append)]
     done = recover(one).done
 
     assert f"{told}: not read" in problems
-    assert read == [1, 2, 5, 6]
+    assert (read, reported) == ([1, 2, 5, 6], [f"{told}: not read"])
     assert done == (f"{told}: set aside as segment-00000002.journal.aside",)
     assert (one / "segment-00000002.journal.aside").read_bytes() == segment_path(other, 2).read_bytes()
 
@@ -443,6 +444,28 @@ def test_a_manifest_of_another_journal_is_told_and_set_aside(two: tuple[Path, Pa
     assert done == (f"{told}: set aside as journal.json.aside",)
     assert journal_id(one) == own
     assert verify(one) == (6, 6, (), (), ())
+
+
+@pytest.mark.slow
+def test_recovery_shortens_and_removes_nothing_whole_in_any_mixture_of_two_journals(
+    two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    for mixture, what in mixtures(States(two[0], two[1], {}, {}), tmp_path):
+        whole = {path.read_bytes() for path in segments(mixture)}
+        ids = {journal_of(path) for path in segments(mixture)}
+        before = verify(mixture).problems
+        read = {table.name: named(list(read_rows(mixture, table))) for table in TABLES}
+
+        recovered = recover(mixture)
+
+        assert whole <= {path.read_bytes() for path in mixture.iterdir()}, what
+        assert recovered.journal_id in ids or not ids, what
+        assert len(ids) < 2 or any("is of another journal" in problem for problem in before), what
+        assert {table.name: named(list(read_rows(mixture, table))) for table in TABLES} == read, what
+        assert all(OF_MISSING_FILES.search(problem) for problem in verify(mixture).problems), what
+        assert recover(mixture).done == (), what
 
 
 def test_without_a_manifest_the_journal_of_most_segments_counts(two: tuple[Path, Path]) -> None:
