@@ -129,12 +129,15 @@ def sync_folder(folder: Path) -> None:
 def replace_file(path: Path, data: bytes, *, draft: Path, sync: bool = True, mode: int = PRIVATE_FILE) -> None:
     """Write `data` to `draft`, in the same folder, then rename it. With `sync`, the file is on the disk on return.
 
+    A file that root replaces keeps its owner.
+
     Raises:
         OSError: the file cannot be written. An existing file stays unchanged.
     """
     draft.unlink(missing_ok=True)  # left by a crash, perhaps with other permissions
     os.close(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     with draft.open("wb") as file:
+        _keep_owner(path, file.fileno())
         file.write(data)
         if sync:
             file.flush()
@@ -190,6 +193,14 @@ class FileLock:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _keep_owner(path: Path, descriptor: int) -> None:
+    """Give a file to the owner of the one that it replaces, if root writes it: a repair must not lock the owner out."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        with contextlib.suppress(OSError):
+            owned = path.stat()
+            os.fchown(descriptor, owned.st_uid, owned.st_gid)
 
 
 def _refuse_other_kinds(path: Path, error: OSError) -> None:

@@ -114,3 +114,16 @@ def test_a_draft_that_a_crash_left_does_not_keep_its_permissions(open_writer: Op
     open_writer().close()
 
     assert mode(journal / "journal.json") == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_journal_that_root_repairs_stays_its_owners(open_writer: Open, journal: Path, tmp_path: Path) -> None:
+    """The manifest is readable by its owner alone: the daemon could not start again."""
+    write_segments(open_writer())
+    crashed = after_a_crash(journal, tmp_path / "crashed")
+    for path in (crashed, *crashed.iterdir()):
+        os.chown(path, 4321, 4322)
+
+    recover(crashed)
+
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in crashed.iterdir()} == {(4321, 4322)}
