@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dispatcher.errors import ConfigError
+from dispatcher.util.files import PermissionsName
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -103,6 +104,11 @@ class JournalConfig(ConfigModel):
     )
     retention_bytes: int | None = Field(
         None, ge=1, description="remove the oldest closed segments beyond this total size, in bytes; null disables it"
+    )
+    permissions: PermissionsName = Field(
+        "private",
+        description="who may read the journal besides its owner: nobody (private: files 0600, folders 0700), its group "
+        "(group: 0640, 0750), or everyone (0644, 0755). Folders that exist keep theirs",
     )
 
 

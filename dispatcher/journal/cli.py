@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from dispatcher import journal as journals
+from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.queue.redelivery import redeliver
 
 COMMANDS = "dispatcher.journal_commands"
@@ -30,6 +31,9 @@ def verify(journal: Journal) -> None:
         typer.echo(f"{segment.name}: open: being written, or left by a crash (then: dispatcher journal recover)")
     for torn in found.torn:
         typer.echo(f"{torn}: cut off by a crash, or being written")
+    aside = [path.name for path in set_aside_files(journal)]
+    if aside:
+        typer.echo(f"set aside by recovery, and not read: {', '.join(aside)}")
     typer.echo(f"{found.events} events, {found.transitions} transitions, {len(found.problems)} problems")
     if found.problems:
         raise typer.Exit(1)
@@ -58,6 +62,7 @@ def recover(
 ) -> None:
     """Repair a journal after a crash: cut the incomplete end off the open segment, and close it.
 
+    A file of another state of the journal, or of another journal, is set aside: renamed to NAME.aside.
     Without --with, prints the events that a journal in write-ahead mode has accepted but not recorded as handled.
     """
     recovered = journals.recover(journal)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
-from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, FrameReader
+from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame, FrameReader
 from dispatcher.journal.format.segments import (
+    MANIFEST,
     Manifest,
     Summary,
     close_left_open,
@@ -20,6 +21,9 @@ from dispatcher.journal.format.segments import (
     segment_number,
     segments,
 )
+from dispatcher.journal.identity import identify, new_id
+from dispatcher.journal.verification import is_whole
+from dispatcher.util.files import Permissions, explain, set_aside
 
 
 class Accepted(NamedTuple):
@@ -43,12 +47,15 @@ class Recovered(NamedTuple):
     """Accepted but not handled, oldest first."""
     done: tuple[str, ...] = ()
     """The repairs, one line each."""
+    journal_id: str = ""
+    """For its manifest and further segments."""
 
 
 def recover(path: Path | str) -> Recovered:
     """Repair the journal of a dead writer: cut the incomplete end off its open segment, and close the segment.
 
-    No intact frame is lost. Repeating it changes nothing.
+    No intact frame is lost. A file that the writer would not have left is set aside (renamed), never removed: an open
+    segment beside a closed one of its number, a segment or a manifest of another journal. Repeating it changes nothing.
 
     Raises:
         JournalError: there is no journal, it is being written, or it cannot be written.
@@ -56,57 +63,138 @@ def recover(path: Path | str) -> Recovered:
     path = Path(path)
     if not path.is_dir():
         raise JournalError(f"{path}: no such journal folder")
-    if not holds_journal(path):
-        raise JournalError(f"{path}: not a journal: it has no segments")
     try:
+        if not holds_journal(path):
+            raise JournalError(f"{path}: not a journal: it has no segments")
         lock = lock_for_writing(path)
         try:
+            mode = Permissions.of_file(path / MANIFEST).file_mode
             recovered = repair(path)
-            manifest = Manifest(recovered.first_segment, recovered.next_segment - 1, closed=True)
+            manifest = Manifest(recovered.first_segment, recovered.next_segment - 1, True, recovered.journal_id)
             if recovered.done or read_manifest(path)[0] != manifest:
-                manifest.write(path, sync=True)
+                manifest.write(path, sync=True, mode=mode)
         finally:
             lock.release()
     except OSError as error:
-        raise JournalError(f"{path}: cannot be recovered: {error.strerror or error}") from error
+        raise JournalError(f"{path}: cannot be recovered: {explain(error, path)}") from error
     return recovered
 
 
 def repair(path: Path) -> Recovered:
     """`recover`, for a caller that holds the lock and writes the manifest. Raises OSError, JournalError."""
-    manifest, problem = read_manifest(path)
-    done = [problem] if problem is not None else []
-    closed, left_open = segments(path), open_segments(path)
-    first = manifest.first if manifest is not None else min(map(segment_number, closed), default=1)
-    for segment in closed:
-        if segment_number(segment) < first:  # retention has removed it from the manifest only
-            segment.unlink()
-    closed = [segment for segment in closed if segment_number(segment) >= first]
-    last_summary = _summary_after(closed)
-    outstanding = _Outstanding()
-    start = last_summary.recover_from
-    for segment in closed:
-        if segment_number(segment) >= start:
-            outstanding.read(segment)
-    next_segment = max(segment_number(closed[-1]) if closed else 0, manifest.last if manifest is not None else 0) + 1
-    for segment in left_open:
+    return _Repair(path).run()
+
+
+class _Repair:
+    """One repair of a folder, for one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mode = Permissions.of_file(path / MANIFEST).file_mode
+        self._done: list[str] = []
+        self._without_rows: list[tuple[Path, int]] = []  # open segments, and how many bytes their torn ends have
+        self._manifest, problem = read_manifest(path)
+        if problem is not None:
+            self._done.append(problem)
+            self._set_aside(path / MANIFEST)
+        listed = (*segments(path), *open_segments(path))
+        identity = identify(self._manifest, listed)
+        if identity.manifest_problem is not None:
+            self._manifest = None
+            self._set_aside(path / MANIFEST, identity.manifest_problem)
+        for segment, id in identity.foreign.items():
+            self._set_aside(segment, f"{segment.name}: is of another journal, {id}")
+        self._id = identity.id or new_id()
+        self._own = [segment for segment in listed if segment not in identity.foreign]
+
+    def run(self) -> Recovered:
+        self._one_of_each_number()
+        last = self._manifest.last if self._manifest is not None else 0
+        first = self._first()
+        own = sorted(self._own, key=segment_number)
+        closed = [segment for segment in own if not _is_open(segment)]
+        if closed and self._manifest is not None and segment_number(closed[-1]) > last + (not self._manifest.closed):
+            self._done.append(f"{MANIFEST}: ended at segment {last}, and {closed[-1].name} is here")
+        start = _summary_after(closed).recover_from
+        outstanding = _Outstanding()
+        closed = []
+        for segment in own:
+            is_needed = segment_number(segment) >= start
+            if _is_open(segment):
+                new = self._close(segment, closed, outstanding if is_needed else _Outstanding())
+                closed += [new] if new is not None else []
+            else:
+                closed.append(segment)
+                if is_needed:
+                    outstanding.read(segment)
+        last = max((last, *map(segment_number, closed)))
+        self._drop_those_without_rows(first, last)
+        done = tuple(self._done)
+        return Recovered(_summary_after(closed), first, last + 1, outstanding.accepted(), done, self._id)
+
+    def _set_aside(self, file: Path, why: str = "") -> None:
+        self._done.append(f"{why or file.name}: set aside as {set_aside(file).name}")
+
+    def _one_of_each_number(self) -> None:
+        """Of an open and a closed segment of one number, keep the closed one, unless it is damaged and has less."""
+        closed = {segment_number(segment): segment for segment in self._own if not _is_open(segment)}
+        for segment in [segment for segment in self._own if _is_open(segment)]:
+            other = closed.get(segment_number(segment))
+            if other is None:
+                continue
+            left = segment
+            why = f"{segment.name}: is stale: {other.name} is closed"
+            if not is_whole(other) and _intact_frames(segment) > _intact_frames(other):
+                left = other
+                why = f"{other.name}: is damaged, and {segment.name} has more of it"
+            self._own.remove(left)
+            self._set_aside(left, why)
+
+    def _first(self) -> int:
+        """Number of the journal's first segment. Those that follow on to the manifest's first one are kept."""
+        numbers = sorted(map(segment_number, self._own))
+        if self._manifest is None:
+            return min(numbers, default=1)
+        first = listed = self._manifest.first
+        while first - 1 in numbers:
+            first -= 1
+        if first < listed:
+            self._done.append(f"{MANIFEST}: began at segment {listed}; segment {first} and the following ones are here")
+        elif numbers and numbers[-1] < listed:
+            why = (
+                f"{MANIFEST}: is of another state of the journal: begins at segment {listed}, the last is {numbers[-1]}"
+            )
+            self._set_aside(self._path / MANIFEST, why)
+            return numbers[0]
+        for segment in [segment for segment in self._own if segment_number(segment) < first]:
+            self._own.remove(segment)
+            self._set_aside(segment, f"{segment.name}: is of another state of the journal, which begins at {first}")
+        return first
+
+    def _close(self, segment: Path, closed: list[Path], outstanding: _Outstanding) -> Path | None:
+        """Close a segment that was left open behind these closed ones; None if it has no rows."""
         damages = outstanding.read(segment)
-        summary, keep = _scan(segment, last_summary)
+        number = segment_number(segment)
+        follows = number == (segment_number(closed[-1]) if closed else 0) + 1
+        summary, keep = _scan(segment, _summary_after(closed), follows=follows)
         cut = segment.stat().st_size - keep
         if summary.frames <= 1:
-            Manifest(first, next_segment - 1, closed=True).write(path, sync=True)
-            segment.unlink()
+            self._without_rows.append((segment, cut))
+            return None
+        new = close_left_open(segment, keep, summary, outstanding.oldest_segment() or number + 1)
+        self._done += [f"{damage}: skipped" for damage in damages if not damage.at_end]
+        self._done.append(f"{new.name}: closed: kept {summary.events} events, cut {cut} bytes")
+        return new
+
+    def _drop_those_without_rows(self, first: int, last: int) -> None:
+        """Take them out of the folder. The manifest comes before: it must not promise an open segment."""
+        if self._without_rows:
+            Manifest(first, last, closed=True, journal=self._id).write(self._path, sync=True, mode=self._mode)
+        for segment, cut in self._without_rows:
             if cut:
-                done.append(f"{segment.name}: removed: it had no intact frame, cut {cut} bytes")
-            continue
-        last_summary = summary
-        number = segment_number(segment)
-        recover_from = outstanding.oldest_segment() or number + 1
-        new = close_left_open(segment, keep, summary, recover_from)
-        done += [f"{damage}: skipped" for damage in damages if not damage.at_end]
-        done.append(f"{new.name}: closed: kept {summary.events} events, cut {cut} bytes")
-        next_segment = number + 1
-    return Recovered(last_summary, first, next_segment, outstanding.accepted(), tuple(done))
+                self._set_aside(segment, f"{segment.name}: has no intact frame but its start")
+            else:
+                segment.unlink()  # nothing was written to it but its start, which its name repeats
 
 
 class _Outstanding:
@@ -142,21 +230,26 @@ class _Outstanding:
 
 def _summary_after(closed: list[Path]) -> Summary:
     """The summary of the last closed segment, rebuilt from its intact frames if its end is damaged."""
-    damaged = []
+    damaged: list[Path] = []
     summary = None
     for segment in reversed(closed):
         summary = read_summary(segment)
         if summary is not None:
             break
         damaged.append(segment)
+    last = segment_number(closed[-len(damaged) - 1]) if summary is not None else 0
     summary = summary or Summary(1)
     for segment in reversed(damaged):
-        summary = _scan(segment, summary)[0]
+        number = segment_number(segment)
+        summary, last = _scan(segment, summary, follows=number == last + 1)[0], number
     return summary
 
 
-def _scan(segment: Path, before: Summary) -> tuple[Summary, int]:
-    """A summary of a segment's intact frames without END, and the offset at which the last of them ends."""
+def _scan(segment: Path, before: Summary, *, follows: bool) -> tuple[Summary, int]:
+    """A summary of a segment's intact frames without END, and the offset at which the last of them ends.
+
+    `follows`: `before` is of the segment before it; otherwise the frames say where seqs and accepted seqs begin.
+    """
     summary, keep = before.following(), 0
     with FrameReader(segment) as reader:
         for found in reader.frames(lambda _: False, check_all=True):
@@ -165,8 +258,23 @@ def _scan(segment: Path, before: Summary) -> tuple[Summary, int]:
             header, keep = found.header, found.end
             next_seq = header.first_seq + header.events
             if header.kind == ROWS:
+                if not (follows or summary.events):
+                    summary = summary._replace(first_seq=max(summary.first_seq, header.first_seq))
                 summary = summary.with_rows(header, next_seq)
             elif header.kind == ACCEPTED:
+                if not (follows or summary.accepted):
+                    summary = summary._replace(first_accepted=max(summary.first_accepted, header.first_seq))
                 summary = summary._replace(accepted=max(0, next_seq - summary.first_accepted))
             summary = summary._replace(frames=max(summary.frames, header.number + 1))
     return summary, keep
+
+
+def _intact_frames(segment: Path) -> int:
+    """How many it has, without START and END."""
+    with FrameReader(segment) as reader:
+        found = list(reader.frames(lambda _: False, check_all=True))
+    return sum(isinstance(frame, Frame) and frame.header.kind in (ROWS, ACCEPTED) for frame in found)
+
+
+def _is_open(segment: Path) -> bool:
+    return segment.name.startswith(".")

@@ -20,14 +20,16 @@ from dispatcher.journal.format.columns import EncodedRows
 from dispatcher.journal.format.segments import (
     Manifest,
     SegmentFile,
+    Summary,
     holds_journal,
     lock_for_writing,
     segment_number,
     segment_path,
     segments,
 )
+from dispatcher.journal.identity import new_id
 from dispatcher.journal.recovery import Recovered, repair
-from dispatcher.util.files import sync_folder
+from dispatcher.util.files import Permissions, explain, make_folder, sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class SegmentLog:
         self.config = config
         self._on_failure = on_failure
         self._syncs = config.durability != "none"
+        self._permissions = Permissions[config.permissions]  # read only
         self._sync_lock = threading.Lock()  # before _file_lock
         self._file_lock = threading.Lock()  # leaf lock
         self.changed = threading.Condition(self._file_lock)
@@ -61,15 +64,17 @@ class SegmentLog:
         # Segment number by accepted seq, of events accepted but not settled, oldest first; guarded by _file_lock.
         self._outstanding: dict[int, int] = {}
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = lock_for_writing(path)  # released by the thread that closes the journal
+            make_folder(path, self._permissions)
+            self._lock = lock_for_writing(
+                path, self._permissions.file_mode
+            )  # released by the thread that closes the journal
         except OSError as error:
             raise self._unwritable(error) from error
         try:
             self.recovered = self._take_over()  # read only
             self._first = self.recovered.first_segment  # written under _sync_lock
             # Replaced under both locks; its methods, except `sync`, are called under _file_lock.
-            self._segment = SegmentFile(path, self.recovered.next_segment, self.recovered.summary)
+            self._segment = self._new_segment(self.recovered.next_segment, self.recovered.summary)
             self._write_manifest(closed=False)
         except OSError as error:
             self._lock.release()
@@ -81,8 +86,10 @@ class SegmentLog:
     def _take_over(self) -> Recovered:
         if not holds_journal(self.path):
             # Before the first segment: a crash in between must not leave a segment without a manifest.
-            Manifest(1, 0, closed=True).write(self.path, sync=self._syncs)
-            return Recovered()
+            recovered = Recovered(journal_id=new_id())
+            manifest = Manifest(1, 0, closed=True, journal=recovered.journal_id)
+            manifest.write(self.path, sync=self._syncs, mode=self._permissions.file_mode)
+            return recovered
         if not self.config.write_ahead:
             raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
         recovered = repair(self.path)
@@ -169,7 +176,7 @@ class SegmentLog:
                 if self.is_closed or self._segment.is_empty:
                     return
                 self._close_segment()
-                self._segment = SegmentFile(self.path, self._segment.number + 1, self._segment.summary)
+                self._segment = self._new_segment(self._segment.number + 1, self._segment.summary)
                 self._synced_frames = self.frames
             self._retain()
             self._write_manifest(closed=False)
@@ -189,6 +196,9 @@ class SegmentLog:
     def release(self) -> None:
         """Let other processes write the journal. Repeating it does nothing."""
         self._lock.release()
+
+    def _new_segment(self, number: int, before: Summary) -> SegmentFile:
+        return SegmentFile(self.path, number, before, self.recovered.journal_id, self._permissions.file_mode)
 
     def _close_segment(self) -> None:
         """Under both locks."""
@@ -219,7 +229,8 @@ class SegmentLog:
         last = self._segment.number
         if not segment_path(self.path, last).exists():
             last -= 1
-        Manifest(self._first, last, closed).write(self.path, sync=self._syncs)
+        manifest = Manifest(self._first, last, closed, self.recovered.journal_id)
+        manifest.write(self.path, sync=self._syncs, mode=self._permissions.file_mode)
         if self._syncs:
             sync_folder(self.path)
 
@@ -261,7 +272,7 @@ class SegmentLog:
 
     def _unwritable(self, error: OSError) -> JournalError:
         return JournalError(
-            f"{self.path}: the journal cannot be written: {error.strerror or error}. "
+            f"{self.path}: the journal cannot be written: {explain(error, self.path)}. "
             "Make room, or give it another folder, and start again."
         )
 

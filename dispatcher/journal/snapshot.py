@@ -16,6 +16,9 @@ from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
     Summary,
+    holds_journal,
+    misnamed_segments,
+    open_segment_path,
     open_segments,
     read_manifest,
     read_summary,
@@ -23,6 +26,7 @@ from dispatcher.journal.format.segments import (
     segment_path,
     segments,
 )
+from dispatcher.journal.identity import identify
 
 _ATTEMPTS: Final = 100
 """More than enough to find a moment at which the writer closes no segment."""
@@ -54,6 +58,11 @@ class JournalSnapshot:
     """Closed segments, oldest first."""
     left_open: tuple[Path, ...]
     """Segments that are being written, or were when their writer died."""
+    odd: tuple[str, ...] = ()
+    """A line for each file that a writer would not have left, and a copy of another state of the journal would. No row
+    is only there."""
+    foreign: tuple[str, ...] = ()
+    """A line for each segment of another journal, open or closed."""
 
     @cached_property
     def summarized(self) -> tuple[ClosedSegment, ...]:
@@ -61,7 +70,8 @@ class JournalSnapshot:
         return tuple(summarize(self.closed))
 
     def missing(self) -> list[str]:
-        """A line for each closed segment that is absent according to the manifest or the numbers of the others."""
+        """A line for each closed segment that is absent according to the manifest or the numbers of the others, or that
+        is of another journal."""
         numbers = list(map(segment_number, self.closed))
         first = self.manifest.first if self.manifest is not None else min(numbers, default=1)
         last = max(max(numbers, default=0), self.manifest.last if self.manifest is not None else 0)
@@ -69,7 +79,7 @@ class JournalSnapshot:
         for number in (*numbers, last + 1):
             lines += _missing_between(self.path, first, number - 1)
             first = max(first, number + 1)
-        return lines
+        return [*lines, *self.foreign]
 
 
 def look_at(path: Path | str) -> JournalSnapshot:
@@ -81,17 +91,43 @@ def look_at(path: Path | str) -> JournalSnapshot:
     path = Path(path)
     if not path.is_dir():
         raise JournalError(f"{path}: no such journal folder")
-    for _ in range(_ATTEMPTS):
-        manifest, problem = read_manifest(path)
-        # Open ones first: a segment closed in between is then in both lists, not in neither.
-        left_open, closed = open_segments(path), segments(path)
-        if read_manifest(path) == (manifest, problem):
-            break
-    if not (closed or left_open or manifest is not None or problem is not None):
+    try:
+        for _ in range(_ATTEMPTS):
+            manifest, problem = read_manifest(path)
+            # Open ones first: a segment closed in between is then in both lists, not in neither.
+            left_open, closed = open_segments(path), segments(path)
+            if read_manifest(path) == (manifest, problem):
+                break
+        is_journal = holds_journal(path)
+        # A rename closes a segment: one that is still open after it was seen closed is another file.
+        stale = {segment_number(segment) for segment in open_segments(path)} & set(map(segment_number, closed))
+        misnamed = misnamed_segments(path)
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not is_journal:
         raise JournalError(f"{path}: not a journal: it has neither {MANIFEST} nor segment-*.journal")
     numbers = set(map(segment_number, closed))
-    still_open = tuple(segment for segment in left_open if segment_number(segment) not in numbers)
-    return JournalSnapshot(path, manifest, problem, tuple(closed), still_open)
+    still_open = [segment for segment in left_open if segment_number(segment) not in numbers]
+    identity = identify(manifest, (*closed, *still_open))
+    if identity.manifest_problem is not None:
+        manifest, problem = None, identity.manifest_problem
+    odd = [
+        *(_stale_line(path, number) for number in sorted(stale)),
+        *(f"{segment.name}: is not a segment's name: not read" for segment in misnamed),
+    ]
+    return JournalSnapshot(
+        path,
+        manifest,
+        problem,
+        tuple(segment for segment in closed if segment not in identity.foreign),
+        tuple(segment for segment in still_open if segment not in identity.foreign),
+        tuple(odd),
+        tuple(f"{segment.name}: is of another journal, {id}: not read" for segment, id in identity.foreign.items()),
+    )
+
+
+def _stale_line(path: Path, number: int) -> str:
+    return f"{open_segment_path(path, number).name}: is stale: {segment_path(path, number).name} is closed"
 
 
 def check_journal(path: Path | str) -> Path:

@@ -11,7 +11,7 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, Damage, Frame
 from dispatcher.journal.format.schema import TABLES
-from dispatcher.journal.format.segments import MANIFEST, Summary, segment_number
+from dispatcher.journal.format.segments import MANIFEST, Summary, segment_number, segment_path
 from dispatcher.journal.reader import open_frames
 from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at
 
@@ -66,14 +66,11 @@ def verify(path: Path | str) -> Verification:
     snapshot = look_at(path)
     manifest, closed = snapshot.manifest, snapshot.closed
     progress = Progress()
-    if manifest is not None:
-        # A segment before the first is about to be removed, or a crash prevented its removal.
-        closed = tuple(segment for segment in closed if segment_number(segment) >= manifest.first)
-        if manifest.first == 1 and (not closed or segment_number(closed[0]) == 1):
-            progress.next_seq = progress.next_accepted = 1
+    if manifest is not None and manifest.first == 1 and (not closed or segment_number(closed[0]) == 1):
+        progress.next_seq = progress.next_accepted = 1
     problems = [finding.line for finding in check_folder(snapshot)] + list(_against_manifest(snapshot))
     torn: list[str] = []
-    for segment in (*closed, *snapshot.left_open):
+    for segment in sorted((*closed, *snapshot.left_open), key=segment_number):
         try:
             for finding in check_segment(segment, progress, is_open=segment in snapshot.left_open):
                 (torn if finding.is_torn else problems).append(finding.line)
@@ -88,21 +85,29 @@ def verify(path: Path | str) -> Verification:
 
 
 def check_folder(snapshot: JournalSnapshot) -> list[Finding]:
-    """Findings that need no look into the segments: a damaged or missing manifest, missing segments."""
+    """Findings that need no look into the segments: a damaged or missing manifest, missing and odd segments."""
     lines = [snapshot.problem] if snapshot.problem is not None else []
     if snapshot.manifest is None and snapshot.problem is None:
         lines.append(f"{MANIFEST}: is missing")
-    lines += snapshot.missing()
+    lines += [*snapshot.missing(), *snapshot.odd]
     return [Finding(line.partition(":")[0], line) for line in lines]
 
 
 def _against_manifest(snapshot: JournalSnapshot) -> Iterator[str]:
-    """Where the segments contradict the manifest."""
+    """Where the segments contradict each other or the manifest."""
     manifest = snapshot.manifest
+    last = max(map(segment_number, (*snapshot.closed[-1:], *snapshot.left_open[-1:])), default=0)
+    for segment in snapshot.left_open:
+        if segment_number(segment) < last:
+            yield f"{segment.name}: is open, but segment {last} was begun after it"
     if manifest is None:
         return
     allowed = manifest.last if manifest.closed else manifest.last + 1
     numbers = list(map(segment_number, snapshot.closed))
+    before = [number for number in numbers if number < manifest.first]
+    # The one before the first may be about to be removed, or a crash prevented its removal.
+    for number in before if before != [manifest.first - 1] else ():
+        yield f"{segment_path(snapshot.path, number).name}: the manifest begins at {manifest.first}"
     for segment, number in zip(snapshot.closed, numbers, strict=True):
         if number > allowed:
             yield f"{segment.name}: the manifest ends at {manifest.last}"
@@ -115,8 +120,14 @@ def _against_manifest(snapshot: JournalSnapshot) -> Iterator[str]:
 
 def _is_begun(segment: Path) -> bool:
     """Whether an open segment holds more than its START frame."""
-    with open_frames(segment) as reader:
-        return any(isinstance(found, Frame) and found.header.kind != START for found in reader.frames(lambda _: False))
+    try:
+        with open_frames(segment) as reader:
+            frames = reader.frames(lambda _: False)
+            return any(isinstance(found, Frame) and found.header.kind != START for found in frames)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
 
 
 def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -> Iterator[Finding]:
@@ -145,7 +156,7 @@ def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -
                 else:
                     for problem in _unfit(found, segment, progress):
                         yield Finding(name, f"{where}: {problem}", found.offset, length)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 problem = f"cannot be read: {type(error).__name__}: {error}"
                 yield Finding(name, f"{where}: {problem}", found.offset, length)
         if is_open:
@@ -156,6 +167,11 @@ def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -
             yield Finding(name, f"{name}: its trailer does not point to its end", is_consequence=last != END)
         if not frames:
             yield Finding(name, f"{name}: has no intact frame", is_consequence=True)
+
+
+def is_whole(segment: Path) -> bool:
+    """Whether a closed segment has no findings by itself. Raises OSError."""
+    return next(check_segment(segment, Progress()), None) is None
 
 
 def _out_of_order(frame: Frame, progress: Progress) -> Iterator[str]:

@@ -11,7 +11,9 @@ from typing import Any
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import JournalConfig
 from dispatcher.errors import ConfigError
+from dispatcher.journal.format.segments import MANIFEST
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.util.files import Permissions
 
 
 def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
@@ -24,7 +26,8 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
         JournalError: the journal cannot be written, or has an event whose class the dispatcher does not declare.
     """
     make = _load(factory)
-    journal = JournalWriter(path, JournalConfig(write_ahead=True, durability="sync"))
+    permissions = Permissions.of_file(path / MANIFEST).name
+    journal = JournalWriter(path, JournalConfig(write_ahead=True, durability="sync", permissions=permissions))
     try:
         dispatcher = make(journal)
         if not isinstance(dispatcher, AsyncDispatcher) or dispatcher.journal is not journal:

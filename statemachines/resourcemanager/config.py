@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dispatcher.config import ConfigModel, DispatcherConfig, JournalConfig, MetricsConfig
+from dispatcher.util.files import PermissionsName
 
 MOST_NUMBER = 2**53
 """Larger numbers are inexact in tools that read JSON numbers as doubles: such a value is a mistake."""
@@ -161,6 +162,11 @@ class StateStoreConfig(ConfigModel):
     kind: Literal["memory", "sqlite"] = Field("memory", description="memory: not at all; sqlite: in a file")
     path: Path | None = Field(None, description="the SQLite file; created if missing")
     batch_size: int = Field(1000, ge=1, description="maximum of writes per commit")
+    permissions: PermissionsName = Field(
+        "private",
+        description="who may read a file that is made, besides its owner: nobody (private: 0600), its group (group: "
+        "0640), or everyone (0644)",
+    )
 
     @model_validator(mode="after")
     def _path_for_sqlite(self) -> Self:

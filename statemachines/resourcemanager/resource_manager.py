@@ -279,7 +279,9 @@ def _configured_store(settings: ResourceManagerConfig) -> RMStateStore:
     if config.kind == "memory":
         return MemoryRMStateStore()
     assert config.path is not None  # checked by the configuration
-    return SqliteRMStateStore(config.path, batch_size=config.batch_size, name=f"{settings.name}-store")
+    return SqliteRMStateStore(
+        config.path, batch_size=config.batch_size, name=f"{settings.name}-store", permissions=config.permissions
+    )
 
 
 class _TimerThread(Service):

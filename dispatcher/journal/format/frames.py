@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from dispatcher.util.files import open_file
+
 START: Final = 1
 ROWS: Final = 2
 ACCEPTED: Final = 3
@@ -99,13 +101,13 @@ class FrameReader:
     """Reads the frames of one segment file, also a damaged one. A context manager, for one thread.
 
     Raises:
-        OSError: the file cannot be opened (constructor) or read (methods).
+        OSError: the file cannot be opened, or is a FIFO or the like (constructor); it cannot be read (methods).
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._segment = int("".join(filter(str.isdigit, path.name)) or 0)
-        self._file = os.open(path, os.O_RDONLY)
+        self._file = open_file(path)
         self.size = os.fstat(self._file).st_size
 
     def __enter__(self) -> FrameReader:

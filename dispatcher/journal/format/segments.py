@@ -4,18 +4,21 @@
     JOURNAL/segment-00000001.journal        a closed segment
     JOURNAL/.segment-00000002.journal.open  the open segment; a rename closes it
     JOURNAL/.lock                           held by the writing process
+    JOURNAL/NAME.aside                      what recovery has taken out of the journal; nothing reads it
 
 A listing of the folder shows only complete segments. The manifest records which segments should exist, so that even a
-missing last one is noticed.
+missing last one is noticed. The manifest and the start of each segment carry the journal's id.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -32,11 +35,15 @@ from dispatcher.journal.format.frames import (
     encode_frame,
     encode_trailer,
 )
-from dispatcher.util.files import FileLock, replace_file, sync_folder
+from dispatcher.util.files import ASIDE, PRIVATE_FILE, FileLock, open_file, read_file, replace_file, sync_folder
 
 FORMAT: Final = 1
 MANIFEST: Final = "journal.json"
-_NUMBER: Final = re.compile(r"^\.?segment-(\d+)\.journal(\.open)?$")
+LAST_NUMBER: Final = 2**31 - 1
+"""The greatest number of a segment; a frame's header has room for twice as many."""
+_NAME: Final = re.compile(r"\.?segment-(\d+)\.journal(\.open)?")
+_LONGEST_MANIFEST: Final = 1 << 12
+"""In bytes; a sound one is far shorter."""
 
 
 def segment_path(journal: Path, number: int) -> Path:
@@ -44,20 +51,52 @@ def segment_path(journal: Path, number: int) -> Path:
     return journal / f"segment-{number:08d}.journal"
 
 
+def open_segment_path(journal: Path, number: int) -> Path:
+    """The path of a segment while it is written: a name that Spark and `segments` ignore."""
+    return journal / f".segment-{number:08d}.journal.open"
+
+
 def segments(journal: Path) -> list[Path]:
-    """The closed segments, oldest first."""
-    return sorted(filter(segment_number, journal.glob("segment-*.journal")), key=segment_number)
+    """The closed segments, oldest first; none if there is no such folder. Raises OSError: it cannot be listed."""
+    listed = (journal / name for name in _names_in(journal) if not name.startswith("."))
+    return sorted(filter(segment_number, listed), key=segment_number)
 
 
 def open_segments(journal: Path) -> list[Path]:
-    """Segments that a writer has open, or left open when it died; a writer leaves at most one."""
-    return sorted(filter(segment_number, journal.glob(".segment-*.journal.open")), key=segment_number)
+    """Segments that a writer has open, or left open when it died, oldest first. A writer leaves at most one.
+
+    Raises OSError as `segments`.
+    """
+    listed = (journal / name for name in _names_in(journal) if name.startswith("."))
+    return sorted(filter(segment_number, listed), key=segment_number)
 
 
 def segment_number(path: Path) -> int:
-    """The number in a segment's name; 0: not a segment."""
-    match = _NUMBER.match(path.name)
-    return int(match.group(1)) if match else 0
+    """The number in a segment's name; 0: not a segment. Each number has one name: `segment-2.journal` is none."""
+    match = _NAME.fullmatch(path.name)
+    number = int(match.group(1)) if match else 0
+    is_segment = path.name in (segment_path(path, number).name, open_segment_path(path, number).name)
+    return number if is_segment and number <= LAST_NUMBER else 0
+
+
+def misnamed_segments(journal: Path) -> list[Path]:
+    """Files named like segments, but with their number written in another way. Raises OSError as `segments`."""
+    listed = (journal / name for name in sorted(_names_in(journal)) if _NAME.fullmatch(name))
+    return [path for path in listed if not segment_number(path)]
+
+
+def set_aside_files(journal: Path) -> list[Path]:
+    """What recovery has set aside. Raises OSError as `segments`."""
+    aside = re.compile(rf"(segment-\d+\.journal(\.open)?|{re.escape(MANIFEST)}){re.escape(ASIDE)}(-\d+)?")
+    return [journal / name for name in sorted(_names_in(journal)) if aside.fullmatch(name)]
+
+
+def _names_in(journal: Path) -> list[str]:
+    # Not Path.glob: it takes a folder that may not be read for an empty one.
+    try:
+        return [path.name for path in journal.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 class Summary(NamedTuple):
@@ -111,11 +150,15 @@ def read_summary(segment: Path) -> Summary | None:
         frame = reader.last_frame()
     if frame is None:
         return None
-    fields = json.loads(frame.payload)
-    return Summary(**{name: fields[name] for name in Summary._fields if name in fields})
+    try:
+        fields = json.loads(frame.payload)
+        return Summary(**{name: int(fields[name]) for name in Summary._fields if name in fields})
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
-class Manifest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Manifest:
     """The closed segments: `first` to `last`, empty if `last` < `first`. A crash between the rename of a segment and
     the update of the manifest leaves one more in the folder."""
 
@@ -123,11 +166,20 @@ class Manifest(NamedTuple):
     last: int = 0
     closed: bool = False
     """The writer has closed the journal: no segment follows `last`."""
+    journal: str | None = field(default=None, compare=False)
+    """The journal's id, which it has from its beginning on; None: an earlier release wrote it."""
 
-    def write(self, journal: Path, *, sync: bool) -> None:
+    @property
+    def is_possible(self) -> bool:
+        """Its values are of the right types, and its numbers those of segments."""
+        numbers = (self.first, self.last + 1) if type(self.first) is type(self.last) is int else (0,)
+        is_id = self.journal is None or type(self.journal) is str
+        return is_id and type(self.closed) is bool and all(0 < number <= LAST_NUMBER + 1 for number in numbers)
+
+    def write(self, journal: Path, *, sync: bool, mode: int = PRIVATE_FILE) -> None:
         """Replace the manifest in the folder. Raises OSError."""
-        text = _manifest_text(FORMAT, self)
-        replace_file(journal / MANIFEST, text.encode("ascii"), draft=journal / f".{MANIFEST}.new", sync=sync)
+        data = _manifest_text(FORMAT, self).encode("ascii")
+        replace_file(journal / MANIFEST, data, draft=journal / f".{MANIFEST}.new", sync=sync, mode=mode)
 
 
 def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
@@ -138,19 +190,19 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
     """
     path = journal / MANIFEST
     try:
-        data = path.read_bytes()
+        data = read_file(path, _LONGEST_MANIFEST)
     except FileNotFoundError:
         return None, None
     except OSError as error:
         return None, f"{MANIFEST}: cannot be read: {error.strerror or error}"
     try:
         fields = json.loads(data)
-        manifest = Manifest(fields["first"], fields["last"], fields["closed"])
+        manifest = Manifest(fields["first"], fields["last"], fields["closed"], fields.get("journal"))
         # Encoding the fields again must give the same bytes: a change of any byte shows.
         is_sound = data == _manifest_text(fields["format"], manifest).encode("ascii")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None, f"{MANIFEST}: is damaged"
-    if not is_sound:
+    if not is_sound or (fields["format"] == FORMAT and not manifest.is_possible):
         return None, f"{MANIFEST}: is damaged"
     if fields["format"] != FORMAT:
         raise JournalError(
@@ -161,23 +213,29 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
 
 
 def _manifest_text(format_: int, manifest: Manifest) -> str:
-    fields = {"format": format_, **manifest._asdict()}
+    fields = {"format": format_, **asdict(manifest)}
+    if manifest.journal is None:  # as an earlier release wrote it
+        del fields["journal"]
     return json.dumps({**fields, "check": f"{crc32(json.dumps(fields).encode('ascii')):08x}"}) + "\n"
 
 
 def holds_journal(folder: Path) -> bool:
-    """Whether the folder has segments or a manifest, sound or damaged. Raises JournalError as `read_manifest`."""
-    return bool(segments(folder) or open_segments(folder) or read_manifest(folder) != (None, None))
+    """Whether the folder has segments or a manifest, sound or damaged.
+
+    Raises:
+        JournalError: as `read_manifest`. OSError: it cannot be listed.
+    """
+    return any(map(_NAME.fullmatch, _names_in(folder))) or read_manifest(folder) != (None, None)
 
 
-def lock_for_writing(journal: Path) -> FileLock:
+def lock_for_writing(journal: Path, mode: int = PRIVATE_FILE) -> FileLock:
     """Keep other processes from writing the journal.
 
     Raises:
         JournalError: another process holds the lock. OSError: the folder cannot be written.
     """
     try:
-        return FileLock(journal / ".lock")
+        return FileLock(journal / ".lock", mode)
     except BlockingIOError as error:
         raise JournalError(
             f"{journal}: is being written by another process, or another writer of this one. Stop that one first."
@@ -192,19 +250,24 @@ class SegmentFile:
             reject it by its checksums.
     """
 
-    def __init__(self, journal: Path, number: int, before: Summary) -> None:
+    def __init__(
+        self, journal: Path, number: int, before: Summary, journal_id: str | None = None, mode: int = PRIVATE_FILE
+    ) -> None:
         """Create the segment that follows the one summarized by `before`."""
         self.number = number
-        self._path = journal / f".segment-{number:08d}.journal.open"  # a name that Spark and `segments` ignore
+        self._path = open_segment_path(journal, number)
         self._closed_path = segment_path(journal, number)
-        if self._closed_path.exists():
-            raise FileExistsError(17, "a segment of that number exists", str(self._closed_path))
-        self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if number > LAST_NUMBER:
+            raise OSError(errno.EFBIG, f"no segment number is left after {LAST_NUMBER}")
+        self._refuse_a_second()
+        self._file = open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, mode)
         self._identity = _identity(os.fstat(self._file))
         self.size = 0
         self.opened_s = time.monotonic()
         self.summary = before.following()
-        about = {"format": FORMAT, "segment": number, "first_seq": self.summary.first_seq}
+        about: dict[str, int | str] = {"format": FORMAT, "segment": number, "first_seq": self.summary.first_seq}
+        if journal_id is not None:
+            about["journal"] = journal_id
         try:
             self._append(START, json.dumps(about).encode("ascii"))
         except BaseException:
@@ -255,6 +318,7 @@ class SegmentFile:
             self.abandon()
             self._path.unlink()
             return None
+        self._refuse_a_second()
         summary = self.summary.closed(recover_from)
         self._write(_encode_end(self.number, summary, self.size))
         if sync:
@@ -263,6 +327,11 @@ class SegmentFile:
         self.abandon()
         self._path.rename(self._closed_path)
         return self._closed_path
+
+    def _refuse_a_second(self) -> None:
+        """The rename would replace a closed segment of this number, which was put into the folder meanwhile."""
+        if self._closed_path.exists():
+            raise FileExistsError(errno.EEXIST, "a closed segment of its number exists", str(self._closed_path))
 
     def abandon(self) -> None:
         """Close the file but leave the segment open, as a crash would. Repeating it does nothing."""
@@ -277,13 +346,15 @@ def close_left_open(path: Path, keep: int, summary: Summary, recover_from: int) 
 
     Safe to repeat after a crash. Raises OSError.
     """
-    with path.open("r+b") as file:
+    closed = segment_path(path.parent, segment_number(path))
+    if closed.exists():
+        raise FileExistsError(errno.EEXIST, "a closed segment of its number exists", str(closed))
+    with os.fdopen(open_file(path, os.O_RDWR), "r+b") as file:
         file.truncate(keep)
         file.seek(keep)
         file.write(_encode_end(segment_number(path), summary.closed(recover_from), keep))
         file.flush()
         os.fsync(file.fileno())
-    closed = path.with_name(path.name.removeprefix(".").removesuffix(".open"))
     path.rename(closed)
     sync_folder(path.parent)
     return closed

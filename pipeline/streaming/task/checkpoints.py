@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dispatcher.util.files import FileLock, replace_file
+from dispatcher.util.files import FileLock, Permissions, PermissionsName, make_folder, read_file, replace_file
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
 
@@ -145,15 +145,24 @@ class Recovery:
 class CheckpointStorage:
     """The checkpoints of one task, in a folder of its own, which is created when needed.
 
-    The last `keep` checkpoints and all savepoints are kept. Files with other names are ignored.
+    The last `keep` checkpoints and all savepoints are kept. Files with other names are ignored. `permissions`: who may
+    read them besides their owner: nobody (private: 0600, new folders 0700), its group, or everyone.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int = 3, *, serializer: Serializer | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        keep: int = 3,
+        *,
+        serializer: Serializer | None = None,
+        permissions: PermissionsName = "private",
+    ) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay to restore from")
         self.folder = Path(folder)
         self._keep = keep
         self._serializer = serializer or JsonSerializer()
+        self._permissions = Permissions[permissions]
         self._lock: FileLock | None = None  # held while a task runs; that task's mailbox thread only
 
     def acquire(self) -> None:
@@ -162,9 +171,9 @@ class CheckpointStorage:
         Raises:
             CheckpointError: another task, of this or another process, holds the folder.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, self._permissions)
         try:
-            self._lock = FileLock(self.folder / "lock")
+            self._lock = FileLock(self.folder / "lock", self._permissions.file_mode)
         except BlockingIOError as error:
             raise CheckpointError(
                 f"another running task has its checkpoints in {self.folder}. "
@@ -224,15 +233,15 @@ class CheckpointStorage:
         Raises:
             OSError: it could not be written. The earlier checkpoints are intact.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder, self._permissions)
         path = self.folder / f"{'savepoint' if is_savepoint else 'checkpoint'}-{checkpoint_id:08d}"
-        replace_file(path, data, draft=path.with_suffix(".part"))
+        replace_file(path, data, draft=path.with_suffix(".part"), mode=self._permissions.file_mode)
         self._remove_old()
         return path
 
     def load(self, path: Path) -> Checkpoint:
         """Read one file; errors as `decode`."""
-        return decode(path.read_bytes(), self._serializer, str(path))
+        return decode(read_file(path), self._serializer, str(path))
 
     def latest(self, task: str | None = None) -> Checkpoint | None:
         """The newest intact checkpoint; None if there never was one. Damaged ones are skipped with a warning.

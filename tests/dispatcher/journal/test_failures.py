@@ -265,7 +265,7 @@ def test_a_file_that_may_not_grow_holds_all_that_was_accepted(journal: Path) -> 
         [sys.executable, "-c", FILL, str(journal)], capture_output=True, text=True, timeout=30, check=False
     )
 
-    # 107 bytes of start, and each time a header of 64 with 700 of payload.
+    # 158 bytes of start, and each time a header of 64 with 700 of payload.
     assert done.stdout.startswith("12 "), done
     assert "the journal cannot be written: File too large" in done.stdout
     with FrameReader(open_segments(journal)[0]) as reader:

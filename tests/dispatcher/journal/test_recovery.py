@@ -144,15 +144,16 @@ def test_bytes_behind_the_last_frame_are_cut_off(crashed: Path, tail_bytes: byte
     assert verify(crashed) == (5, 5, (), (), ())
 
 
-def test_a_segment_of_which_nothing_is_left_is_removed(crashed: Path) -> None:
+def test_a_segment_of_which_nothing_is_left_is_set_aside(crashed: Path) -> None:
     path = open_segment(crashed)
     start = frames_of(path)[0]
     path.write_bytes(path.read_bytes()[: start.end + 8])
 
     done = recover(crashed).done
 
-    assert done == (".segment-00000002.journal.open: removed: it had no intact frame, cut 8 bytes",)
-    assert files(crashed) == ["journal.json", "segment-00000001.journal"]
+    aside = "segment-00000002.journal.open.aside"
+    assert done == (f".segment-00000002.journal.open: has no intact frame but its start: set aside as {aside}",)
+    assert files(crashed) == ["journal.json", "segment-00000001.journal", aside]
     assert read_manifest(crashed) == (Manifest(1, 1, True), None)
 
 
@@ -414,7 +415,7 @@ def test_a_last_segment_that_is_missing_is_not_written_anew(open_writer: Open, j
     assert "segment-00000002.journal: is missing" in verify(journal).problems
 
 
-def test_a_segment_whose_removal_was_cut_short_is_removed(open_writer: Open, journal: Path) -> None:
+def test_a_segment_whose_removal_was_cut_short_is_kept_for_the_next_retention(open_writer: Open, journal: Path) -> None:
     writer = open_writer(write_ahead=True)
     for _ in range(3):
         write_event(writer)
@@ -424,8 +425,13 @@ def test_a_segment_whose_removal_was_cut_short_is_removed(open_writer: Open, jou
     Manifest(2, 3, True).write(journal, sync=False)
     before = verify(journal).problems
 
-    recover(journal)
+    done = recover(journal).done
 
     assert before == ()
-    assert [path.name for path in segments(journal)] == ["segment-00000002.journal", "segment-00000003.journal"]
-    assert verify(journal) == (2, 0, (), (), ())
+    assert done == ("journal.json: began at segment 2; segment 1 and the following ones are here",)
+    assert verify(journal) == (3, 0, (), (), ())
+    writer = open_writer(write_ahead=True, retention_bytes=1)
+    write_event(writer)
+    writer.flush()
+    writer.roll()
+    assert segments(journal) == []

@@ -62,7 +62,9 @@ def test_a_segment_begins_with_its_start_and_ends_with_what_it_holds(writer: Jou
     frames = frames_of(segment_path(journal, 1))
     assert [frame.header.kind for frame in frames] == [START, ROWS, ROWS, END]
     assert [frame.header.number for frame in frames] == [0, 1, 2, 3]
-    assert json.loads(frames[0].payload) == {"format": 1, "segment": 1, "first_seq": 1}
+    manifest = manifest_of(journal)
+    assert manifest is not None
+    assert json.loads(frames[0].payload) == {"format": 1, "segment": 1, "first_seq": 1, "journal": manifest.journal}
     summary = read_summary(segment_path(journal, 1))
     assert summary is not None
     assert (summary.first_seq, summary.events, summary.transitions, summary.frames) == (1, 2, 2, 4)

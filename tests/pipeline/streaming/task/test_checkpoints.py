@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dispatcher.util.files import PermissionsName
 from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
 from pipeline.streaming.task.checkpoints import (
@@ -260,3 +261,55 @@ def test_a_recovery_says_what_may_repeat() -> None:
     assert str(recovery) == (
         "restored from checkpoint 4: 2 elements are processed again, outputs after number 9 may repeat"
     )
+
+
+# -- permissions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("permissions", "file_mode", "folder_mode"),
+    [("private", 0o600, 0o700), ("group", 0o640, 0o750), ("everyone", 0o644, 0o755)],
+)
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_checkpoints_are_for_whom_they_are_meant(
+    tmp_path: Path, permissions: PermissionsName, file_mode: int, folder_mode: int, umask: int
+) -> None:
+    folder = tmp_path / "tasks" / "t"
+    before = os.umask(umask)
+    try:
+        storage = CheckpointStorage(folder, permissions=permissions)
+        storage.acquire()
+        store(storage, checkpoint(1))
+        store(storage, checkpoint(2, is_savepoint=True))
+        storage.release()
+    finally:
+        os.umask(before)
+
+    assert len(list(folder.iterdir())) == 3
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {file_mode}
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [folder_mode] * 2
+
+
+def test_by_default_checkpoints_are_private(tmp_path: Path) -> None:
+    path = store(CheckpointStorage(tmp_path / "t"), checkpoint())
+
+    assert [file.stat().st_mode & 0o777 for file in (path, path.parent)] == [0o600, 0o700]
+
+
+@pytest.mark.parametrize("name", ["checkpoint-00000001.part", "lock"])
+def test_a_fifo_in_the_folder_keeps_no_task_waiting(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    storage = CheckpointStorage(tmp_path)
+
+    if name == "lock":
+        with pytest.raises(OSError, match="it is a FIFO, not a file"):
+            storage.acquire()
+    else:
+        assert storage.load(store(storage, checkpoint())) == checkpoint()
+
+
+def test_a_checkpoint_that_is_a_fifo_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "checkpoint-00000001")
+
+    with pytest.raises((OSError, CheckpointError), match="it is a FIFO, not a file"):
+        CheckpointStorage(tmp_path).load(tmp_path / "checkpoint-00000001")

@@ -73,5 +73,5 @@ def test_resource_manager_does_not_start_with_a_record_that_it_cannot_read(tmp_p
     with pytest.raises(StateStoreError, match="damaged: the record of application_7_0009"), daemon(path):
         pass
 
-    change(path, "UPDATE applications SET record = substr(record, 3)")
-    assert applications_in(path) == ["application_7_0009"]  # it was closed, and not touched
+    change(path, "UPDATE applications SET application_id = ?, record = substr(record, 3)", app_id(1))
+    assert applications_in(path) == [app_id(1)]  # it was closed, and not touched

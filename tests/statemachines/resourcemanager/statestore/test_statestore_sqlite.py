@@ -15,7 +15,7 @@ from dispatcher import ServiceState
 from statemachines.resourcemanager.events import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
 from statemachines.resourcemanager.events import RMStateStoreEventType as E
 from statemachines.resourcemanager.statestore import RMStateStoreState
-from statemachines.resourcemanager.statestore.sqlite import StateDatabase
+from statemachines.resourcemanager.statestore.database import StateDatabase
 
 from ..stores import (
     TIMEOUT_S,

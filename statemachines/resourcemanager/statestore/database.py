@@ -1,0 +1,282 @@
+"""The SQLite file of a state store: opened, checked, migrated, read and written.
+
+One thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from dispatcher.util.files import Permissions, check_file, explain, open_file
+from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.statestore.records import (
+    ApplicationAttemptStateData,
+    ApplicationStateData,
+    R,
+    RecoveredApplication,
+    RMState,
+    decode,
+)
+from statemachines.resourcemanager.statestore.store import StateStoreError, StateStoreVersionError
+
+log = logging.getLogger(__name__)
+
+# Step n migrates a file from version n to n + 1; a new file has version 0.
+_STEPS: Final = (
+    (
+        "CREATE TABLE meta (version INTEGER NOT NULL, epoch INTEGER NOT NULL)",
+        "INSERT INTO meta VALUES (0, 0)",
+        """CREATE TABLE applications (
+            submit_order INTEGER PRIMARY KEY, application_id TEXT NOT NULL UNIQUE, record TEXT NOT NULL
+        )""",
+        """CREATE TABLE attempts (
+            application_id TEXT NOT NULL REFERENCES applications (application_id) ON DELETE CASCADE,
+            attempt_id TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (application_id, attempt_id)
+        ) WITHOUT ROWID""",
+    ),
+)
+VERSION: Final = len(_STEPS)
+_TABLES: Final = frozenset(("meta", "applications", "attempts"))
+_MOST_RESTARTS: Final = 2**31
+_SMALLEST: Final = 512
+"""Bytes of the smallest SQLite database but an empty file, which is a new one."""
+_RESTORE: Final = "Restore it from a backup, or move it away to start empty."
+_NO_CHECKPOINT_ON_CLOSE: Final = 1006  # sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, since Python 3.12
+_LONGEST: Final = 300
+"""Characters of a text from the file in an error's line."""
+
+Write = tuple[str, Mapping[str, str | None]]
+"""One statement and its parameters."""
+
+
+class StateDatabase:
+    """An open file, created if missing and migrated if older.
+
+    Everything in it is checked before anything is written: a damaged file stays as it is.
+
+    Raises (from any method but `write`):
+        StateStoreVersionError: a newer version wrote the file.
+        StateStoreError: the file cannot be used; the message says why.
+    """
+
+    def __init__(self, path: Path, permissions: Permissions = Permissions.private) -> None:
+        """`permissions`: of a new file; SQLite gives its files beside it the same."""
+        self.path = path
+        self._loaded: RMState | None = None  # what was read while it was opened, until the first write
+        self._prepare(permissions)
+        with self._explaining():
+            # No timeout: a process that holds the lock holds it until it ends.
+            self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            with self._explaining():
+                self._open()
+        except BaseException:
+            if hasattr(self._connection, "setconfig"):  # Python 3.12: leave what a crash left behind to a repair
+                self._connection.setconfig(_NO_CHECKPOINT_ON_CLOSE)
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def write(self, writes: Sequence[Write]) -> dict[int, Exception]:
+        """Make all writes durable in one commit; returns the errors of those that failed, by index.
+
+        If the commit fails, each write is committed separately, in order, so that bad ones do not affect good ones.
+        """
+        self._loaded = None
+        try:
+            self._commit(writes)
+            return {}
+        except Exception as error:
+            log.warning("%s: a commit of %d writes failed, trying one by one: %s", self.path, len(writes), error)
+        errors: dict[int, Exception] = {}
+        for index, write in enumerate(writes):
+            try:
+                self._commit((write,))
+            except Exception as error:
+                errors[index] = error
+        return errors
+
+    def load(self) -> RMState:
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            with self._explaining():
+                loaded = self._read()
+        return loaded
+
+    def get_and_increment_epoch(self) -> int:
+        with self._explaining():
+            self._commit((("UPDATE meta SET epoch = epoch + 1", {}),))
+            (epoch,) = self._connection.execute("SELECT epoch FROM meta").fetchone()
+        return int(epoch) - 1
+
+    def _prepare(self, permissions: Permissions) -> None:
+        """Refuse what SQLite would wait for, or repair by removing it; make a missing file with its permissions."""
+        try:
+            beside = [self.path.with_name(self.path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
+            for file in (self.path, *beside):
+                check_file(file)
+            if not self.path.exists():
+                with contextlib.suppress(OSError):  # SQLite says why
+                    os.close(open_file(self.path, os.O_CREAT | os.O_RDWR, permissions.file_mode))
+            elif self.path.is_file() and self.path.stat().st_size < _SMALLEST:
+                # SQLite takes it for a new database, and removes the log beside it.
+                left = next((file.name for file in beside if file.exists() and file.stat().st_size), None)
+                if left is not None:
+                    raise self._damaged(f"it is empty, but {left} beside it is not")
+                if size := self.path.stat().st_size:
+                    raise self._damaged(f"it is cut off: {size} bytes")
+        except OSError as error:
+            raise StateStoreError(self.path, f"cannot be used: {explain(error, self.path.parent)}") from error
+
+    def _open(self) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA locking_mode = EXCLUSIVE")  # before the first access: then WAL needs no shared memory
+        execute("BEGIN EXCLUSIVE")  # takes the lock, which stays
+        try:
+            version = self._checked_version()
+        finally:
+            if self._connection.in_transaction:
+                execute("ROLLBACK")  # a commit without writes would mend the header of a damaged file
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "fullfsync = ON",  # where a plain fsync does not reach the disk (macOS)
+            "foreign_keys = ON",
+        ):
+            execute(f"PRAGMA {pragma}")
+        if version < VERSION:
+            statements = [statement for step in _STEPS[version:] for statement in step]
+            statements.append(f"UPDATE meta SET version = {VERSION}")
+            self._commit([(statement, {}) for statement in statements])
+
+    def _checked_version(self) -> int:
+        """The file's version, after a look at all that is in it; 0: it is empty. Writes nothing."""
+        execute = self._connection.execute
+        tables = {name for (name,) in execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
+            return 0
+        if not tables >= _TABLES:
+            raise StateStoreError(
+                self.path, "not a state store but another SQLite database. Give state_store.path another file."
+            )
+        rows = execute("SELECT version, epoch FROM meta").fetchall()
+        if len(rows) != 1:
+            raise self._damaged(f"its table meta has {len(rows)} rows instead of 1")
+        [(version, epoch)] = rows
+        if type(version) is not int or version < 1:
+            raise self._damaged(f"its version is {_shown(version)}")
+        if version > VERSION:
+            raise StateStoreVersionError(self.path, version, VERSION)
+        if type(epoch) is not int or not 0 <= epoch < _MOST_RESTARTS:
+            raise self._damaged(f"its epoch, the number of starts, is {_shown(epoch)}")
+        # Without this, a damaged page may hide rows, and later writes go to the wrong ones.
+        [(found,)] = execute("PRAGMA integrity_check(1)").fetchall()
+        if found != "ok":
+            raise self._damaged(_line(found))
+        self._loaded = self._read()
+        return version
+
+    def _read(self) -> RMState:
+        state = RMState()
+        applications = state.applications
+        for app_id, text in self._connection.execute(
+            "SELECT application_id, record FROM applications ORDER BY submit_order"
+        ):
+            data = self._decode(app_id, text, ApplicationStateData)
+            self._check_id(app_id, data.application_id)
+            applications[app_id] = RecoveredApplication(data)
+        for app_id, attempt_id, text in self._connection.execute(
+            "SELECT application_id, attempt_id, record FROM attempts ORDER BY application_id, attempt_id"
+        ):
+            attempt = self._decode(attempt_id, text, ApplicationAttemptStateData)
+            self._check_id(attempt_id, attempt.attempt_id)
+            if app_id not in applications or application_of(attempt_id) != app_id:
+                problem = "is of another" if app_id in applications else "is not stored"
+                raise self._damaged(f"{_shown(attempt_id)} has the application {_shown(app_id)}, which {problem}")
+            applications[app_id].attempts[attempt_id] = attempt
+        return state
+
+    def _commit(self, writes: Sequence[Write]) -> None:
+        """Make all writes durable, or none."""
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            for statement, parameters in writes:
+                execute(statement, parameters)
+            execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # some errors, such as a full disk, roll back by themselves
+                execute("ROLLBACK")
+            raise
+
+    def _decode(self, id: str, text: str, record: type[R]) -> R:
+        if type(id) is not str or type(text) is not str:
+            what = "the id" if type(id) is not str else "the record"
+            value = id if type(id) is not str else text
+            raise self._damaged(f"{what} of {_shown(id)} is {_shown(value)}, not a text")
+        try:
+            return decode(text, record)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = _line(".".join(map(str, first["loc"])))
+            problem = _line(first["msg"])
+            raise self._damaged(
+                f"the record of {_line(id)} is not valid at {where or 'its start'}: {problem}"
+            ) from error
+
+    def _check_id(self, id: str, recorded: str) -> None:
+        if recorded != id:
+            raise self._damaged(f"the record of {_line(id)} is of {_line(recorded)}")
+
+    def _damaged(self, problem: str) -> StateStoreError:
+        return StateStoreError(self.path, f"damaged: {problem}. {_RESTORE}")
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Turn errors of SQLite into StateStoreErrors that say what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StateStoreError(self.path, self._explain(error)) from error
+        except UnicodeDecodeError as error:
+            raise self._damaged(f"a text in it is not UTF-8, at its byte {error.start}") from error
+
+    def _explain(self, error: sqlite3.Error) -> str:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary result code
+        if code == sqlite3.SQLITE_BUSY:
+            return (
+                "in use: another resource manager or tool has it open. "
+                "Close that, or give state_store.path another file."
+            )
+        if code == sqlite3.SQLITE_NOTADB:
+            return "not an SQLite database. Give state_store.path another file."
+        if code == sqlite3.SQLITE_CORRUPT:
+            return f"damaged: {_line(str(error))}. {_RESTORE}"
+        if code == sqlite3.SQLITE_CANTOPEN and self.path.is_dir():
+            return "a folder, where a file is expected"
+        if code == sqlite3.SQLITE_CANTOPEN and not self.path.parent.is_dir():
+            return "cannot be created: its folder does not exist"
+        if "Could not decode to UTF-8" in str(error):
+            return f"damaged: a text in it is not UTF-8. {_RESTORE}"
+        return f"cannot be used: {_line(str(error))}"
+
+
+def _line(text: str) -> str:
+    """A text from the file, which may hold anything, as a part of one line."""
+    text = "; ".join(text[:_LONGEST].splitlines())
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _shown(value: object) -> str:
+    """A value from the file in an error's line."""
+    return repr(value[:_LONGEST] if isinstance(value, (str, bytes)) else value)
