@@ -17,7 +17,7 @@ from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summa
 def yarn_log(
     logs: Annotated[
         list[Path],
-        typer.Argument(help="Logs of Hadoop 2 or 3, plain, rotated or packed (.gz), or folders.", show_default=False),
+        typer.Argument(help="Logs of Hadoop 2 or 3, plain, rotated or packed, or folders.", show_default=False),
     ],
     time_zone: Annotated[str, typer.Option(help="Time zone of the logs, such as Europe/Berlin.")] = "UTC",
     listed: Annotated[int, typer.Option(help="Undeclared transitions to print.", min=0)] = 100,

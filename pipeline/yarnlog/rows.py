@@ -12,8 +12,9 @@ from typing import NamedTuple, get_type_hints
 
 import pyarrow as pa
 
+from pipeline.yarnlog.clock import LogClock
 from pipeline.yarnlog.files import daemon_of, read_log
-from pipeline.yarnlog.parser import LogClock, Record, Unparsed
+from pipeline.yarnlog.parser import Record, Unparsed
 
 _LINE_BITS = 40
 _TYPES = {int: ("long", pa.int64()), bool: ("boolean", pa.bool_())}

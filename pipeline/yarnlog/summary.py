@@ -9,8 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.yarnlog.clock import LogClock
 from pipeline.yarnlog.files import read_log
-from pipeline.yarnlog.parser import LogClock, Record
+from pipeline.yarnlog.parser import Record
 from statemachines.conformance import arcs_of, violation
 from statemachines.registry import FACTORIES
 

@@ -114,7 +114,7 @@ class YarnLogTables:
 def read_yarn_log(
     spark: SparkSession, path: str | Path | Sequence[str | Path], *, time_zone: str = "UTC"
 ) -> YarnLogTables:
-    """The logs at `path`: files, also compressed with gzip, or folders, which `log_files` searches.
+    """The logs at `path`: files, also packed, or folders, which `log_files` searches.
 
     Lists the files immediately, on the driver. A job reads each file in one task, line by line, in Python: the workers
     must see the files under the same paths. `time_zone` applies to times that name none.
