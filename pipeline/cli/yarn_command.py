@@ -11,6 +11,7 @@ from rich.console import Console
 
 from dispatcher.cli.console import figures_table, say, standard_output
 from pipeline.cli.report_command import Master, print_report
+from pipeline.cli.yarn_reading import print_formats, print_missed, warnings
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
 
 
@@ -21,7 +22,9 @@ def yarn_log(
     ],
     time_zone: Annotated[str, typer.Option(help="Time zone of the logs, such as Europe/Berlin.")] = "UTC",
     listed: Annotated[int, typer.Option(help="Undeclared transitions to print.", min=0)] = 100,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a table contradicts a transition.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 1 if a table contradicts a transition or a log was not understood.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--report", help="Folder for a Spark report on the logs.", show_default=False)
     ] = None,
@@ -31,12 +34,14 @@ def yarn_log(
     files = log_files(logs)
     summary = summarize(files, LogClock(time_zone), keep=listed)
     console = standard_output()
+    print_formats(summary, console, listed)
     _print_counts(summary, len(files), console)
     _print_transitions(summary, console)
     _print_mismatches(summary, console)
+    print_missed(summary, console)
     if output is not None:
         _report(files, time_zone, output, master, console)
-    if strict and summary.mismatches_by_machine:
+    if strict and (summary.mismatches_by_machine or warnings(summary)):
         raise typer.Exit(1)
 
 

@@ -5,6 +5,7 @@ from pipeline.yarnlog.files import log_files, read_log
 from pipeline.yarnlog.formats import LogFormat
 from pipeline.yarnlog.messages import Message
 from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
+from pipeline.yarnlog.reading import Missed, Reading
 from pipeline.yarnlog.summary import LogSummary, Mismatch, is_declared, mismatch, summarize
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "LogSummary",
     "Message",
     "Mismatch",
+    "Missed",
+    "Reading",
     "Record",
     "Unparsed",
     "YarnLogError",

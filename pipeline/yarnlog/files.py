@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def read_log(
     *,
     errors: str = "surrogateescape",
     on_format: Callable[[LogFormat], object] | None = None,
-) -> Iterator[Record | Unparsed]:
+) -> Generator[Record | Unparsed]:
     """As `parse_lines`, for a file in UTF-8 or UTF-16, unpacked if its name ends in a suffix of `PACKED`.
 
     Reads lazily: the lines that are searched for a format, and one record for each source, are in memory. Bytes that
@@ -82,6 +83,19 @@ def read_log(
     """
     with opened_log(path) as lines:
         yield from parse_lines(lines, clock, errors=errors, latest=_changed_on(path), on_format=on_format)
+
+
+def format_of(path: str | Path, clock: LogClock | None = None) -> LogFormat | None:
+    """The format of a file; None: no line of it is a header in any known format. Reads as far as the first header.
+
+    Raises:
+        YarnLogError: as `read_log`.
+    """
+    formats: list[LogFormat] = []
+    with closing(read_log(path, clock, errors="replace", on_format=formats.append)) as lines:
+        while not formats and next(lines, None) is not None:
+            pass
+    return formats[0] if formats else None
 
 
 def _changed_on(path: str | Path) -> date:

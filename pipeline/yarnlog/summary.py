@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.yarnlog.clock import LogClock
 from pipeline.yarnlog.files import read_log
 from pipeline.yarnlog.parser import Record
+from pipeline.yarnlog.reading import Reading
 from statemachines.conformance import arcs_of, violation
 from statemachines.registry import FACTORIES
 
@@ -68,6 +69,7 @@ class LogSummary:
     mismatches_by_machine: Counter[str] = field(default_factory=Counter)
     mismatches: list[Mismatch] = field(default_factory=list)
     """In the order of the logs, at most `keep`."""
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def parsed_lines(self) -> int:
@@ -100,7 +102,10 @@ def summarize(files: Iterable[Path], clock: LogClock | None = None, *, keep: int
     """
     summary = LogSummary()
     for file in files:
-        for found in read_log(file, clock, errors="replace"):
+        formats = summary.reading.formats
+        formats[file] = None
+        for found in read_log(file, clock, errors="replace", on_format=partial(formats.__setitem__, file)):
+            summary.reading.add(file, found, keep)
             if isinstance(found, Record):
                 summary.add(file, found, keep)
             else:
