@@ -208,7 +208,7 @@ class _Parser:
                     wrapped = line, header
                     continue
             if pieces is None:
-                yield Unparsed(number, text)
+                yield tuple.__new__(Unparsed, (number, text))  # as fast as most lines of a log need
             else:
                 yield from _unparsed(line)
         if wrapped is not None:

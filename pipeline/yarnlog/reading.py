@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -47,12 +46,10 @@ class Reading:
                 self.missed.append(Missed(file, found.line, text))
 
 
-def missed_in(found: Record | Unparsed) -> Iterator[str]:
+def missed_in(found: Record | Unparsed) -> list[str]:
     """The lines that have one of `MARKERS`, except the one of a record that is a transition or an audit line."""
-    if "from" not in found.text and "OPERATION=" not in found.text:  # rejects most texts at once
-        return
-    if isinstance(found, Record) and found.line_count == 1 and found.message.kind in MARKED_KINDS:
-        return
+    if not any(marker in found.text for marker in MARKERS):
+        return []
     lines = [line for line in found.text.split("\n") if any(marker in line for marker in MARKERS)]
     is_parsed = isinstance(found, Record) and found.message.kind in MARKED_KINDS
-    yield from lines[1:] if is_parsed else lines
+    return lines[1:] if is_parsed else lines

@@ -105,10 +105,13 @@ def summarize(files: Iterable[Path], clock: LogClock | None = None, *, keep: int
         formats = summary.reading.formats
         formats[file] = None
         for found in read_log(file, clock, errors="replace", on_format=partial(formats.__setitem__, file)):
-            summary.reading.add(file, found, keep)
             if isinstance(found, Record):
                 summary.add(file, found, keep)
+                if found.line_count > 1:
+                    summary.reading.add(file, found, keep)
             else:
+                if "from" in found.text or "OPERATION=" in found.text:  # rejects most lines at once
+                    summary.reading.add(file, found, keep)
                 summary.lines += 1
                 summary.unparsed_lines += 1
     return summary
