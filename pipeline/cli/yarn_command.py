@@ -12,6 +12,7 @@ from rich.console import Console
 
 from dispatcher.cli.console import figures_table, say, standard_output
 from pipeline.cli.report_command import Master, print_report
+from pipeline.cli.yarn_reading import print_formats, print_missed, warnings
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
 from statemachines.releases import ANY, CURRENT, EARLY, RELEASES
 
@@ -21,7 +22,7 @@ Release = Enum("Release", {name: name for name in RELEASES})  # type: ignore[mis
 def yarn_log(
     logs: Annotated[
         list[Path],
-        typer.Argument(help="Logs of Hadoop 2 or 3, plain, rotated or packed (.gz), or folders.", show_default=False),
+        typer.Argument(help="Logs of Hadoop 2 or 3, plain, rotated or packed, or folders.", show_default=False),
     ],
     time_zone: Annotated[str, typer.Option(help="Time zone of the logs, such as Europe/Berlin.")] = "UTC",
     listed: Annotated[int, typer.Option(help="Undeclared transitions to print.", min=0)] = 100,
@@ -29,7 +30,9 @@ def yarn_log(
         Release | None,
         typer.Option(help="Check against this release's tables only; default: any release's.", show_default=False),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a table contradicts a transition.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 1 if a table contradicts a transition or a log was not understood.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--report", help="Folder for a Spark report on the logs.", show_default=False)
     ] = None,
@@ -40,14 +43,16 @@ def yarn_log(
     checked = ANY if release is None else release.value
     summary = summarize(files, LogClock(time_zone), keep=listed, release=checked)
     console = standard_output()
+    print_formats(summary, console, listed)
     _print_counts(summary, len(files), console)
     _print_transitions(summary, console)
     if checked == ANY:
         _print_older(summary, console)
     _print_mismatches(summary, checked, console)
+    print_missed(summary, console)
     if output is not None:
         _report(files, time_zone, checked, output, master, console)
-    if strict and summary.mismatches_by_machine:
+    if strict and (summary.mismatches_by_machine or warnings(summary)):
         raise typer.Exit(1)
 
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from datetime import UTC, date, datetime
 from pathlib import Path
 
-from pipeline.yarnlog.parser import LogClock, Record, Unparsed, YarnLogError, parse_lines
+from pipeline.yarnlog.clock import LogClock, YarnLogError
+from pipeline.yarnlog.formats import LogFormat
+from pipeline.yarnlog.opening import PACKED, opened_log
+from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
 
 # A container's own log is `syslog`. A rotated log ends in a date, or in a number that grows with its age.
-_LOG = re.compile(r"(?P<name>.*\.log|syslog)(?:\.(?P<rotated>[\w.-]+?))?(?:\.gz)?", re.ASCII | re.DOTALL)
-_BUFFER_BYTES = 1 << 20
+_LOG = re.compile(r"(?P<name>.*\.log|syslog)(?:\.(?P<rotated>[\w.-]+?))?(?:\.(?:gz|bz2|xz|zst))?", re.ASCII | re.DOTALL)
 
 
 def log_files(paths: Iterable[str | Path]) -> list[Path]:
     """The files to read, each once: a file at a path whatever its name, and all logs below a folder.
 
-    Logs in a folder are `*.log` and `syslog`, also rotated (`.log.1`, `.log.2015-10-18`) and compressed (`.gz`), but
-    not hidden. They are sorted by name, and by age from the oldest to the newest.
+    Logs in a folder are `*.log` and `syslog`, also rotated (`.log.1`, `.log.2015-10-18`) and packed (`.gz`,
+    `.bz2`, `.xz`, `.zst`), but not hidden. They are sorted by name, and by age from the oldest to the newest.
 
     Raises:
         YarnLogError: a path does not exist, or a folder has no logs.
@@ -30,8 +32,8 @@ def log_files(paths: Iterable[str | Path]) -> list[Path]:
             logs = sorted((file for file in path.rglob("*") if _is_log(file, path)), key=_age)
             if not logs:
                 raise YarnLogError(
-                    f"{path}: no log in this folder; logs are *.log and syslog, also rotated (.log.1) or compressed "
-                    "(.gz). Give the path of a file with another name itself"
+                    f"{path}: no log in this folder; logs are *.log and syslog, also rotated (.log.1) or packed "
+                    f"({', '.join(PACKED)}). Give the path of a file with another name itself"
                 )
             found.update(dict.fromkeys(file.absolute() for file in logs))
         elif path.exists():
@@ -65,17 +67,36 @@ def daemon_of(file: str | Path) -> str:
 
 
 def read_log(
-    path: str | Path, clock: LogClock | None = None, *, errors: str = "surrogateescape"
-) -> Iterator[Record | Unparsed]:
-    """As `parse_lines`, for a file, packed if its name ends in `.gz`. Reads lazily: at most one record is in memory.
+    path: str | Path,
+    clock: LogClock | None = None,
+    *,
+    errors: str = "surrogateescape",
+    on_format: Callable[[LogFormat], object] | None = None,
+) -> Generator[Record | Unparsed]:
+    """As `parse_lines`, for a file in UTF-8 or UTF-16, unpacked if its name ends in a suffix of `PACKED`.
+
+    Reads lazily: the lines that are searched for a format, and one record for each source, are in memory. Bytes that
+    are not UTF-16 are replaced. Times without a year are no later than the file's last change.
 
     Raises:
-        YarnLogError: during the iteration: the file cannot be read, or a `.gz` file is not gzip.
+        YarnLogError: during the iteration: the file cannot be read, or is not packed as its name says.
     """
-    try:
-        is_packed = str(path).endswith(".gz")
-        with gzip.open(path, "rb") if is_packed else Path(path).open("rb", buffering=_BUFFER_BYTES) as lines:
-            yield from parse_lines(lines, clock, errors=errors)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise YarnLogError(f"{path}: cannot be read: {reason}") from error
+    with opened_log(path) as lines:
+        yield from parse_lines(lines, clock, errors=errors, latest=_changed_on(path), on_format=on_format)
+
+
+def format_of(path: str | Path, clock: LogClock | None = None) -> LogFormat | None:
+    """The format of a file; None: no line of it is a header in any known format. Reads as far as the first header.
+
+    Raises:
+        YarnLogError: as `read_log`.
+    """
+    formats: list[LogFormat] = []
+    with closing(read_log(path, clock, errors="replace", on_format=formats.append)) as lines:
+        while not formats and next(lines, None) is not None:
+            pass
+    return formats[0] if formats else None
+
+
+def _changed_on(path: str | Path) -> date:
+    return datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date()

@@ -23,6 +23,10 @@ Kind = Literal[
 ]
 Fields = Mapping[str, str | int]
 
+MARKERS = ("ransitioned from", "State change from", "OPERATION=")
+"""A line with one of these is a transition or an audit line; a line that has one and is not parsed is in an unknown
+format."""
+
 _DECLARING_PACKAGES = (
     "hadoop.yarn.server.resourcemanager.",
     "hadoop.yarn.server.nodemanager.",
@@ -90,12 +94,14 @@ class Message(NamedTuple):
 
 def read_message(logger: str, message: str) -> Message | None:
     """Parse the first line of a record; None: an unknown kind. `with_more_lines` adds the record's other lines."""
-    if "ransitioned from " in message or " State change from " in message:
+    if " from " in message and ("ransitioned from " in message or " State change from " in message):
         return _transition(logger, message)
     if "handle this event at current state" in message:
         return _refusal(logger, message)
     if logger.endswith("AuditLogger"):
         return _audit(logger, message)
+    if not message.startswith(_STARTS):
+        return None
     for start, pattern, read in _BY_START:
         if message.startswith(start) and (found := pattern.fullmatch(message)) is not None:
             return read(logger, found)
@@ -280,3 +286,4 @@ _BY_START: tuple[tuple[str, re.Pattern[str], Callable[[str, re.Match[str]], Mess
     ("Latest dispatch ", _DISPATCHED, _dispatched),
     ("Invalid event ", _INVALID_EVENT, _invalid_event),
 )
+_STARTS = tuple(start for start, _, _ in _BY_START)

@@ -12,8 +12,9 @@ from typing import NamedTuple, get_type_hints
 
 import pyarrow as pa
 
-from pipeline.yarnlog.files import daemon_of, read_log
-from pipeline.yarnlog.parser import LogClock, Record, Unparsed
+from pipeline.yarnlog.clock import LogClock
+from pipeline.yarnlog.files import daemon_of, format_of, read_log
+from pipeline.yarnlog.parser import Record, Unparsed
 
 _LINE_BITS = 40
 _TYPES = {int: ("long", pa.int64()), bool: ("boolean", pa.bool_())}
@@ -100,6 +101,7 @@ def _ddl(row_type: type) -> str:
 RECORDS = _ddl(Row)
 """The fields of `Row`, in Spark's DDL."""
 UNPARSED = _ddl(UnparsedRow)
+FORMATS = "file string, prefixes string, layout string"
 
 
 def record_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -124,6 +126,20 @@ def unparsed_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterato
         if isinstance(each, Unparsed)
     )
     return _batches(UnparsedRow, rows)
+
+
+def format_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The files' formats, with the columns of `FORMATS`; otherwise as `record_batches`."""
+    clock = LogClock(time_zone)
+    schema = pa.schema([(name, pa.string()) for name in ("file", "prefixes", "layout")])
+    for batch in files:
+        rows = [(file, format_of(file, clock)) for file in batch.column(1).to_pylist()]
+        columns = (
+            [file for file, _ in rows],
+            [None if found is None else ", ".join(found.prefixes) for _, found in rows],
+            [None if found is None else found.layout.name.lower() for _, found in rows],
+        )
+        yield pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=schema)
 
 
 def _read(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[tuple[Record | Unparsed, str, str, int]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.yarnlog.clock import LogClock
 from pipeline.yarnlog.files import read_log
-from pipeline.yarnlog.parser import LogClock, Record
+from pipeline.yarnlog.parser import Record
+from pipeline.yarnlog.reading import Reading
 from statemachines.conformance import releases_with, violation, wrong_refusal
 from statemachines.registry import FACTORIES
 from statemachines.releases import ANY, CURRENT
@@ -83,6 +85,7 @@ class LogSummary:
     """In the order of the logs, at most `keep`."""
     older_by_releases: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)
     """The transitions that only releases before Hadoop 3 declare, by machine and releases. Mismatches are not in it."""
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def parsed_lines(self) -> int:
@@ -123,10 +126,16 @@ def summarize(
     """
     summary = LogSummary()
     for file in files:
-        for found in read_log(file, clock, errors="replace"):
+        formats = summary.reading.formats
+        formats[file] = None
+        for found in read_log(file, clock, errors="replace", on_format=partial(formats.__setitem__, file)):
             if isinstance(found, Record):
                 summary.add(file, found, keep, release)
+                if found.line_count > 1:
+                    summary.reading.add(file, found, keep)
             else:
+                if "from" in found.text or "OPERATION=" in found.text:  # rejects most lines at once
+                    summary.reading.add(file, found, keep)
                 summary.lines += 1
                 summary.unparsed_lines += 1
     return summary

@@ -158,6 +158,7 @@ def _headlines(report: Report, rows: Mapping[str, Rows]) -> list[Figure]:
         Figure("Containers", count(report.containers), f"on {count(report.nodes)} nodes"),
         *_longest_wait(rows["waiting_by_queue"]),
         *_never_placed(rows["waiting_by_queue"]),
+        *_begun_earlier(rows["waiting_by_queue"]),
         *(
             Figure(name, count(number), whole, "bad" if number else "good")
             for name, (number, whole) in problems.items()
@@ -179,6 +180,13 @@ def _never_placed(queues: Rows) -> list[Figure]:
     waiting = sum(row["never_placed"] for row in queues)
     figure = Figure("Never placed", count(waiting), "applications without a container", "bad" if waiting else "good")
     return [figure] if queues else []
+
+
+def _begun_earlier(queues: Rows) -> list[Figure]:
+    """Says that the journal or log is an excerpt."""
+    earlier = sum(row["begun_earlier"] for row in queues)
+    detail = "applications of an excerpt: their submission is not in it, so that their waits are unknown"
+    return [Figure("Begun earlier", count(earlier), detail)] if earlier else []
 
 
 def declared_by_resource_manager(spark: SparkSession) -> DataFrame:

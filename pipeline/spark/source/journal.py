@@ -20,6 +20,8 @@ from pipeline.spark.failures import causes
 from pipeline.spark.source.journal_source import DAMAGE, FORMAT, local_path, register_journal, table_schema
 
 __all__ = [
+    "OWNER_AUDIT",
+    "OWNER_OPERATIONS",
     "PAYLOADS",
     "JournalTables",
     "journal_damage",
@@ -35,7 +37,20 @@ _FAILURE: Final = re.compile(
     rf"|{re.escape(UnknownColumnError.__module__)}\.{UnknownColumnError.__qualname__}): (.+)"
 )
 
+OWNER_AUDIT = "RMAuditLogger"
+OWNER_OPERATIONS = (
+    "Submit Application Request",
+    "Register App Master",
+    "AM Allocated Container",
+    "AM Released Container",
+    "Application Finished - Succeeded",
+    "Application Finished - Failed",
+    "Application Finished - Killed",
+)
+"""The operations in audit lines of Hadoop's resource manager whose user is the application's owner."""
+
 PAYLOADS = {
+    **{(OWNER_AUDIT, operation): "APPID string, USER string, QUEUENAME string" for operation in OWNER_OPERATIONS},
     ("RMAppEventType", "START"): "name string, user string, queue string",
     ("RMContainerEventType", "START"): (
         "application string, attempt string, node string, kind string, memory_mb long, vcores_milli long, "

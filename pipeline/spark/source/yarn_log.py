@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from dispatcher.journal.format.schema import EVENTS, TIME_UNIT, TRANSITIONS, WAL
 from dispatcher.journal.format.schema import Column as JournalColumn
 from pipeline.spark.source.journal import JournalTables
 from pipeline.yarnlog import LogClock, is_declared, log_files, mismatch
-from pipeline.yarnlog.messages import AUDIT_KEYS
-from pipeline.yarnlog.rows import RECORDS, UNPARSED, Row, record_batches, unparsed_batches
+from pipeline.yarnlog.messages import AUDIT_KEYS, MARKERS
+from pipeline.yarnlog.reading import MARKED_KINDS
+from pipeline.yarnlog.rows import FORMATS, RECORDS, UNPARSED, Row, format_batches, record_batches, unparsed_batches
 from pipeline.yarnlog.summary import TRANSITION_KINDS
 from statemachines.conformance import arcs_of, check_release, releases_with
 from statemachines.factory import StateMachineFactory
@@ -41,6 +42,21 @@ class YarnLogTables:
     unparsed: DataFrame
     """One row per line outside of records or in a record of an unknown kind: seq long (unique, also over `events`),
     file string, line long (from 1), text string."""
+    formats: DataFrame
+    """One row per file: file string, prefixes string (names of what other tools wrote before each line, outermost
+    first; empty: nothing), layout string. The last two are null if nothing of the file was read."""
+
+    @property
+    def missed(self) -> DataFrame:
+        """One row per line that looks like a transition or an audit line and was not parsed: file string, line long
+        (in a record: of its first line), text string."""
+        marked = F.filter(F.split("text", "\n"), _is_marked)
+        # One of the lines of such a record is the transition or the audit line.
+        of_record = F.when(F.col("kind").isin(*MARKED_KINDS), 1).otherwise(0)
+        in_records = self.records.where(_is_marked(F.col("text"))).select(
+            "file", "line", F.explode(F.slice(marked, of_record + 1, F.size(marked))).alias("text")
+        )
+        return self.unparsed.where(_is_marked(F.col("text"))).select("file", "line", "text").unionAll(in_records)
 
     @property
     def events(self) -> DataFrame:
@@ -99,7 +115,7 @@ class YarnLogTables:
     def stored(self, spark: SparkSession, folder: str | Path) -> YarnLogTables:
         """Read the logs once, write the tables to Parquet below `folder`, and return tables that read from there."""
         stored = []
-        for name, table in (("records", self.records), ("unparsed", self.unparsed)):
+        for name, table in (("records", self.records), ("unparsed", self.unparsed), ("formats", self.formats)):
             path = f"{folder}/{name}"
             table.write.mode("overwrite").parquet(path)
             stored.append(spark.read.schema(table.schema).parquet(path))
@@ -116,7 +132,7 @@ class YarnLogTables:
 def read_yarn_log(
     spark: SparkSession, path: str | Path | Sequence[str | Path], *, time_zone: str = "UTC"
 ) -> YarnLogTables:
-    """The logs at `path`: files, also compressed with gzip, or folders, which `log_files` searches.
+    """The logs at `path`: files, also packed, or folders, which `log_files` searches.
 
     Lists the files immediately, on the driver. A job reads each file in one task, line by line, in Python: the workers
     must see the files under the same paths. `time_zone` applies to times that name none.
@@ -130,7 +146,12 @@ def read_yarn_log(
     return YarnLogTables(
         names.mapInArrow(partial(record_batches, time_zone), RECORDS),
         names.mapInArrow(partial(unparsed_batches, time_zone), UNPARSED),
+        names.mapInArrow(partial(format_batches, time_zone), FORMATS),
     )
+
+
+def _is_marked(text: Column) -> Column:
+    return reduce(Column.__or__, (text.contains(marker) for marker in MARKERS))
 
 
 def conformance(transitions: DataFrame, release: str = ANY) -> DataFrame:

@@ -140,13 +140,81 @@ def test_a_release_without_tables_is_a_mistake_in_the_options(older: Path) -> No
 
 
 def test_a_log_without_transitions_is_read_too(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.log"
-    empty.touch()
+    quiet = tmp_path / "quiet.log"
+    quiet.write_text(LOG.splitlines()[-1])
 
-    done = run(empty)
+    done = run(quiet, "--strict")
 
-    assert done.exit_code == 0
+    assert (done.exit_code, done.stderr) == (0, "")
     assert "No transitions." in done.stdout
+
+
+@pytest.mark.parametrize("text", ["", "no log\n", "{}\n" * 1000], ids=["empty", "text", "JSON"])
+def test_a_log_of_which_nothing_was_read_is_no_success(log: Path, tmp_path: Path, text: str) -> None:
+    other = tmp_path / "other.log"
+    other.write_text(text)
+
+    loose, strict = run(other), run(other, "--strict")
+
+    assert (loose.exit_code, strict.exit_code) == (0, 1)
+    expected = f"warning: {other}: nothing was read: no line is the beginning of a record in a known format\n"
+    assert loose.stderr == strict.stderr == expected
+
+
+def test_a_log_without_a_known_message_is_no_success(tmp_path: Path) -> None:
+    other = tmp_path / "other.log"
+    other.write_text("2021-11-23 10:06:29,255 INFO a.B: something else\n")
+
+    loose, strict = run(other), run(other, "--strict")
+
+    assert (loose.exit_code, strict.exit_code) == (0, 1)
+    assert loose.stderr.startswith("warning: no line is of a known kind: no transition, ")
+
+
+def test_lines_that_should_have_been_parsed_are_counted_and_shown(tmp_path: Path) -> None:
+    other = tmp_path / "other.log"
+    sound, moved, quiet = (LOG.splitlines()[number] for number in (0, 1, -2))
+    audit = "2021-11-23 10:06:29,255 INFO a.RMAuditLogger: OPERATION=Kill\x1b[2J"
+    other.write_text("\n".join([quiet, f"? {moved}", audit, sound, f"?? {moved}", "\tat a.b(C.java:1)"]))
+
+    loose, strict = run(other), run(other, "--strict")
+
+    assert (loose.exit_code, strict.exit_code) == (0, 1)
+    assert loose.stderr == "warning: 3 lines look like transitions or audit lines and were not parsed\n"
+    listed = loose.stdout.partition("3 unparsed lines look like transitions or audit lines:\n")[2]
+    assert listed.splitlines() == [
+        f"{other}:2: ? {moved}",
+        f"{other}:3: {audit[:-4]}\ufffd[2J",
+        f"{other}:4: ?? {moved}",
+    ]
+
+
+def test_only_a_sample_of_the_lines_is_shown(tmp_path: Path) -> None:
+    other = tmp_path / "other.log"
+    other.write_text("\n".join([LOG.splitlines()[-2], *["? a Job Transitioned from A to B" + "." * 1000] * 120]))
+
+    done = run(other)
+
+    shown = [line for line in done.stdout.splitlines() if "? a Job" in line]
+    assert (len(shown), len(shown[0])) == (5, len(f"{other}:2: ") + 303)
+    assert "120 unparsed lines look like" in done.stdout
+    assert "\nand 115 more\n" in done.stdout
+
+
+def test_the_prefixes_of_each_file_are_told(log: Path, tmp_path: Path) -> None:
+    in_docker, untimed = tmp_path / "docker.log", tmp_path / "untimed.log"
+    in_docker.write_text("".join(f"rm-1  | 2021-11-23T10:06:29Z {line}\n" for line in LOG.splitlines()))
+    untimed.write_text("INFO a.RMAppImpl: application_1_0001 State change from NEW to NEW_SAVING on event = START\n")
+
+    done = run(log, in_docker, untimed)
+
+    assert done.stdout.splitlines()[:2] == [
+        f"{in_docker}: prefix of each line: docker compose, docker logs -t",
+        f"{untimed}: a record without a time has the prefix's, or the time of the record before, or 1970",
+    ]
+    assert ["in", "3", "files", "17"] in [line.split() for line in done.stdout.splitlines()]
+    assert ["parsed", "15", "11"] in [line.split() for line in done.stdout.splitlines()]
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pipeline.yarnlog import Unparsed, YarnLogError, log_files, read_log
+from pipeline.yarnlog import Record, Unparsed, YarnLogError, log_files, read_log
 from pipeline.yarnlog.files import daemon_of
 
 
@@ -69,28 +72,84 @@ def test_paths_without_a_log_are_an_error(tmp_path: Path, names: list[str], why:
         log_files([tmp_path / name for name in names])
 
 
-def test_a_packed_log_is_unpacked(tmp_path: Path) -> None:
-    file = tmp_path / "a.log.1.gz"
-    file.write_bytes(gzip.compress(b"one\r\ntwo"))
+def zstandard(content: bytes) -> bytes:
+    return bytes(pytest.importorskip("zstandard").compress(content))
+
+
+PACKERS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard}
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKERS.items(), ids=PACKERS)
+def test_a_packed_log_is_unpacked(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    file = tmp_path / f"a.log.1{suffix}"
+    file.write_bytes(pack(b"one\r\nt") + pack(b"wo"))
 
     assert list(read_log(file)) == [Unparsed(1, "one"), Unparsed(2, "two")]
+    assert (log_files([tmp_path]), daemon_of(file)) == ([file], "a.log")
+
+
+@pytest.mark.parametrize("damage", ["not packed", "cut off", "damaged"])
+@pytest.mark.parametrize(("suffix", "pack"), PACKERS.items(), ids=PACKERS)
+def test_a_file_that_is_not_packed_as_its_name_says_is_an_error(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], damage: str
+) -> None:
+    packed = pack(os.urandom(3000))
+    contents = {
+        "not packed": b"no such format at all",
+        "cut off": packed[:-9],
+        "damaged": bytes([*packed[:20], *(byte ^ 255 for byte in packed[20:90]), *packed[90:]]),
+    }
+    file = tmp_path / f"a.log{suffix}"
+    file.write_bytes(contents[damage])
+    if (suffix, damage) == (".zst", "damaged"):  # zstd checks no sums by default: the frame's header is damaged
+        file.write_bytes(packed[:4] + b"\xff" * 8 + packed[12:])
+
+    with pytest.raises(YarnLogError, match=rf"a\.log{suffix}: cannot be read: ."):
+        list(read_log(file))
+
+
+def test_without_a_package_for_zstandard_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_module(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr("pipeline.yarnlog.opening.import_module", import_module)
+    file = tmp_path / "a.log.zst"
+    file.touch()
+
+    with pytest.raises(YarnLogError, match=r"zstandard is not installed. Install it with: pip install .*\[cli\]"):
+        list(read_log(file))
+
+
+LINE = "2021-11-23 10:06:36,708 INFO a.RMAppImpl: äpp_1 State change from NEW to NEW_SAVING on event = START"
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"no gzip", gzip.compress(b"x" * 1000)[:-9], gzip.compress(b"x" * 1000)[:12] + b"?"],
-    ids=[
-        "not packed",
-        "cut off",
-        "damaged",
-    ],  # the bytes hold a time: workers that share the suite would name them apart
+    ("encoding", "mark"),
+    [
+        ("utf-16", ""),
+        ("utf-16-le", ""),
+        ("utf-16-be", ""),
+        ("utf-16-le", "\ufeff"),
+        ("utf-16-be", "\ufeff"),
+        ("utf-8-sig", ""),
+    ],
+    ids=["utf-16", "little, no mark", "big, no mark", "little", "big", "utf-8 with a mark"],
 )
-def test_a_gz_file_that_is_not_gzip_is_an_error_with_its_name(tmp_path: Path, content: bytes) -> None:
+def test_a_log_in_another_encoding_is_read(tmp_path: Path, encoding: str, mark: str) -> None:
     file = tmp_path / "a.log.gz"
-    file.write_bytes(content)
+    file.write_bytes(gzip.compress(f"{mark}{LINE}\r\nnext\u0a0a\n{LINE}".encode(encoding)))
 
-    with pytest.raises(YarnLogError, match=r"a\.log\.gz: cannot be read: "):
-        list(read_log(file))
+    found = list(read_log(file))
+
+    assert [one.text for one in found] == [f"{LINE}\nnext\u0a0a", LINE]
+    assert [one.message.entity for one in found if isinstance(one, Record)] == ["äpp_1", "äpp_1"]
+
+
+def test_a_log_in_utf_16_that_is_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(f"{LINE}\n{LINE}".encode("utf-16")[:-1])
+
+    assert len(list(read_log(file))) == 2
 
 
 def test_a_file_that_may_not_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.yarnlog.parser import LogClock, RecordHeader, YarnLogError, read_header
+from pipeline.yarnlog.clock import LogClock, YarnLogError
+from pipeline.yarnlog.headers import RecordHeader, read_header
 
 SECOND = 1_000_000_000
 # 2015-10-18 18:01:47 UTC

@@ -119,14 +119,17 @@ def _applications(data: PageData) -> Section:
         duration_column("Wait", "wait_s"),
     ]
     queue, user = text_column("Queue", "queue"), text_column("User", "user")
+    is_excerpt = any(row["begun_earlier"] for row in data.of("waiting_by_queue"))
+    waits = [*_WAITS, count_column("Begun earlier", "begun_earlier")] if is_excerpt else _WAITS
     longest_waits = (
-        "Applications that never got a container, then those that waited longest for their first one. "
+        "Applications that never got a container, then those that waited longest for their first one, then those whose "
+        "submission is not in the journal. "
         "Times count from the start of the run."
     )
     longest = "The applications that took the longest; unfinished ones are counted up to the end of the journal."
     tables = [
-        table("Waiting per queue", "", [queue, *_WAITS], data.of("waiting_by_queue"), "waiting_by_queue"),
-        table("Waiting per user", "", [user, queue, *_WAITS], data.of("waiting_by_user"), "waiting_by_user"),
+        table("Waiting per queue", "", [queue, *waits], data.of("waiting_by_queue"), "waiting_by_queue"),
+        table("Waiting per user", "", [user, queue, *waits], data.of("waiting_by_user"), "waiting_by_user"),
         table("Critical paths", longest, _PATHS, data.of("critical_paths"), "critical_paths"),
         table("Applications", longest_waits, shown, data.of("applications"), "applications"),
     ]

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dispatcher.util.units import NS_PER_S
-from pipeline.spark.source.journal import PAYLOADS
+from pipeline.spark.source.journal import OWNER_AUDIT, OWNER_OPERATIONS, PAYLOADS
 
 APPLICATION_END_STATES = ("FINISHED", "FAILED", "KILLED")
 KIND = ["machine", "from_state", "event_type", "to_state"]
@@ -80,6 +80,26 @@ def run_totals(of_events: DataFrame, of_transitions: DataFrame) -> DataFrame:
     )
 
 
+def owners(events: DataFrame) -> DataFrame:
+    """One row per application in the audit lines of a log: its owner and its queue.
+
+    In:  journal events, of a log.
+    Out: id string (unique), owner string, owner_queue string (null if no line names it).
+    """
+    payload = F.from_json("payload", PAYLOADS[OWNER_AUDIT, OWNER_OPERATIONS[0]])
+    lines = (
+        events.where((F.col("event_class") == OWNER_AUDIT) & F.col("event_type").isin(*OWNER_OPERATIONS))
+        .select("seq", payload.alias("payload"))
+        .select("seq", F.col("payload.APPID").alias("id"), "payload.USER", "payload.QUEUENAME")
+        .where(F.col("id").isNotNull())
+    )
+    first = {
+        name: F.min_by(column, F.when(F.col(column).isNotNull(), F.col("seq")))
+        for name, column in (("owner", "USER"), ("owner_queue", "QUEUENAME"))
+    }
+    return lines.groupBy("id").agg(*(value.alias(name) for name, value in first.items()))
+
+
 def applications(events: DataFrame, transitions: DataFrame, intervals: DataFrame) -> DataFrame:
     """One row per application that was submitted or changed its state.
 
@@ -87,7 +107,8 @@ def applications(events: DataFrame, transitions: DataFrame, intervals: DataFrame
     Out: id string (unique), name string, user string, queue string, final_state string (the current one if it has
          not ended), is_final boolean, submitted_at long, first_container_at long (null if it never got one),
          ended_at long (null if it has not ended), wait_s double >= 0 (submission to first container, null if
-         either is). The submission's columns are null if the journal lacks it.
+         either is). The submission's columns are null if the journal lacks it, except that user and queue are
+         then taken from audit lines.
     """
     submissions = first_payload(events, "RMAppEventType", "START").select(
         F.col("entity").alias("id"), F.col("enqueued_at").alias("submitted_at"), "payload"
@@ -108,9 +129,12 @@ def applications(events: DataFrame, transitions: DataFrame, intervals: DataFrame
     return (
         submissions.join(states, on="id", how="full")  # 1:1, either may be absent
         .join(first_containers, on="id", how="left")  # n:0..1, one row per application on the right
+        .join(owners(events), on="id", how="left")  # n:0..1, one row per application on the right
         .select(
             "id",
-            "payload.*",
+            "payload.name",
+            F.coalesce("payload.user", "owner").alias("user"),
+            F.coalesce("payload.queue", "owner_queue").alias("queue"),
             final_state.alias("final_state"),
             final_state.isin(*APPLICATION_END_STATES).alias("is_final"),
             "submitted_at",
@@ -135,15 +159,18 @@ def waiting(applications: DataFrame, *keys: str) -> DataFrame:
 
     In:  rows of `applications`; the keys are queue for `waiting_by_queue`, queue and user for `waiting_by_user`.
     Out: the keys string (unique together; null: not in the journal), applications long > 0, p50_s, p95_s, max_s double
-         (exact, over applications with a container; null without any), never_placed long.
+         (exact, over applications with a container; null without any), never_placed long, begun_earlier long:
+         applications whose submission is not in the journal, which are not counted in never_placed.
     """
+    is_begun_earlier = F.col("submitted_at").isNull()
     return (
         applications.groupBy(*keys)
         .agg(
             F.count("*").alias("applications"),
             F.percentile("wait_s", [0.5, 0.95]).alias("waits"),
             F.max("wait_s").alias("max_s"),
-            F.count_if(F.col("first_container_at").isNull()).alias("never_placed"),
+            F.count_if(F.col("first_container_at").isNull() & ~is_begun_earlier).alias("never_placed"),
+            F.count_if(is_begun_earlier).alias("begun_earlier"),
         )
         .select(
             *keys,
@@ -152,6 +179,7 @@ def waiting(applications: DataFrame, *keys: str) -> DataFrame:
             F.col("waits")[1].alias("p95_s"),
             "max_s",
             "never_placed",
+            "begun_earlier",
         )
     )
 

@@ -154,7 +154,9 @@ def _with_fullness(peaks: pa.Table) -> pa.Table:
 
 
 _DERIVED: dict[str, Callable[[pa.Table], Any]] = {
-    "applications": lambda table: table.append_column("never_placed", pc.is_null(table["wait_s"])),
+    "applications": lambda table: table.append_column(
+        "never_placed", pc.and_(pc.is_null(table["first_container_at"]), pc.is_valid(table["submitted_at"]))
+    ),
     "node_peaks": _with_fullness,
     # The time by which each stay exceeds the 99th percentile.
     "stuck_entities": lambda table: table.append_column(

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from pipeline.cli import yarn_log
-from pipeline.spark.report.tables.jobs import transition_counts
+from pipeline.spark.report.report import write_report
+from pipeline.spark.report.tables.jobs import applications, transition_counts, waiting
 from pipeline.spark.report.tables.usage import container_intervals
 from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
 from pipeline.yarnlog import YarnLogError
@@ -278,6 +279,72 @@ def test_a_transition_without_an_event_is_declared_if_any_event_causes_it(spark:
     }
     assert {row.at for row in transitions.collect()} == {AT - 3600 * 1_000_000_000}
     transitions.unpersist()
+
+
+def test_formats_and_lines_that_should_have_been_parsed_have_tables(
+    spark: SparkSession, tmp_path: Path, assert_table: AssertTable
+) -> None:
+    moved = RM_LOG.splitlines()[2]
+    in_container, empty = tmp_path / "1.log", tmp_path / "2.log"
+    lines = [f"? {moved}", moved, f"?? {moved}", "\tat a.b(C.java:1)"]
+    in_container.write_text("".join(f"2021-11-23T10:06:36.708Z stdout F {line}\n" for line in lines))
+    empty.write_text("no log\n")
+
+    tables = read_yarn_log(spark, tmp_path)
+
+    assert_table(
+        tables.formats,
+        "file string, prefixes string, layout string",
+        [(str(in_container), "Kubernetes (CRI)", "hadoop"), (str(empty), None, None)],
+    )
+    of_cri = "2021-11-23T10:06:36.708Z stdout F "
+    assert_table(
+        tables.missed,
+        "file string, line long, text string",
+        [(str(in_container), 1, f"{of_cri}? {moved}"), (str(in_container), 2, f"{of_cri}?? {moved}")],
+    )
+    assert [row.line_count for row in tables.transitions.join(tables.events, "seq").collect()] == [3]
+
+
+EXCERPT = f"""\
+{AHEAD} INFO a.RMAppImpl: application_1_0001 State change from ACCEPTED to RUNNING on event = ATTEMPT_REGISTERED
+{AHEAD} INFO a.RMAuditLogger: USER=ann\tOPERATION=AM Allocated Container\tTARGET=SchedulerApp\tRESULT=SUCCESS\t\
+APPID=application_1_0001\tCONTAINERID={CONTAINER}\tQUEUENAME=root.a
+{AHEAD} INFO a.RMAuditLogger: USER=eve\tOPERATION=Kill Application Request\tTARGET=ClientRMService\t\
+RESULT=SUCCESS\tAPPID=application_1_0001
+{AHEAD} INFO a.RMAuditLogger: USER=bob\tIP=1.2.3.4\tOPERATION=Submit Application Request\tTARGET=ClientRMService\t\
+RESULT=SUCCESS\tAPPID=application_1_0002\tQUEUENAME=root.b
+{AHEAD} INFO a.RMAppImpl: application_1_0002 State change from NEW to NEW_SAVING on event = START
+"""
+
+
+def test_applications_have_the_users_and_queues_of_the_audit_lines(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "rm.log"
+    log.write_text(EXCERPT)
+    journal = read_yarn_log(spark, log).journal
+
+    applied = applications(*journal, container_intervals(*journal))
+    waits = waiting(applied, "queue", "user").orderBy("queue").collect()
+
+    assert [(row.user, row.queue, row.never_placed, row.begun_earlier) for row in waits] == [
+        ("ann", "root.a", 0, 1),
+        ("bob", "root.b", 1, 0),
+    ]
+
+
+@pytest.mark.slow
+def test_the_report_on_an_excerpt_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "rm.log"
+    log.write_text(EXCERPT)
+    tables = read_yarn_log(spark, log).stored(spark, tmp_path / "log")
+    declared = declared_for(spark, tables.transitions)
+
+    written = write_report(spark, log, tmp_path / "report", declared=declared, tables=tables.journal)
+
+    waits = spark.read.parquet(str(written.tables / "waiting_by_queue")).orderBy("queue").collect()
+    assert [(row.queue, row.never_placed, row.begun_earlier) for row in waits] == [("root.a", 0, 1), ("root.b", 1, 0)]
+    assert "Begun earlier" in written.page.read_text()
+    assert "applications of an excerpt" in written.page.read_text()
 
 
 def test_a_missing_log_is_reported_at_once(spark: SparkSession, tmp_path: Path, folder: Path) -> None:

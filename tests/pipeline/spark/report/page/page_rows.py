@@ -20,7 +20,7 @@ def small_tables(name: str = "x", *, first_at: int = 0) -> Tables:
     """Every table with a row or two; every name that comes from a journal ends in `name`."""
     kind = {"machine": f"RMApp{name}", "from_state": "NEW", "event_type": f"START{name}", "to_state": f"SAVING{name}"}
     event = {"event_class": f"AType{name}", "event_type": f"GO{name}"}
-    waits = {"applications": 2, "p50_s": 1.5, "p95_s": 90.0, "max_s": 90.5, "never_placed": 1}
+    waits = {"applications": 2, "p50_s": 1.5, "p95_s": 90.0, "max_s": 90.5, "never_placed": 1, "begun_earlier": 0}
     bucket = {"bucket": 0, "starts_at": first_at}
     shares = {**bucket, "memory_share": 0.5, "vcores_share": 0.25, "gpu_share": None}
     times = {"queue": 10.0, "handling": 2000.0}

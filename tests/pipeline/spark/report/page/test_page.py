@@ -88,6 +88,15 @@ def test_cells_read_as_a_person_would_write_them(page: str) -> None:
     assert cells(page, "node-peaks")[1][2:5] == ["2 GiB of 1 GiB", "1 of 1", "\u2013"]
 
 
+def test_an_excerpt_has_a_column_of_applications_that_began_earlier() -> None:
+    tables = small_tables()
+    tables["waiting_by_queue"][0]["begun_earlier"] = 7
+
+    shown = cells(rendered(tables), "waiting-by-queue")
+
+    assert [row[-1] for row in shown] == ["Begun earlier", "7"]
+
+
 def test_cells_carry_their_sort_keys(page: str) -> None:
     assert re.findall(r'data-value="([^"]*)">1 min 30 s<', page)[:2] == ["90.0", "90.5"]
     # What is not known has no value, and goes last.

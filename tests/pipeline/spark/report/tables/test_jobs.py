@@ -103,23 +103,33 @@ def test_waiting_is_summed_up_per_queue(journal: Any, assert_table: Any) -> None
 
     assert_table(
         jobs.waiting(applications(journal), "queue"),
-        "queue string, applications long, p50_s double, p95_s double, max_s double, never_placed long",
-        [("a", 3, 2.0, 2.9, 3.0, 1), ("b", 1, None, None, None, 1)],
+        "queue string, applications long, p50_s double, p95_s double, max_s double, never_placed long, "
+        "begun_earlier long",
+        [("a", 3, 2.0, 2.9, 3.0, 1, 0), ("b", 1, None, None, None, 1, 0)],
     )
 
 
 def test_waiting_is_summed_up_per_user_of_a_queue(spark: SparkSession, assert_table: Any) -> None:
-    rows = [("a", "ann", 1, 1.0), ("a", "bob", 1, 5.0), ("b", "ann", None, None), (None, None, None, None)]
-    applied = spark.createDataFrame(rows, "queue string, user string, first_container_at long, wait_s double")
+    rows = [
+        ("a", "ann", 0, 1, 1.0),
+        ("a", "bob", 0, 5, 5.0),
+        ("b", "ann", 0, None, None),
+        ("b", "ann", None, 7, None),
+        (None, None, None, None, None),
+    ]
+    applied = spark.createDataFrame(
+        rows, "queue string, user string, submitted_at long, first_container_at long, wait_s double"
+    )
 
     assert_table(
         jobs.waiting(applied, "queue", "user"),
-        "queue string, user string, applications long, p50_s double, p95_s double, max_s double, never_placed long",
+        "queue string, user string, applications long, p50_s double, p95_s double, max_s double, never_placed long, "
+        "begun_earlier long",
         [
-            ("a", "ann", 1, 1.0, 1.0, 1.0, 0),
-            ("a", "bob", 1, 5.0, 5.0, 5.0, 0),
-            ("b", "ann", 1, None, None, None, 1),
-            (None, None, 1, None, None, None, 1),
+            ("a", "ann", 1, 1.0, 1.0, 1.0, 0, 0),
+            ("a", "bob", 1, 5.0, 5.0, 5.0, 0, 0),
+            ("b", "ann", 2, None, None, None, 1, 1),
+            (None, None, 1, None, None, None, 0, 1),
         ],
     )
 

@@ -1,0 +1,264 @@
+"""Logs in every layout, and with every prefix that another tool writes before the lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.yarnlog import LogFormat, Record, Unparsed, parse_lines
+
+from .written import (
+    AT,
+    AT_NS,
+    LAYOUTS,
+    LOGGER,
+    PREFIXES,
+    SECOND_NS,
+    THREAD,
+    UNTIMED,
+    Layout,
+    Prefix,
+    prefixed,
+)
+
+MOVE = "application_1_0001 State change from NEW to NEW_SAVING on event = START"
+PLAIN = LAYOUTS["Hadoop"]
+REFUSAL = [
+    f"{AT} ERROR {LOGGER}: App: application_1_0001 can't handle this event at current state",
+    "a.InvalidStateTransitionException: Invalid event: START at FINISHED",
+    "\tat a.b(C.java:1)",
+]
+OTHER = f"{AT} INFO {LOGGER}: something else"
+MESSAGES = [
+    MOVE,
+    "Registering class a.RMAppEventType for class a.Dispatcher",
+    "Size of event-queue is 1000",
+    "Very low remaining capacity on Schedulerevent queue: 7",
+    "Invalid event START on Application application_1_0001",
+    "App: application_1_0001 can't handle this event at current state",
+    "container_1_0001_01_000001 Container Transitioned from NEW to ALLOCATED",
+]
+
+
+def parse(lines: Iterable[bytes]) -> tuple[list[Record | Unparsed], LogFormat | None]:
+    formats: list[LogFormat] = []
+    found = list(parse_lines(lines, on_format=formats.append))
+    assert len(formats) <= 1
+    return found, formats[0] if formats else None
+
+
+def records(lines: Iterable[bytes]) -> list[Record]:
+    """The records without their texts, which have the prefixes, and lines, of which a prefix may make several."""
+    found = [one for one in parse(lines)[0] if isinstance(one, Record)]
+    return [record._replace(text="", line=0, line_count=1) for record in found]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_each_layout_is_parsed(layout: Layout) -> None:
+    text = layout(MOVE)
+
+    [record], _ = parse(prefixed(str, text))
+
+    assert isinstance(record, Record)
+    assert (record.text, record.line_count) == (text, text.count("\n") + 1)
+    assert (record.message.machine, record.message.entity) == ("RMApp", "application_1_0001")
+    assert (record.message.from_state, record.message.event_type, record.message.to_state) == (
+        "NEW",
+        "START",
+        "NEW_SAVING",
+    )
+    assert record.logger in (LOGGER, "RMAppImpl")
+    assert record.thread in (None, "main", THREAD)
+    assert record.at == AT_NS
+    assert record.level in ("INFO", "WARN", "ERROR")
+
+
+@pytest.mark.parametrize("layout", UNTIMED.values(), ids=UNTIMED)
+def test_a_layout_without_a_time_is_parsed_with_the_time_of_the_prefix(layout: Layout) -> None:
+    [bare], _ = parse(prefixed(str, layout(MOVE)))
+    [in_container], _ = parse(prefixed(PREFIXES["docker logs -t"][0], layout(MOVE)))
+    [in_syslog] = parse_lines(prefixed(PREFIXES["syslog, RFC 5424"][0], layout(MOVE)))
+
+    assert all(isinstance(one, Record) and one.message.machine == "RMApp" for one in (bare, in_container, in_syslog))
+    assert [one.at for one in (bare, in_container, in_syslog) if isinstance(one, Record)] == [0, AT_NS, AT_NS]
+
+
+def test_a_prefix_without_a_year_is_of_the_last_year_before_the_file_was_changed() -> None:
+    from datetime import date
+
+    lines = prefixed(PREFIXES["journald"][0], UNTIMED["LEVEL"](MOVE))
+
+    ats = [
+        [one.at for one in parse_lines(lines, latest=latest) if isinstance(one, Record)]
+        for latest in (date(2021, 11, 23), date(2022, 11, 22))
+    ]
+
+    assert ats == [[SECOND_NS], [SECOND_NS]]
+
+
+@pytest.mark.parametrize(("prefix", "names"), PREFIXES.values(), ids=PREFIXES)
+def test_each_prefix_is_found_in_each_layout(prefix: Prefix, names: tuple[str, ...]) -> None:
+    for layout in (LAYOUTS | UNTIMED).values():
+        lines = prefixed(prefix, layout(MOVE))
+
+        [record], found = parse(lines)
+
+        assert isinstance(record, Record)
+        assert record.message.event_type == "START"
+        assert (record.line, record.line_count) == (1, len(lines))
+        assert record.text.encode() == b"".join(lines).removesuffix(b"\n")
+        assert found is not None
+        # Blanks are no prefix to a layout that begins with them; with a time before them, other layouts are Hadoop's.
+        assert found.prefixes in (names, tuple(name for name in names if name not in ("blanks", "docker logs -t")))
+
+
+@given(
+    st.lists(st.sampled_from([*map(PLAIN, MESSAGES), OTHER, "\n".join(REFUSAL)]), min_size=1, max_size=30).filter(
+        lambda texts: set(texts) != {OTHER}
+    ),
+    st.sampled_from(sorted(PREFIXES)),
+)
+def test_a_prefix_before_every_line_changes_no_record(texts: list[str], name: str) -> None:
+    plain = records(prefixed(str, "\n".join(texts)))
+
+    assert records(prefixed(PREFIXES[name][0], "\n".join(texts))) == plain
+
+
+@given(
+    st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=20),
+    st.sampled_from(sorted(LAYOUTS)),
+    st.sampled_from(sorted(PREFIXES)),
+)
+def test_a_prefix_changes_no_record_in_any_layout(messages: list[str], layout: str, name: str) -> None:
+    text = "\n".join(map(LAYOUTS[layout], messages))
+
+    found = records(prefixed(PREFIXES[name][0], text))
+
+    assert found == records(prefixed(str, text))
+    assert len(found) == len(messages)
+
+
+@given(st.lists(st.sampled_from(MESSAGES), min_size=1), st.text(alphabet=" \t\x0b\x0c\xa0", max_size=5))
+def test_blanks_at_the_end_change_no_record(messages: list[str], blanks: str) -> None:
+    text = "\n".join(map(PLAIN, messages))
+
+    assert records(prefixed(lambda line: line + blanks, text)) == records(prefixed(str, text))
+
+
+def test_an_indented_log_keeps_the_stack_traces_as_they_are() -> None:
+    [record], _ = parse(prefixed(PREFIXES["blanks"][0], "\n".join(REFUSAL)))
+
+    assert isinstance(record, Record)
+    assert record.line_count == 3
+    assert record.message.error == REFUSAL[1]
+
+
+def test_containers_that_alternate_have_records_of_their_own() -> None:
+    moved = f"{AT} INFO a.ContainerImpl: Container container_1_0001_01_000001 transitioned from NEW to LOCALIZING"
+    lines = [
+        f"rm-1  | {REFUSAL[0]}",
+        f"nm-1  | {moved}",
+        f"rm-1  | {REFUSAL[1]}",
+        f"nm-1  | {OTHER}",
+        f"rm-1  | {REFUSAL[2]}",
+    ]
+
+    found, _ = parse(prefixed(str, "\n".join(lines)))
+
+    assert [(one.line, one.line_count if isinstance(one, Record) else 1) for one in found] == [(2, 1), (4, 1), (1, 3)]
+    refused = found[-1]
+    assert isinstance(refused, Record)
+    assert (refused.message.kind, refused.message.from_state) == ("invalid_transition", "FINISHED")
+
+
+def test_pieces_of_two_streams_are_put_together_apart() -> None:
+    first, second = PLAIN(MOVE), PLAIN(MESSAGES[-1])
+    time = "2021-11-23T10:06:36.708123456Z"
+    lines = [
+        f"{time} stdout P {first[:50]}",
+        f"{time} stderr P {second[:70]}",
+        f"{time} stdout F {first[50:]}",
+        f"{time} stderr F {second[70:]}",
+    ]
+
+    found, _ = parse(prefixed(str, "\n".join(lines)))
+
+    assert [(one.line, one.line_count) for one in found if isinstance(one, Record)] == [(1, 2), (2, 2)]
+
+
+def test_a_line_that_was_cut_and_never_ended_is_kept() -> None:
+    lines = [PREFIXES["CRI"][0](PLAIN(MOVE)), "2021-11-23T10:06:36.708Z stderr P something", "no prefix"]
+
+    found, _ = parse(prefixed(str, "\n".join(lines)))
+
+    assert sum(one.line_count if isinstance(one, Record) else 1 for one in found) == 3
+
+
+def test_lines_of_context_that_grep_prints_have_its_prefix_taken_off() -> None:
+    lines = [f"a.log:8:{REFUSAL[0]}", *(f"a.log-{number}-{line}" for number, line in enumerate(REFUSAL[1:], 9))]
+
+    [record], found = parse(prefixed(str, "\n".join(lines)))
+
+    assert found == LogFormat(("grep -H",))
+    assert isinstance(record, Record)
+    assert (record.message.kind, record.message.from_state) == ("invalid_transition", "FINISHED")
+
+
+def test_a_format_is_found_after_many_lines_that_have_none() -> None:
+    noise = ["starting"] * 1700
+
+    found, log_format = parse(prefixed(str, "\n".join([*noise, *map(PREFIXES["docker compose"][0], [PLAIN(MOVE)])])))
+
+    assert len(found) == 1701
+    assert isinstance(found[-1], Record)
+    assert (found[-1].line, log_format) == (1701, LogFormat(("docker compose",)))
+
+
+def test_a_quoted_line_of_another_format_changes_nothing() -> None:
+    quoted = [f"rm-1 | {PLAIN(MOVE)}", LAYOUTS["[time] [LEVEL]"](MOVE), f"   {PLAIN(MOVE)}", UNTIMED["LEVEL"](MOVE)]
+    lines = [*[PLAIN(MOVE)] * 100, *quoted, PLAIN(MOVE)]
+
+    found, log_format = parse(prefixed(str, "\n".join(lines)))
+
+    assert log_format == LogFormat()
+    assert [one.line_count for one in found if isinstance(one, Record)] == [*[1] * 99, 5, 1]
+
+
+def test_lines_without_the_prefix_that_was_found_are_parsed_as_they_are() -> None:
+    """A script's line that quotes a log made the file one of `grep -H`, whose prefix the later lines do not have."""
+    lines = [f"started: {OTHER}", *["..."] * 600, *[PLAIN(MOVE)] * 3]
+
+    found, _ = parse(prefixed(str, "\n".join(lines)))
+
+    assert [one.line for one in found if isinstance(one, Record)] == [602, 603, 604]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "no log\nat all", "ERROR: disk full\nINFO begin"])
+def test_text_without_a_header_has_no_format(text: str) -> None:
+    found, log_format = parse(prefixed(str, text))
+
+    assert log_format is None
+    assert all(isinstance(one, Unparsed) for one in found)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 1_000_000 + PLAIN(MOVE),
+        "INFO " * 200_000,
+        "a:" * 500_000 + "INFO",
+        "INFO a" + "." * 1_000_000 + "(",
+        "<14>1 2021-11-23T10:06:36Z a b c d " + '[x="' * 100_000 + "INFO",
+        '{"log":' + "[" * 500_000 + "INFO",
+        "| INFO |" * 100_000,
+    ],
+    ids=["brackets", "levels", "colons", "dots", "syslog", "json", "pipes"],
+)
+def test_a_long_line_is_searched_in_a_time_that_its_length_explains(line: str) -> None:
+    [found], _ = parse([line.encode()])
+
+    assert found.text == line
