@@ -29,11 +29,10 @@ from pipeline.streaming.options import AsyncOptions
 from pipeline.streaming.task.checkpoints import (
     Checkpoint,
     CheckpointStorage,
-    JsonSerializer,
-    PickleSerializer,
     Recovery,
 )
 from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput, StreamTaskInput
+from pipeline.streaming.task.serializers import JsonSerializer, PickleSerializer
 from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, Source, SourceContext, SourceStreamTask
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import (

@@ -68,7 +68,7 @@ class CheckpointError(StreamingError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint's file was cut off or changed."""
+    """A checkpoint's file was cut off or changed, is not the checkpoint of its name, or cannot be read."""
 
 
 class InputClosedError(StreamingError):
