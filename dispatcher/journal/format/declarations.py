@@ -61,7 +61,7 @@ class Lossless:
 
     def __init__(self, class_: type, fields: Mapping[str, _Rule]) -> None:
         self._allowed = [rule.types for rule in fields.values()]  # never changes
-        self._kinds: set[tuple[type, ...]] = set()  # found allowed; adding is atomic
+        self._kinds: set[tuple[type, ...]] = set()  # any thread adds, which is atomic; found allowed
         self._get: Callable[[Any], Any] = attrgetter(*fields)
         self._is_single = len(fields) == 1
         self._attributes = len(fields) if class_.__dictoffset__ else None  # None: slots only

@@ -318,7 +318,7 @@ def test_whatever_is_accepted_comes_back_equal_in_types_and_values(event: Any) -
 
 @pytest.mark.slow
 @given(events)
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_accepted_comes_back_equal_for_many_events(event: Any) -> None:
     check(event)
 
