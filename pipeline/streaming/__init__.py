@@ -19,6 +19,7 @@ from pipeline.streaming.errors import (
     AsyncTimeoutError,
     CapturedError,
     CheckpointError,
+    ForkedWaitError,
     InputClosedError,
     RetryAfter,
     SourceInterruptedError,
@@ -29,11 +30,10 @@ from pipeline.streaming.options import AsyncOptions
 from pipeline.streaming.task.checkpoints import (
     Checkpoint,
     CheckpointStorage,
-    JsonSerializer,
-    PickleSerializer,
     Recovery,
 )
 from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput, StreamTaskInput
+from pipeline.streaming.task.serializers import JsonSerializer, PickleSerializer
 from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, Source, SourceContext, SourceStreamTask
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import (
@@ -62,6 +62,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointStorage",
     "FinishingReason",
+    "ForkedWaitError",
     "InputClosedError",
     "InputStatus",
     "IterableInput",

@@ -6,6 +6,7 @@
         AsyncOperatorError        user's function or service: a record failed, and with it the task
         CheckpointError           the folder, or a value's type: a checkpoint cannot be taken, stored or restored
           DamagedCheckpointError  the disk, or a program that changed the file
+        ForkedWaitError           user: an iterator of results was used in a forked child
         InputClosedError          user: a producer comes too late
         SourceInterruptedError    no fault: stops a source whose task is over
         TaskCancelledError        no fault: the task was cancelled
@@ -68,7 +69,17 @@ class CheckpointError(StreamingError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint's file was cut off or changed."""
+    """A checkpoint's file was cut off or changed, is not the checkpoint of its name, or cannot be read."""
+
+
+class ForkedWaitError(StreamingError):
+    """An iterator of `ordered_wait` or `unordered_wait` was used in a forked child; its threads are in the parent."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this process was forked from the one that reads these results, and has none of the threads that make "
+            "them. Call ordered_wait or unordered_wait in each process, after the fork."
+        )
 
 
 class InputClosedError(StreamingError):

@@ -9,8 +9,10 @@ woken: the caller by a Wakeup, the mailbox thread by the futures of its input an
 from __future__ import annotations
 
 import math
+import os
 import queue
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -22,6 +24,7 @@ from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.elements import StreamElement, StreamRecord
+from pipeline.streaming.errors import ForkedWaitError, describe
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options
 from pipeline.streaming.task.inputs import AVAILABLE, END, MORE, NOTHING, ElementOutput, InputStatus
 from pipeline.streaming.task.stream_task import StreamTask
@@ -62,6 +65,8 @@ def ordered_wait(
 
     Raises:
         AsyncOperatorError: a call has failed, and `on_error` is "fail"; raised after the results before it.
+        Exception: what `values` raised, after the results of all values before it.
+        ForkedWaitError: this process is a fork of the one that began to read the results.
         ValueError, TypeError: an option is invalid; raised at once.
     """
     settings = AsyncOptions(timeout_ms=timeout_to_ms(timeout), **options)
@@ -126,6 +131,7 @@ def _wait_for_each(
 
     def each() -> Iterator[Any]:
         for results in run.results((value,) for value in values):
+            run.handed_out = results
             yield from results
 
     return each()
@@ -154,6 +160,8 @@ class _Run(Generic[In, Out]):
         self._chunks_ahead = chunks_ahead
         self._notify_at = notify_at
         self._max_chunk = max_chunk
+        self.handed_out: list[Out] = []  # results that the caller is being given one by one; caller's thread
+        self._is_forked = False  # begun in the parent of this process; written at the fork
         self._failure: BaseException | None = None  # written by the task's thread before _is_over
         self._is_over = False  # written by the task's thread, once
         self._input: ChunkInput[In] = ChunkInput(chunks_ahead, self._wakeup)
@@ -162,16 +170,22 @@ class _Run(Generic[In, Out]):
         self._thread = threading.Thread(target=self._work, name="async wait", daemon=True)
 
     def results(self, chunks: Iterable[Iterable[In]]) -> Iterator[list[Out]]:
-        """Caller's thread: read, yield and wait in turns."""
+        """Caller's thread: read, yield and wait in turns. If the input fails, that is raised after its results."""
         reading: Iterator[Iterable[In]] | None = iter(chunks)
+        input_failure: Exception | None = None
         output, task_input = self._output, self._input
         try:
             self._thread.start()
+            _runs.add(self)
             while not self._is_over:
+                self._check_process()
                 if len(output.ready) >= self._notify_at:
                     yield output.take(self._max_chunk)
                 elif reading is not None and len(task_input.chunks) < self._chunks_ahead:
-                    chunk = next(reading, _NO_MORE)
+                    try:
+                        chunk = next(reading, _NO_MORE)
+                    except Exception as error:
+                        input_failure, chunk = error, _NO_MORE
                     if chunk is _NO_MORE:
                         reading = None
                         task_input.end()
@@ -180,13 +194,36 @@ class _Run(Generic[In, Out]):
                 else:
                     self._wakeup.wait()
             while output.ready:
+                self._check_process()
                 yield output.take(self._max_chunk)
-            if self._failure is not None:
-                raise self._failure
+            self._raise(input_failure)
         finally:
-            self._task.cancel()
-            if self._thread.ident is not None:  # started; a KeyboardInterrupt may have come before that
-                self._thread.join()
+            self._end()
+
+    def _raise(self, input_failure: Exception | None) -> None:
+        """Raise what ended the run, if anything did; a failed call comes before the end of the input."""
+        if self._failure is not None:
+            if input_failure is not None:
+                self._failure.add_note(f"The input failed, too: {describe(input_failure)}")
+            raise self._failure
+        if input_failure is not None:
+            raise input_failure
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise ForkedWaitError
+
+    def _end(self) -> None:
+        if self._is_forked:
+            return  # the task and its thread are in the parent
+        self._task.cancel()
+        if self._thread.ident is not None:  # started; a KeyboardInterrupt may have come before that
+            self._thread.join()
+
+    def abandon(self) -> None:
+        """In a forked child, whose only thread calls this: what is left of the results is given in the parent."""
+        self._is_forked = True
+        self.handed_out.clear()
 
     def _work(self) -> None:
         """The task's thread."""
@@ -197,6 +234,17 @@ class _Run(Generic[In, Out]):
         finally:
             self._is_over = True
             self._wakeup.notify()
+
+
+_runs: weakref.WeakSet[_Run[Any, Any]] = weakref.WeakSet()  # begun in this process; any thread adds, a fork reads
+
+
+def _after_fork() -> None:
+    for run in list(_runs):
+        run.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Wakeup:

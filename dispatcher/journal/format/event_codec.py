@@ -10,17 +10,41 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any, Final
 
-from pydantic import BaseModel, TypeAdapter
-from pydantic_core import to_json
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
+from dispatcher.journal.format.declarations import adapter_of, lossless
+from dispatcher.journal.format.round_trip import difference, quoted
 
 _EVENT: Final = b',"event":'
+_MARKS: Final = frozenset(("redelivered",))
+"""What the dispatcher sets on an event that it redelivers; a handler may post that event again."""
+
+
+class _Declared:
+    """An event class, declared for an Enum class. Never changes."""
+
+    def __init__(self, event_type: type[Enum], class_: type, adapter: TypeAdapter[Any]) -> None:
+        self.adapter = adapter
+        self.class_ = class_
+        names = f'{{"event_class":{json.dumps(event_type.__name__)},"event_type":'
+        model = f',"model":{json.dumps(class_.__name__)}'
+        self.heads = {
+            name: f"{names}{json.dumps(name)}{model}".encode("ascii") + _EVENT for name in event_type.__members__
+        }
+        self.keeps: Callable[[Any, bytes], bool] = lossless(class_, adapter.core_schema) or _never
+        """Whether an event certainly comes back from its line."""
+
+
+def _never(event: Any, line: bytes) -> bool:
+    return False
 
 
 class EventCodec:
@@ -31,59 +55,69 @@ class EventCodec:
         self._lock = threading.Lock()  # leaf lock
         # Each dict is replaced under _lock, never changed in place, and read without the lock.
         self._types: dict[str, type[Enum]] = {}  # replaced under _lock
-        self._models: dict[tuple[str, str], TypeAdapter[Any]] = {}  # by Enum class and event class; under _lock
-        self._names: dict[type, str] = {}  # as JSON, by the event's class; replaced under _lock
+        self._models: dict[tuple[str, str], _Declared] = {}  # by Enum class and event class; replaced under _lock
+        self._declared: dict[tuple[type, type], _Declared] = {}  # the same; replaced under _lock
 
     def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
         """Declare that events whose type is a member of `event_type` are instances of `classes`.
 
         Raises:
-            TypeError: a class is neither a pydantic model nor a dataclass, or has a field that JSON cannot hold.
+            TypeError: a class is neither a pydantic model nor a dataclass, or has a field that JSON cannot give back.
             ValueError: another Enum class or event class of the same name was declared.
         """
         made = {}
         for class_ in classes:
             if not (isinstance(class_, type) and (is_dataclass(class_) or issubclass(class_, BaseModel))):
                 raise TypeError(f"events= takes pydantic models and dataclasses; {class_!r} is neither")
-            try:
-                made[class_] = TypeAdapter(class_)
-            except Exception as error:  # pydantic raises many kinds, all about the class's fields
-                raise TypeError(f"{class_.__name__} cannot be kept in a journal: {error}") from error
+            made[class_] = _Declared(event_type, class_, adapter_of(class_))
         name = event_type.__name__
         with self._lock:
             if self._types.get(name, event_type) is not event_type:
                 raise ValueError(f"two Enum classes named {name} are registered; the journal identifies them by name")
             for class_ in made:
                 known = self._models.get((name, class_.__name__))
-                if known is not None and class_ not in self._names:
+                if known is not None and known.class_ is not class_:
                     raise ValueError(f"two event classes named {class_.__name__} are declared for {name}")
             self._types = {**self._types, name: event_type}
             self._models = {**self._models, **{(name, class_.__name__): made[class_] for class_ in made}}
-            self._names = {**self._names, **{class_: json.dumps(class_.__name__) for class_ in made}}
+            self._declared = {**self._declared, **{(event_type, class_): made[class_] for class_ in made}}
 
     def encode(self, event: Any) -> bytes:
-        """The event's line, without the newline.
+        """The event's line, without the newline. Whatever is accepted comes back from it equal in types and values.
 
         Raises:
             EventNotDeclaredError: its class was not declared for its Enum class.
-            JournalError: a field has a value that JSON cannot hold.
+            JournalError: a field has a value that would come back as something else, or not at all; the message names
+                the field.
         """
         type_ = event.type
-        name = type(type_).__name__
-        model = self._names.get(type(event))
-        if model is None or (name, type(event).__name__) not in self._models:
+        declared = self._declared.get((type(type_), type(event)))
+        if declared is None:
             raise EventNotDeclaredError(self._dispatcher, event)
+        head = declared.heads.get(type_._name_)
+        if head is None:
+            raise self._refusal(event, f"its type {quoted(type_)} is not a member of its class but a combination")
         try:
             fields = to_json(event, inf_nan_mode="constants")
-            # Recovery must be able to read every line: an event that does not survive the round trip is refused here.
-            self._models[name, type(event).__name__].validate_json(fields)
-        except Exception as error:  # from pydantic, or from the user's own serializers
-            raise JournalError(
-                f"{self._dispatcher}: {event!r} cannot be kept in the journal: {error}. Post an event whose fields are "
-                "of their declared types and go into JSON and back."
-            ) from error
-        head = f'{{"event_class":{json.dumps(name)},"event_type":{json.dumps(type_.name)},"model":{model}'
-        return b"".join((head.encode("ascii"), _EVENT, fields, b"}"))
+            # An event that recovery could not give back as it was is refused here.
+            if not declared.keeps(event, fields):
+                back = declared.adapter.validate_json(fields)
+                changed = difference(event, back, besides=_MARKS)
+                if changed is None and back.type is not type_:
+                    changed = f"its type is {quoted(type_)}, and would come back as {quoted(back.type)}"
+                if changed is not None:
+                    raise self._refusal(event, changed)
+        except JournalError:
+            raise
+        except Exception as error:  # from pydantic, or from the user's own serializers and validators
+            raise self._refusal(event, _reason(event, error)) from error
+        return b"".join((head, fields, b"}"))
+
+    def _refusal(self, event: Any, reason: str) -> JournalError:
+        return JournalError(
+            f"{self._dispatcher}: {quoted(event)} cannot be kept in the journal: {reason}. Post an event whose fields "
+            "are of their declared types and come back from JSON as they were."
+        )
 
     def decode(self, line: bytes) -> Any:
         """
@@ -94,13 +128,13 @@ class EventCodec:
             head, _, fields = line.partition(_EVENT)  # cannot match inside a name, where JSON escapes quotation marks
             names = json.loads(head + b"}")
             key = names["event_class"], names["model"]
-            adapter = self._models.get(key)
-            if adapter is None:
+            declared = self._models.get(key)
+            if declared is None:
                 raise JournalError(
                     f"{self._dispatcher}: the journal has an unhandled event of the class {key[1]} for {key[0]}, which "
                     f"is not declared. Call register({key[0]}, handler, events={key[1]}) before the start."
                 )
-            event = adapter.validate_json(fields[:-1])
+            event = declared.adapter.validate_json(fields[:-1])
             wanted = self._types[key[0]][names["event_type"]]
         except (ValueError, KeyError, TypeError) as error:
             raise JournalError(
@@ -109,10 +143,27 @@ class EventCodec:
             ) from error
         if event.type is not wanted:
             raise JournalError(
-                f"{self._dispatcher}: {event!r}, read from the journal, has the type {event.type}, but was written "
-                f"with {wanted}. Make `type` a field of {key[1]}."
+                f"{self._dispatcher}: {quoted(event)}, read from the journal, has the type {event.type}, but was "
+                f"written with {wanted}. Make `type` a field of {key[1]}."
             )
         return event
+
+
+def _reason(event: Any, error: Exception) -> str:
+    """What keeps an event from going into JSON and back, in one line that names the field."""
+    said = describe(error).partition("\n")[0]
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        said = first["msg"]
+        if first["loc"]:
+            return f"its field {'.'.join(map(str, first['loc']))} would not be read again: {said}"
+    names = [field.name for field in dataclass_fields(event)] if is_dataclass(event) else list(type(event).model_fields)
+    for name in names:
+        try:
+            from_json(to_json(getattr(event, name), inf_nan_mode="constants"), allow_inf_nan=True)
+        except Exception:
+            return f"its field {name} does not go into JSON and back: {said}"
+    return said
 
 
 def encode_payload(payload: Any) -> str:

@@ -51,7 +51,9 @@ class WorkerHosts:
     @contextmanager
     def lease(self, key: str, make: Callable[[], CallHost], idle_s: float) -> Iterator[CallHost]:
         """Lease the kept host of `key`, or a started one from `make`; then keep it for `idle_s` seconds."""
-        host = self._take(key) or make()
+        host = self._take(key)
+        if host is None or host.has_ended:
+            host = make()
         with self._lock:
             self._leased.append(host)
         keeps = False

@@ -7,82 +7,40 @@ foreign code. PickleSerializer accepts nearly everything and trusts the folder.
 A file is written under another name, synced to the disk and renamed. So a process killed at any moment, or a machine
 that loses power, leaves at worst an incomplete file that is never read and that the next store removes.
 
+A restore takes the newest whole checkpoint. A file that is cut off, changed, not the checkpoint of its name, not a file
+or not readable is logged and skipped. A whole checkpoint of another task, serializer or version is refused instead.
+
 Threads: one at a time. A task reads on its own thread before it starts, and writes on one thread after that.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import logging
 import os
-import pickle
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dispatcher.util.files import FileLock, Permissions, PermissionsName, make_folder, read_file, replace_file
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
+from pipeline.streaming.task.serializers import JsonSerializer, Serializer
 
 log = logging.getLogger(__name__)
 
 FORMAT: Final = "stream-task-checkpoint"
 VERSION: Final = 1
-_NAME: Final = re.compile(r"(checkpoint|savepoint)-(\d+)(\.part)?")
-_ATOMS: Final = frozenset((type(None), bool, int, float, str))
-_ADVICE: Final = (
-    "Use None, bool, int, float, str, list and dict, or make the storage with serializer=PickleSerializer()."
+_NAME: Final = re.compile(r"(checkpoint|savepoint)-([0-9]{1,18})(\.part)?")
+_KEYS: Final = frozenset(
+    ("id", "task", "taken_at_ms", "serializer", "input", "operators", "outputs", "output", "savepoint", "finished")
 )
-
-
-class Serializer(Protocol):
-    """Converts values to JSON and back. `name` is stored: only a serializer of that name reads the checkpoint."""
-
-    @property
-    def name(self) -> str: ...
-
-    def dump(self, value: Any) -> Any:
-        """`value` as None, bool, int, float, str, lists and dicts with str keys. Called on the mailbox thread."""
-
-    def load(self, stored: Any) -> Any:
-        """The value that was dumped."""
-
-
-class JsonSerializer:
-    """Stores None, bool, int, float, str, lists and dicts with str keys as they are; rejects anything else.
-
-    That includes values that JSON would alter: tuples, subclasses, and dicts with other keys.
-    """
-
-    name = "json"
-
-    def dump(self, value: Any) -> Any:
-        """Raises CheckpointError, naming the part, if a part of the value would be altered or lost."""
-        try:
-            _check_json(value, "value")
-        except RecursionError:
-            raise CheckpointError("a value is nested too deeply, or contains itself; JSON cannot hold it") from None
-        return value
-
-    def load(self, stored: Any) -> Any:
-        return stored
-
-
-class PickleSerializer:
-    """Stores whatever pickle accepts. A user with write access to the folder can run code in the task."""
-
-    name = "pickle"
-
-    def dump(self, value: Any) -> Any:
-        return base64.b64encode(pickle.dumps(value)).decode("ascii")
-
-    def load(self, stored: Any) -> Any:
-        return pickle.loads(base64.b64decode(stored))
+_LISTED: Final = 5
+"""Damaged checkpoints that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,21 +122,24 @@ class CheckpointStorage:
         self._serializer = serializer or JsonSerializer()
         self._permissions = Permissions[permissions]
         self._lock: FileLock | None = None  # held while a task runs; that task's mailbox thread only
+        self._damaged: set[Path] = set()  # skipped by `latest`: none of those that are kept; one thread at a time
 
     def acquire(self) -> None:
         """Lock the folder for a task that starts. The system releases the lock when the process ends, however it ends.
 
         Raises:
-            CheckpointError: another task, of this or another process, holds the folder.
+            CheckpointError: another task, of this or another process, holds the folder, or it cannot be made or locked.
         """
-        make_folder(self.folder, self._permissions)
         try:
+            make_folder(self.folder, self._permissions)
             self._lock = FileLock(self.folder / "lock", self._permissions.file_mode)
         except BlockingIOError as error:
             raise CheckpointError(
                 f"another running task has its checkpoints in {self.folder}. "
                 "Wait until it has ended, or give each task a folder of its own."
             ) from error
+        except OSError as error:
+            raise CheckpointError(f"{self.folder} cannot hold checkpoints: {error}. Give the task a folder.") from error
 
     def release(self) -> None:
         """Unlock the folder. Idempotent."""
@@ -202,6 +163,7 @@ class CheckpointStorage:
         """
         dump = partial(_dump, self._serializer)
         body = {
+            "version": VERSION,  # again: the checksum does not cover the header line
             "id": checkpoint.checkpoint_id,
             "task": checkpoint.task,
             "taken_at_ms": checkpoint.taken_at_ms,
@@ -240,14 +202,22 @@ class CheckpointStorage:
         return path
 
     def load(self, path: Path) -> Checkpoint:
-        """Read one file; errors as `decode`."""
-        return decode(read_file(path), self._serializer, str(path))
-
-    def latest(self, task: str | None = None) -> Checkpoint | None:
-        """The newest intact checkpoint; None if there never was one. Damaged ones are skipped with a warning.
+        """Read one file; errors as `decode`.
 
         Raises:
-            CheckpointError: all are damaged, or the newest intact one has another format, version, serializer or task.
+            DamagedCheckpointError: also if it is not a file, cannot be read, or has another checkpoint than its name.
+        """
+        checkpoint = decode(_read(path), self._serializer, str(path))
+        name = _NAME.fullmatch(path.name)
+        if name is not None and int(name[2]) != checkpoint.checkpoint_id:
+            raise DamagedCheckpointError(f"{path} holds checkpoint {checkpoint.checkpoint_id}: it is a stale copy")
+        return checkpoint
+
+    def latest(self, task: str | None = None) -> Checkpoint | None:
+        """The newest whole checkpoint; None if there never was one. Damaged ones are skipped with a warning.
+
+        Raises:
+            CheckpointError: all are damaged, or the newest whole one has another version, serializer or task.
         """
         damaged: list[str] = []
         for path in reversed(self.paths()):
@@ -255,7 +225,8 @@ class CheckpointStorage:
                 checkpoint = self.load(path)
             except DamagedCheckpointError as error:
                 log.warning("%s. Trying the one before: more outputs may repeat", error)
-                damaged.append(path.name)
+                self._damaged.add(path)
+                damaged.append(f"{path.name} ({str(error).removeprefix(f'{path} ')})")
                 continue
             if task is not None and checkpoint.task != task:
                 raise CheckpointError(
@@ -263,8 +234,9 @@ class CheckpointStorage:
                 )
             return checkpoint
         if damaged:
+            more = f" and {len(damaged) - _LISTED} more" if len(damaged) > _LISTED else ""
             raise CheckpointError(
-                f"no checkpoint in {self.folder} can be read: {', '.join(damaged)}. "
+                f"no checkpoint in {self.folder} can be read: {', '.join(damaged[:_LISTED])}{more}. "
                 "Restore the folder from a backup, or empty it to start from the beginning of the input."
             )
         return None
@@ -272,16 +244,24 @@ class CheckpointStorage:
     def _files(self) -> Iterator[tuple[int, Path]]:
         if not self.folder.is_dir():
             return
-        for path in self.folder.iterdir():
+        try:
+            paths = list(self.folder.iterdir())
+        except OSError as error:
+            raise CheckpointError(f"{self.folder} cannot be read: {error}") from error
+        for path in paths:
             match = _NAME.fullmatch(path.name)
             if match is not None:
                 yield int(match[2]), path
 
     def _remove_old(self) -> None:
         files = sorted(self._files())
-        whole = [path for _, path in files if path.suffix != ".part" and path.name.startswith("checkpoint")]
+        taken = [path for _, path in files if path.suffix != ".part" and path.name.startswith("checkpoint")]
+        whole = [path for path in taken if path not in self._damaged]
+        oldest = whole[-self._keep :][0] if whole else None  # of those that are kept
         parts = [path for _, path in files if path.suffix == ".part"]
-        for path in (*whole[: -self._keep], *parts):
+        for path in (*(taken[: taken.index(oldest)] if oldest is not None else ()), *parts):
+            if path.is_dir():
+                continue  # not ours
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
@@ -292,23 +272,39 @@ def decode(data: bytes, serializer: Serializer, where: str) -> Checkpoint:
     """The checkpoint in a file's content; `where` names the file in errors.
 
     Raises:
-        DamagedCheckpointError: the content was cut off or changed.
-        CheckpointError: the content is intact, but of another format, version or serializer.
+        DamagedCheckpointError: the content was cut off or changed, or never was a checkpoint.
+        CheckpointError: the content is whole, but of another version or serializer.
     """
     head, _, body = data.partition(b"\n")
     words = head.split(b" ")
     if words[0] != FORMAT.encode("ascii"):
         if FORMAT.encode("ascii").startswith(data[: len(FORMAT)]) or not data.strip(b"\0"):
             raise DamagedCheckpointError(f"{where} is cut off: {len(data)} bytes")
-        raise CheckpointError(f"{where} is not a checkpoint: it begins with {data[:32]!r}, not with {FORMAT!r}")
-    if len(words) > 1 and words[1].isdigit() and int(words[1]) != VERSION and len(words) > 2:
+        raise DamagedCheckpointError(f"{where} is not a checkpoint: it begins with {data[:32]!r}, not with {FORMAT!r}")
+    if words[2:] != [b"%d" % len(body), hashlib.sha256(body).hexdigest().encode("ascii")]:
+        raise DamagedCheckpointError(f"{where} is damaged: {len(body)} bytes that do not match {head[:120]!r}")
+    try:
+        content = json.loads(body)
+        # Every version has its number in the header and in the body; version 1 had none in the body at first.
+        version = content.get("version", 1)
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise DamagedCheckpointError(f"{where} is not a checkpoint: {error}") from error
+    if words[1] != str(version).encode("ascii", "replace"):
+        raise DamagedCheckpointError(f"{where} is damaged: its header {head[:120]!r} is of version {version}")
+    if version != VERSION:
         raise CheckpointError(
-            f"{where} has version {int(words[1])} of the format; this release reads version {VERSION}. "
+            f"{where} has version {version} of the format; this release reads version {VERSION}. "
             "Run the release that wrote it, or give the task an empty folder."
         )
-    if words[1:] != [b"%d" % VERSION, b"%d" % len(body), hashlib.sha256(body).hexdigest().encode("ascii")]:
-        raise DamagedCheckpointError(f"{where} is damaged: {len(body)} bytes that do not match {head[:120]!r}")
-    return _checkpoint_of(json.loads(body), serializer, where)
+    return _checkpoint_of(content, serializer, where)
+
+
+def _read(path: Path) -> bytes:
+    """The content of a file. Never waits: what is not a file (a folder, a FIFO) is refused."""
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise DamagedCheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def elements_to_lists(elements: Iterable[StreamElement[Any]]) -> list[list[Any]]:
@@ -324,6 +320,9 @@ def elements_from_lists(lists: Iterable[list[Any]]) -> list[StreamElement[Any]]:
 
 
 def _checkpoint_of(body: dict[str, Any], serializer: Serializer, where: str) -> Checkpoint:
+    missing = _KEYS - body.keys()
+    if missing:
+        raise DamagedCheckpointError(f"{where} is not a checkpoint: it has no {', '.join(sorted(missing))}")
     if body["serializer"] != serializer.name:
         raise CheckpointError(
             f"{where} was written by serializer {body['serializer']!r}, and the storage has {serializer.name!r}. "
@@ -354,19 +353,3 @@ def _dump(serializer: Serializer, value: Any, where: str) -> Any:
         return serializer.dump(value)
     except Exception as error:
         raise CheckpointError(f"{where} cannot be stored by serializer {serializer.name!r}: {error}") from error
-
-
-def _check_json(value: Any, path: str) -> None:
-    kind = type(value)
-    if kind in _ATOMS:
-        return
-    if kind is list:
-        for index, item in enumerate(value):
-            _check_json(item, f"{path}[{index}]")
-    elif kind is dict:
-        for key, item in value.items():
-            if type(key) is not str:
-                raise CheckpointError(f"{path} has the key {key!r}; JSON has str keys only. {_ADVICE}")
-            _check_json(item, f"{path}[{key!r}]")
-    else:
-        raise CheckpointError(f"{path} is a {kind.__qualname__}, which JSON would not give back. {_ADVICE}")

@@ -19,7 +19,7 @@ from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord
-from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError
+from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError, ForkedWaitError
 from pipeline.streaming.task.inputs import InputStatus
 from pipeline.streaming.wait import (
     ChunkInput,
@@ -31,7 +31,7 @@ from pipeline.streaming.wait import (
     wait_in_chunks,
 )
 
-from .calls.harness import TIMEOUT_S, until
+from .calls.harness import TIMEOUT_S, assert_in_a_forked_child, until
 
 BOTH = pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
 TIMEOUT = 60.0
@@ -670,3 +670,117 @@ def test_nothing_is_lost_or_doubled_when_threads_switch_often(mode: Any, max_chu
         sys.setswitchinterval(interval)
 
     assert (values if mode == "ordered" else sorted(values)) == [2 * value for value in range(3000)]
+
+
+# --- inputs that fail, and forks ---
+
+
+class InputError(Exception):
+    pass
+
+
+def failing_after(count: int) -> Iterator[int]:
+    yield from range(count)
+    raise InputError("the input is broken")
+
+
+@BOTH
+@pytest.mark.parametrize("count", [0, 1, 7, 1000])
+@pytest.mark.parametrize("read_ahead", [{}, {"rate_limit": RateLimit(1e6, burst=1000)}])
+def test_if_the_input_fails_all_results_before_it_come_first(wait: Any, count: int, read_ahead: Any) -> None:
+    """None of them came."""
+    results = wait(failing_after(count), double, timeout=TIMEOUT, **read_ahead)
+
+    taken: deque[int] = deque()
+    with pytest.raises(InputError, match="the input is broken"):
+        taken.extend(results)
+
+    assert sorted(taken) == [2 * value for value in range(count)]
+    assert list(results) == []
+
+
+def test_if_the_input_of_chunks_fails_all_results_before_it_come_first() -> None:
+    def chunks() -> Iterator[list[int]]:
+        yield from ([1, 2, 3], [4])
+        raise InputError
+
+    results = wait_in_chunks(chunks(), double, WaitSettings(timeout_ms=60_000), max_chunk=3)
+
+    assert [next(results), next(results)] == [[2, 4, 6], [8]]
+    with pytest.raises(InputError):
+        next(results)
+
+
+def test_a_call_that_fails_before_the_input_does_is_what_is_raised() -> None:
+    async def fail_at_two(value: int) -> list[int]:
+        if value == 2:
+            raise ValueError("two")
+        return [value]
+
+    results = ordered_wait(failing_after(4), fail_at_two, timeout=TIMEOUT)
+
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(AsyncOperatorError, match="two"):
+        next(results)
+
+
+def test_an_input_that_is_interrupted_ends_at_once() -> None:
+    def values() -> Iterator[int]:
+        yield 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(ordered_wait(values(), Endless(), timeout=TIMEOUT))
+
+
+@BOTH
+@pytest.mark.parametrize("function", [double, Service(), lambda value: [2 * value]], ids=["loop", "hooks", "pool"])
+def test_an_iterator_of_the_parent_raises_in_a_forked_child(wait: Any, function: Any) -> None:
+    """It hung: the threads that make its results are not there."""
+    results = wait(range(1000), function, timeout=TIMEOUT)
+    first = next(results)
+    unused = wait(range(10), function, timeout=TIMEOUT)
+
+    def in_child() -> None:
+        with pytest.raises(ForkedWaitError, match="Call ordered_wait or unordered_wait in each process"):
+            next(results)
+        results.close()
+        assert sorted(unused) == [2 * value for value in range(10)]
+
+    assert_in_a_forked_child(in_child)
+
+    assert sorted([first, *results]) == [2 * value for value in range(1000)]
+
+
+def test_an_iterator_that_is_dropped_in_a_forked_child_does_not_hang() -> None:
+    results = ordered_wait(range(1000), double, timeout=TIMEOUT)
+    assert next(results) == 0
+
+    assert_in_a_forked_child(results.close)  # type: ignore[attr-defined]
+
+    assert sum(1 for _ in results) == 999
+
+
+@BOTH
+@pytest.mark.parametrize("on_error", ["drop", "capture"])
+def test_a_timeout_made_by_hand_and_not_taken_back_costs_no_other_value(wait: Any, on_error: Any) -> None:
+    """It ended the host: all later values timed out, or vanished."""
+
+    async def call(value: int) -> list[int]:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        while timers:
+            loop.call_soon(timers.pop())
+        for _ in range(value % 4):
+            await asyncio.sleep(0)
+        if value % 50 == 0:
+            loop.call_soon(task.cancel)
+            await loop.create_future()
+        timers.append(task.cancel)  # fires once this call has ended
+        return [value]
+
+    timers: list[Callable[[], Any]] = []
+    results = wait(range(500), call, timeout=TIMEOUT, on_error=on_error, capacity=10)
+
+    own = [value for value in results if not isinstance(value, CapturedError)]
+    assert sorted(set(range(500)) - set(own)) == list(range(0, 500, 50))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -81,7 +83,19 @@ class CallHost(ABC):
         self.name = name  # never changes
         self.is_batch = is_batch_function(function)  # never changes
         self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
+        self._is_forked = False  # this process is a child of the one that made the host; written at the fork
         self._limiters: dict[RateLimit, RateLimiter] = {}  # of the scope "worker"; setdefault is atomic
+
+        _hosts.add(self)
+
+    @property
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Whether the host refuses calls, because it was stopped. Any thread."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """In a forked child, whose only thread calls this: a host that was started has its threads in the parent."""
 
     @abstractmethod
     def start(self) -> None:
@@ -119,7 +133,8 @@ class CallHost(ABC):
         """Answer a call that the host, which has ended, will not make or finish. Any thread."""
         if call.is_cancelled:
             return
-        call.error = RejectedExecutionError(f"{self.name}: the call host has stopped; make a new one")
+        why = "was started in the process that this one was forked from" if self._is_forked else "has stopped"
+        call.error = RejectedExecutionError(f"{self.name}: the call host {why}; make a new one")
         call.ended_ns = perf_counter_ns()
         call.started_ns = call.started_ns or call.ended_ns
         call.box.put(call)
@@ -132,3 +147,14 @@ class CallHost(ABC):
         """The function's `open` or `close`; None unless it has both."""
         hooks = [getattr(self.function, name, None) for name in ("open", "close")]
         return getattr(self.function, name) if all(callable(hook) for hook in hooks) else None
+
+
+_hosts: weakref.WeakSet[CallHost] = weakref.WeakSet()  # of this process; any thread adds, a fork reads
+
+
+def _after_fork() -> None:
+    for host in list(_hosts):
+        host.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

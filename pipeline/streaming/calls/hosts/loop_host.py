@@ -3,6 +3,10 @@
 Calls run in long-lived tasks (workers), one for each concurrent call, because starting a task for each call would cost
 more than everything else here. A call that never waits ends in the turn that started it, and its worker takes the next
 one. Context variables that a function sets and does not reset are seen by the next call.
+
+A function may do to its own task what it likes, and the next call must not suffer from it. So a worker makes no further
+call once its task was cancelled, or while something still refers to it, like a timer that will cancel it later. The
+loop itself goes on when a function's code stops it, cancels all its tasks, or raises SystemExit in a task of its own.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ import selectors
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
+from sys import getrefcount
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -49,12 +54,13 @@ class LoopHost(CallHost):
         self._is_over = False
         self._loop: asyncio.AbstractEventLoop | None = None  # set once, by start
         self._thread: threading.Thread | None = None  # set once, by start
-        self._stopping = asyncio.Event()  # the loop's thread only
+        self._is_stopping = False  # the loop's thread only
         self._failure: BaseException | None = None  # of open; the loop's thread writes it before it sets _started
         self._started = threading.Event()
         self._idle: list[asyncio.Future[None]] = []  # the loop's thread only: workers without a call
         self._workers: set[asyncio.Task[None]] = set()  # the loop's thread only
-        self._is_starting_worker = False  # the loop's thread only: one is about to read the inbox
+        # The loop's thread only: the new or woken worker that is about to read the inbox, or what woke it.
+        self._starting: asyncio.Future[None] | None = None
         self._is_resting = False  # the loop's thread only: all workers are busy; the first idle one resumes _wake
         method = "async_invoke_batch" if self.is_batch else "async_invoke"
         self._invoke: Callable[[Any], Any] = getattr(function, method, function)  # type: ignore[arg-type]  # never changes
@@ -69,6 +75,15 @@ class LoopHost(CallHost):
         if self._failure is not None:
             self._thread.join()
             raise self._failure
+
+    @property
+    def has_ended(self) -> bool:
+        return self._is_over
+
+    def abandon(self) -> None:
+        if self._thread is not None:
+            self._is_forked = self._is_over = True
+            self._thread = None
 
     def submit(self, call: Call) -> None:
         self._inbox.append(call)
@@ -86,7 +101,7 @@ class LoopHost(CallHost):
         thread = self._thread
         if thread is None:
             return True
-        self._call_soon(self._stopping.set)
+        self._call_soon(self._end)
         thread.join(timeout)
         if thread.is_alive():
             log.warning("%s: the loop did not end within %s s; a call blocks it, or close() hangs", self.name, timeout)
@@ -101,42 +116,67 @@ class LoopHost(CallHost):
             log.debug("%s: the host is stopped", self.name)
 
     def _run(self) -> None:
+        """Open, serve until stopped, close. The loop's thread."""
         loop = self._loop
         assert loop is not None
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(self._live())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-        except BaseException:
-            log.exception("%s: the loop has failed", self.name)
+            try:
+                loop.run_until_complete(_call_hook(self._hook("open")))
+            except BaseException as error:
+                self._failure = error
+            else:
+                self._started.set()
+                self._serve(loop)
+                self._run_to_its_end(loop, self._end_calls)
+                while self._workers and not loop.is_closed():  # code of the function has cancelled the end itself
+                    self._run_to_its_end(loop, self._end_calls)
+                self._run_to_its_end(loop, lambda: _call_hook(self._hook("close")), "close() failed")
+            self._run_to_its_end(loop, lambda: _cancel(asyncio.all_tasks(loop)))  # that the function started
+            self._run_to_its_end(loop, loop.shutdown_asyncgens)
         finally:
-            self._is_over = True
-            loop.run_until_complete(self._end_calls())
+            self._is_stopping = self._is_over = True
+            self._refuse_waiting()
             self._started.set()
             asyncio.set_event_loop(None)
             loop.close()
 
-    async def _live(self) -> None:
-        """Open, serve until stopped, close. Workers run concurrently."""
-        try:
-            await _call_hook(self._hook("open"))
-        except BaseException as error:
-            self._failure = error
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the loop until the host is stopped, whatever else ends it."""
+        while not self._is_stopping and not loop.is_closed():
+            try:
+                loop.run_forever()
+            except BaseException as error:
+                log.exception("%s: a task of the function has ended the loop, which goes on: %r", self.name, error)
+            else:
+                if not self._is_stopping:
+                    log.warning("%s: the function has stopped the loop, which goes on", self.name)
+
+    def _run_to_its_end(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        make: Callable[[], Coroutine[Any, Any, Any]],
+        failed: str = "the loop could not end as it should",
+    ) -> None:
+        """Run one step of the end; if it fails, those after it are still made."""
+        if loop.is_closed():
             return
-        self._started.set()
-        await self._stopping.wait()
-        await self._end_calls()
-        try:
-            await _call_hook(self._hook("close"))
-        except Exception as error:
-            log.exception("%s: close() failed: %s", self.name, describe(error))
-        this = asyncio.current_task()
-        await _cancel({task for task in asyncio.all_tasks() if task is not this})  # that the function started
+        step = asyncio.Task(make(), loop=loop)
+        while not step.done() and not loop.is_closed():
+            try:
+                loop.run_until_complete(step)
+            except BaseException as error:  # of the step, or of another task, which has ended the loop
+                log.exception("%s: %s: %s", self.name, failed, describe(error))
+
+    def _end(self) -> None:
+        self._is_stopping = True
+        assert self._loop is not None
+        self._loop.stop()
 
     async def _end_calls(self) -> None:
-        """Answer the calls that operators still wait for, whatever ended the loop."""
-        self._stopping.set()
+        """Answer the calls that operators still wait for."""
         await _cancel(self._workers)
+        self._is_over = True
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
@@ -153,7 +193,7 @@ class LoopHost(CallHost):
             if not self._inbox:
                 return
             self._is_awake = True
-        if self._is_starting_worker or self._start_worker():
+        if self._starting is not None or self._start_worker():
             self._loop.call_soon(self._wake)
         else:
             self._is_resting = True  # and still awake: operators need not wake the loop before a worker is idle
@@ -161,19 +201,35 @@ class LoopHost(CallHost):
     def _start_worker(self) -> bool:
         """Wake or start a worker. False when stopping, or when all are busy: the first idle one takes the next call."""
         assert self._loop is not None
-        if self._stopping.is_set():
+        if self._is_stopping:
             return False
-        if self._idle:
-            self._is_starting_worker = True
-            self._idle.pop().set_result(None)
-            return True
+        while self._idle:
+            waiter = self._idle.pop()
+            if not waiter.done():  # else its worker was cancelled, and is about to end
+                self._starting = waiter
+                waiter.set_result(None)
+                return True
         if len(self._workers) >= self._max_calls:
             return False
-        self._is_starting_worker = True
-        worker = self._loop.create_task(self._work())
+        # Not by create_task: the function may have given the loop a task factory.
+        self._starting = worker = asyncio.Task(self._work(), loop=self._loop)
         self._workers.add(worker)
-        worker.add_done_callback(self._workers.discard)
+        worker.add_done_callback(self._on_worker_end)
         return True
+
+    def _on_worker_end(self, worker: asyncio.Task[None]) -> None:
+        """Let another worker take its place, if there are calls waiting for one."""
+        self._workers.discard(worker)
+        if self._starting is worker:
+            self._starting = None
+        self._resume()
+
+    def _resume(self) -> None:
+        """A worker is idle, or there is room for one: take the next call, if all were busy."""
+        if self._is_resting:
+            assert self._loop is not None
+            self._is_resting = False
+            self._loop.call_soon(self._wake)
 
     def _cancel(self, call: Call) -> None:
         if call.worker is not None:
@@ -187,39 +243,35 @@ class LoopHost(CallHost):
                 call.box.put(call)
 
     async def _work(self) -> None:
-        """Make one call after another until the host stops."""
+        """Make one call after another, until the host stops or the task is no longer this worker's alone."""
         assert self._loop is not None
         this = asyncio.current_task()
         assert this is not None
         inbox, invoke, loop = self._inbox, self._invoke, self._loop
-        self._is_starting_worker = False
+        self._starting = None
         call: Call | None = None
         turns = 0
+        own_references = getrefcount(this)
         while True:
             if not inbox:
-                if self._stopping.is_set():
+                if self._is_stopping:
                     return  # its call swallowed the cancellation
-                if self._is_resting:
-                    self._is_resting = False
-                    loop.call_soon(self._wake)
+                self._resume()
                 turns = 0
                 call = None  # released while this waits
-                waiter = loop.create_future()
-                self._idle.append(waiter)
-                await waiter
-                self._is_starting_worker = False
+                await self._wait_idle(loop.create_future())
                 continue
             call = inbox.popleft()
             if call.is_cancelled:
                 continue
-            if inbox and not self._is_starting_worker:
+            if inbox and self._starting is None:
                 self._start_worker()  # it takes over if this call waits
             call.worker = this
             call.started_ns = perf_counter_ns()
             try:
                 call.results = await invoke(call.value)
-            except asyncio.CancelledError as error:
-                if self._stopping.is_set():
+            except (asyncio.CancelledError, GeneratorExit) as error:
+                if self._is_stopping:
                     self._refuse(call)
                     raise
                 call.error = error
@@ -228,9 +280,6 @@ class LoopHost(CallHost):
                 if isinstance(error, RetryAfter):
                     waiting = [inbox.popleft() for _ in range(len(inbox))]
                     loop.call_soon(self._give_back, waiting)  # after its answer
-            if call.is_cancelled:
-                while this.uncancel():  # undo our own cancel, which the call may have swallowed
-                    pass
             call.worker = None
             call.ended_ns = perf_counter_ns()
             box = call.box
@@ -238,10 +287,21 @@ class LoopHost(CallHost):
             if not box.is_notified:
                 box.is_notified = True
                 loop.call_soon(box.notify)  # at the end of this turn: one mail for all its answers
+            # A cancellation may be pending or still to come, and would end another call: that needs another task.
+            if getrefcount(this) != own_references or this.cancelling():
+                return
             turns += 1
             if turns >= _CALLS_PER_TURN:
                 turns = 0
                 await asyncio.sleep(0)
+
+    async def _wait_idle(self, waiter: asyncio.Future[None]) -> None:
+        self._idle.append(waiter)
+        try:
+            await waiter
+        finally:  # cancelled, perhaps, by a function that cancels all tasks of the loop
+            if self._starting is waiter:
+                self._starting = None
 
 
 async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:

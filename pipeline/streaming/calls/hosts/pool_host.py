@@ -30,7 +30,7 @@ class PoolHost(CallHost):
         super().__init__(function, name)
         self._pool_size = self.max_calls = pool_size  # never changes
         self._inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()  # thread-safe; None ends a thread
-        self._lock = threading.Lock()  # leaf lock
+        self._lock = threading.Lock()  # leaf lock; replaced only in a forked child
         self._threads: list[threading.Thread] = []  # guarded by _lock; at most pool_size
         self._busy_or_queued = 0  # guarded by _lock; calls submitted and not answered
         self._is_started = False  # opened; the starting thread writes it, the stopping one reads it
@@ -49,6 +49,16 @@ class PoolHost(CallHost):
         if hooks:
             hooks["open"]()
         self._is_started = True
+
+    @property
+    def has_ended(self) -> bool:
+        return self._is_stopped
+
+    def abandon(self) -> None:
+        self._lock = threading.Lock()  # a thread of the parent may have held the other one
+        if self._is_started:
+            self._is_forked = self._is_stopped = True
+            self._threads = []
 
     def submit(self, call: Call) -> None:
         with self._lock:  # includes the put: behind the markers that end the threads, the call would be lost

@@ -604,3 +604,20 @@ def test_time_zone_that_python_does_not_know_is_refused_on_the_driver(spark: Spa
 def test_a_value_that_is_not_a_function_is_refused_on_the_driver(spark: SparkSession) -> None:
     with pytest.raises(TypeError, match="'square' is not callable"):
         ordered_wait(numbers(spark, 1), "square", SQUARES, timeout=1.0)  # type: ignore[arg-type]
+
+
+def test_a_timeout_made_by_hand_and_not_taken_back_costs_no_row_of_this_task_or_a_later_one(
+    spark: SparkSession,
+) -> None:
+    """It ended the host, which outlives the task: all later rows timed out, or vanished."""
+
+    async def with_a_timer(row: Row) -> tuple[int, int]:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        loop.call_soon(loop.call_soon, task.cancel)  # after this call, while the worker waits or makes another one
+        return row.id, row.id * row.id
+
+    for _ in range(3):
+        found = ordered_wait(numbers(spark, 200, 1), with_a_timer, SQUARES, timeout=TIMEOUT_S, on_error="drop")
+
+        assert [row.square for row in found.collect()] == [n * n for n in range(200)]

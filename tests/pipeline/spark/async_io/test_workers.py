@@ -80,6 +80,17 @@ def test_host_is_opened_once_and_kept_for_the_next_task(hosts: ShownHosts, conne
     assert not connection.closed.is_set()
 
 
+def test_a_kept_host_that_has_ended_is_replaced(hosts: ShownHosts, connection: Connection) -> None:
+    with hosts.lease("a", maker(connection), FOREVER_S) as first:
+        pass
+    assert first.stop(TIMEOUT_S)
+
+    with hosts.lease("a", maker(connection), FOREVER_S) as second:
+        assert not second.has_ended
+
+    assert connection.opened == 2
+
+
 def test_each_operator_has_its_own_host(hosts: ShownHosts) -> None:
     connections = Connection(), Connection()
 

@@ -8,8 +8,12 @@ from any thread.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
+import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import TracebackType
@@ -36,6 +40,28 @@ def until(condition: Callable[[], Any], what: str = "the condition") -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what} has not come about in {TIMEOUT_S} s"
         time.sleep(0)
+
+
+def assert_in_a_forked_child(check: Callable[[], None]) -> None:
+    """Run `check` in a forked child, which has only the caller's thread; fails if it raises or does not end in time."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: of forks with threads, which is the point
+        child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(int(TIMEOUT_S))  # ends a child that hangs
+            check()
+            os.write(writer, b"passed")
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode()[-4000:])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as file:
+        assert file.read().decode() == "passed"
 
 
 class HandCall:

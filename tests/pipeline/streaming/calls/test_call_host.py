@@ -22,7 +22,7 @@ from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
 
-from .harness import TIMEOUT_S, HandFunction, Harness, Parking, until
+from .harness import TIMEOUT_S, HandFunction, Harness, Parking, assert_in_a_forked_child, until
 
 
 class Desk:
@@ -55,6 +55,12 @@ class Desk:
         calls = self.submit(*values)
         self.wait_for(before + len(calls))
         return [call.results if call.error is None else call.error for call in calls]
+
+    def fetched(self) -> list[Call]:
+        """The answers so far."""
+        while self.executor.try_yield():
+            pass
+        return self.answered
 
     def _fetch(self) -> None:
         self.mails += 1
@@ -805,28 +811,221 @@ def test_calls_that_somebody_waits_for_are_refused_by_the_stop(desk: OpenDesk) -
     assert [type(call.error) for call in opened.wait_for(2)] == [RejectedExecutionError] * 2
 
 
-def test_calls_of_a_loop_that_a_task_of_the_function_ends_are_refused(
-    desk: OpenDesk, caplog: pytest.LogCaptureFixture
+# --- what a function may do to its task and its loop ---
+
+
+async def wait_for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def cancel_at_once() -> None:
+    this_task().cancel()
+
+
+async def cancel_and_catch() -> None:
+    this_task().cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await wait_for_ever()
+
+
+async def cancel_next_turn() -> None:
+    asyncio.get_running_loop().call_soon(this_task().cancel)
+
+
+async def cancel_from_a_task_left_behind() -> None:
+    async def leave(task: asyncio.Task[Any]) -> None:
+        await asyncio.sleep(0)
+        task.cancel()
+
+    left_behind.append(asyncio.ensure_future(leave(this_task())))
+
+
+async def cancel_all_tasks() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+
+async def cancel_all_tasks_soon() -> None:
+    def cancel() -> None:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for _ in range(3):
+        loop.call_soon(cancel)
+
+
+async def stop_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+
+
+async def close_the_loop() -> None:
+    asyncio.get_running_loop().close()
+
+
+async def run_another_loop() -> None:
+    coroutine = asyncio.sleep(0)
+    try:
+        asyncio.run(coroutine)
+    finally:
+        coroutine.close()
+
+
+async def break_the_exception_handler() -> None:
+    def fail(*_: object) -> None:
+        raise SystemExit(3)
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(fail)
+    loop.call_soon(lambda: 1 / 0)
+
+
+async def set_a_task_factory() -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise RuntimeError("no tasks")
+
+    asyncio.get_running_loop().set_task_factory(fail)
+
+
+async def exit_in_a_callback() -> None:
+    asyncio.get_running_loop().call_soon(sys.exit, 1)
+
+
+async def exit_in_a_task() -> None:
+    async def leave() -> None:
+        raise SystemExit(1)
+
+    left_behind.append(asyncio.ensure_future(leave()))
+    await asyncio.sleep(0)
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    async def fail() -> None:
+        raise error
+
+    fail.__name__ = f"raise_{type(error).__name__}"
+    return fail
+
+
+left_behind: list[asyncio.Future[Any]] = []
+
+ODD = [
+    *(cancel_at_once, cancel_and_catch, cancel_next_turn, cancel_from_a_task_left_behind, cancel_all_tasks),
+    *(cancel_all_tasks_soon, stop_the_loop, close_the_loop, run_another_loop, break_the_exception_handler),
+    *(set_a_task_factory, exit_in_a_callback, exit_in_a_task),
+    *map(raising, (KeyboardInterrupt(), SystemExit(2), GeneratorExit(), asyncio.CancelledError(), BaseException())),
+]
+
+
+@pytest.mark.parametrize("max_calls", [1, 2, 100])
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.__name__)
+def test_whatever_a_function_does_to_its_task_or_loop_later_calls_are_made(
+    desk: OpenDesk, odd: Callable[[], Any], max_calls: int
 ) -> None:
-    tasks: list[asyncio.Task[None]] = []
+    """A cancelled worker ended, or left the one who would wake it with an error: no later call was made, ever."""
 
-    async def end_the_loop(value: int) -> list[int]:
-        async def leave() -> None:
-            raise SystemExit(1)
-
-        tasks.append(asyncio.create_task(leave()))
-        await asyncio.get_running_loop().create_future()
+    async def call(value: int) -> list[int]:
+        if value < 0:
+            await odd()
+        else:
+            await asyncio.sleep(0)
         return [value]
 
-    opened = desk(end_the_loop)
+    opened = desk(call, max_calls=max_calls)
+    opened.results(*range(5))  # several workers, that are idle then
+    for _ in range(3):
+        [call_] = opened.submit(-1)
+        until(lambda call_=call_: call_ in opened.fetched(), "the odd call's answer")  # type: ignore[misc]
 
-    [error] = opened.results(1)
+        answers = opened.results(*range(10))
 
-    assert isinstance(error, RejectedExecutionError)
-    assert isinstance(opened.results(2)[0], RejectedExecutionError)
-    assert "the loop has failed" in caplog.text
-    with pytest.raises(SystemExit):
-        tasks[0].result()
+        if odd is not cancel_all_tasks_soon:  # which ends other calls on purpose
+            assert answers == [[value] for value in range(10)]
+        assert opened.results(*range(3)) == [[0], [1], [2]]
+    for task in left_behind:
+        if task.done() and not task.cancelled():
+            task.exception()
+    left_behind.clear()
+
+
+def test_a_timer_that_cancels_its_call_too_late_hits_no_other_call(desk: OpenDesk) -> None:
+    """A timeout made by hand and not taken back; it fires while another call runs, and again while none does."""
+
+    async def call(value: int) -> list[int]:
+        if value == 0:
+            cancels.append(this_task().cancel)
+        else:
+            for cancel in cancels:
+                asyncio.get_running_loop().call_soon(cancel)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert not this_task().cancelling()
+        return [value]
+
+    cancels: list[Callable[[], Any]] = []
+    opened = desk(call, max_calls=1)
+
+    assert opened.results(0, 1, 2, 0, 3) == [[0], [1], [2], [0], [3]]
+
+
+def test_a_worker_goes_on_with_the_next_call_while_nothing_refers_to_its_task(desk: OpenDesk) -> None:
+    """Starting a task for each call would cost more than all else."""
+
+    async def call(value: int) -> list[int]:
+        tasks.append(id(this_task()))
+        async with asyncio.timeout(TIMEOUT_S), lock:
+            await asyncio.wait_for(asyncio.sleep(0), TIMEOUT_S)
+        return [value]
+
+    tasks: list[int] = []
+    lock = asyncio.Lock()
+    opened = desk(call, max_calls=1)
+    for value in range(20):
+        assert opened.results(value) == [[value]]
+
+    host = opened.host
+    assert isinstance(host, LoopHost)
+    assert len(set(tasks)) == 1
+
+
+def test_the_calls_under_way_are_answered_although_a_function_cancels_the_end(desk: OpenDesk) -> None:
+    async def call(value: int) -> list[int]:
+        try:
+            await wait_for_ever()
+        finally:
+            for task in asyncio.all_tasks():
+                task.cancel()
+        return [value]
+
+    opened = desk(call)
+    opened.submit(1, 2)
+    assert opened.host.stop(TIMEOUT_S)
+
+    assert [type(call.error) for call in opened.wait_for(2)] == [RejectedExecutionError] * 2
+
+
+@pytest.mark.parametrize("function", [double, blocking_double])
+def test_a_host_of_the_parent_refuses_calls_in_a_forked_child(desk: OpenDesk, function: Any) -> None:
+    opened = desk(function)
+    opened.results(1)
+    unused = make_host(function)
+
+    def in_child() -> None:
+        [error] = opened.results(2)
+        assert "forked from" in str(error)
+        assert opened.host.has_ended
+        assert opened.host.stop(TIMEOUT_S)
+        unused.start()
+        assert Desk(unused).results(3) == [[6]]
+
+    assert_in_a_forked_child(in_child)
+    assert opened.results(4) == [[8]]
 
 
 def test_tasks_that_a_function_left_behind_end_with_the_host() -> None:

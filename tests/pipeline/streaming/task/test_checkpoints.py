@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
 from enum import IntEnum
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +20,15 @@ from hypothesis import strategies as st
 from dispatcher.util.files import PermissionsName
 from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
+from pipeline.streaming.task import checkpoints
 from pipeline.streaming.task.checkpoints import (
     VERSION,
     Checkpoint,
     CheckpointStorage,
-    JsonSerializer,
-    PickleSerializer,
     Recovery,
     decode,
 )
+from pipeline.streaming.task.serializers import JsonSerializer, PickleSerializer
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
@@ -141,24 +146,179 @@ def test_a_folder_of_damaged_checkpoints_is_not_taken_for_an_empty_one(tmp_path:
         storage.latest()
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_later_version_is_refused_and_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = CheckpointStorage(tmp_path)
     store(storage, checkpoint(1))
-    (tmp_path / "checkpoint-00000002").write_bytes(b"PK\3\4 something else")
+    with monkeypatch.context() as later:
+        later.setattr(checkpoints, "VERSION", VERSION + 1)
+        store(storage, checkpoint(2))
 
-    with pytest.raises(CheckpointError, match="is not a checkpoint") as refused:
+    with pytest.raises(CheckpointError, match=f"version {VERSION + 1}") as refused:
         storage.latest()
     assert not isinstance(refused.value, DamagedCheckpointError)
 
 
-def test_a_later_version_is_refused_and_not_skipped(tmp_path: Path) -> None:
+def test_a_checkpoint_without_the_version_in_its_body_is_read(tmp_path: Path) -> None:
+    """As the first releases wrote them."""
+    storage = CheckpointStorage(tmp_path)
+    path = store(storage, checkpoint(1))
+    body = path.read_bytes().partition(b"\n")[2].replace(b'"version":1,', b"")
+    path.write_bytes(b"stream-task-checkpoint 1 %d %s\n%s" % (len(body), sha256(body).hexdigest().encode(), body))
+
+    assert storage.latest() == checkpoint(1)
+
+
+def flip_every_bit(path: Path) -> Iterator[None]:
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8) if at < whole.index(b"\n") // 3 else (at % 8,):
+            path.write_bytes(whole[:at] + bytes((whole[at] ^ 1 << bit,)) + whole[at + 1 :])
+            yield
+
+
+def test_a_bit_flipped_anywhere_in_the_newest_leaves_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A flip in the name of the format was taken for a file of another kind, and kept the task from starting."""
+    storage = CheckpointStorage(tmp_path)
+    for number in (1, 2, 3):
+        store(storage, checkpoint(number))
+
+    for _ in flip_every_bit(tmp_path / "checkpoint-00000003"):
+        caplog.clear()
+        assert storage.latest("t") == checkpoint(2)
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "mine").touch()
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def dangling_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent / "nowhere")
+
+
+def link_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def listening_socket(path: Path) -> None:
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(path))
+
+
+def stale_copy(path: Path) -> None:
+    shutil.copy(path.parent / "checkpoint-00000001", path)
+
+
+def archive(path: Path) -> None:
+    path.write_bytes(b"PK\3\4 something else")
+
+
+def whole_body(body: bytes) -> Callable[[Path], object]:
+    digest = sha256(body).hexdigest().encode()
+    return lambda path: path.write_bytes(b"stream-task-checkpoint 1 %d %s\n%s" % (len(body), digest, body))
+
+
+WRONG = [
+    folder,
+    fifo,
+    dangling_link,
+    link_to_itself,
+    listening_socket,
+    stale_copy,
+    archive,
+    pytest.param(whole_body(b"[]"), id="a list"),
+    pytest.param(whole_body(b"{}"), id="no keys"),
+    pytest.param(whole_body(b"\xff"), id="no text"),
+    pytest.param(whole_body(b"[" * 100_000), id="nested too deeply"),
+]
+
+
+@pytest.mark.parametrize("spoil", WRONG)
+def test_whatever_is_wrong_with_the_newest_leaves_the_one_before(
+    tmp_path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder was a bare IsADirectoryError; the open of a FIFO waited for ever."""
+    storage = CheckpointStorage(tmp_path)
+    for number in (1, 2, 3):
+        store(storage, checkpoint(number))
+    spoil(tmp_path / "checkpoint-00000003")
+
+    assert storage.latest("t") == checkpoint(2)
+
+    assert [record.getMessage().count("checkpoint-00000003 ") for record in caplog.records] == [1]
+    store(storage, checkpoint(storage.next_id()))
+    assert storage.latest("t") == checkpoint(4)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOENT])
+def test_a_newest_that_the_system_cannot_read_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
     storage = CheckpointStorage(tmp_path)
     store(storage, checkpoint(1))
-    path = store(storage, checkpoint(2))
-    path.write_bytes(path.read_bytes().replace(b" %d " % VERSION, b" %d " % (VERSION + 1), 1))
+    unreadable = store(storage, checkpoint(2))
+    open_file = os.open
 
-    with pytest.raises(CheckpointError, match=f"version {VERSION + 1}"):
-        storage.latest()
+    def open_or_fail(path: Path, *options: Any) -> int:
+        if path == unreadable:
+            raise OSError(number, os.strerror(number), str(path))
+        return open_file(path, *options)
+
+    monkeypatch.setattr(os, "open", open_or_fail)
+
+    assert storage.latest() == checkpoint(1)
+    assert f"checkpoint-00000002 cannot be read: {os.strerror(number)}. Trying" in caplog.text
+
+
+@pytest.mark.parametrize("spoil", [spoil for spoil in WRONG if spoil is not stale_copy])
+def test_if_none_is_whole_one_line_says_what_is_wrong_with_each(
+    tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    storage = CheckpointStorage(tmp_path, keep=9)
+    for number in range(1, 8):
+        spoil(store(storage, checkpoint(number)))
+
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*: checkpoint-00000007 \(.*\), .* and 2 more\.") as e:
+        storage.latest("t")
+    assert "\n" not in str(e.value)
+
+
+def test_damaged_checkpoints_take_no_place_of_whole_ones(tmp_path: Path) -> None:
+    """Two damaged ones and one new one counted as the three to keep, and the last whole ones were removed."""
+    storage = CheckpointStorage(tmp_path, keep=2)
+    for number in (1, 2):
+        store(storage, checkpoint(number))
+    (tmp_path / "checkpoint-00000003").mkdir()
+    (tmp_path / "checkpoint-00000004").write_bytes(b"")
+    assert storage.latest() == checkpoint(2)
+
+    store(storage, checkpoint(5))
+    store(CheckpointStorage(tmp_path / "other"), checkpoint(1))
+
+    assert [path.name[-1] for path in storage.paths()] == ["2", "3", "4", "5"]
+    store(storage, checkpoint(6))
+    assert [path.name[-1] for path in storage.paths()] == ["3", "5", "6"]  # a folder is not removed
+
+
+def test_a_folder_that_cannot_hold_checkpoints_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    (tmp_path / "odd" / "lock").mkdir(parents=True)
+
+    for name in ("taken", "odd"):
+        with pytest.raises(CheckpointError, match=rf"{name} cannot hold checkpoints"):
+            CheckpointStorage(tmp_path / name).acquire()
 
 
 def test_the_checkpoint_of_another_task_is_refused(tmp_path: Path) -> None:
@@ -302,7 +462,7 @@ def test_a_fifo_in_the_folder_keeps_no_task_waiting(tmp_path: Path, name: str) -
     storage = CheckpointStorage(tmp_path)
 
     if name == "lock":
-        with pytest.raises(OSError, match="it is a FIFO, not a file"):
+        with pytest.raises(CheckpointError, match="it is a FIFO, not a file"):
             storage.acquire()
     else:
         assert storage.load(store(storage, checkpoint())) == checkpoint()
@@ -311,5 +471,5 @@ def test_a_fifo_in_the_folder_keeps_no_task_waiting(tmp_path: Path, name: str) -
 def test_a_checkpoint_that_is_a_fifo_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "checkpoint-00000001")
 
-    with pytest.raises((OSError, CheckpointError), match="it is a FIFO, not a file"):
+    with pytest.raises(CheckpointError, match="it is a FIFO, not a file"):
         CheckpointStorage(tmp_path).load(tmp_path / "checkpoint-00000001")
