@@ -6,6 +6,7 @@ The commands run in this process: thousands of mistakes would take minutes in pr
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -21,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher import JournalConfig, JournalWriter
-from dispatcher.cli import USER_ERROR, main
+from dispatcher.cli import USER_ERROR, group, main
 
 from .journal_rows import begin, end
 
@@ -123,6 +124,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     make_journal(folder / "journal", HOSTILE)
     (folder / "rm.yaml").write_text("name: !!bool 'maybe'")
     (folder / "jobs.json").write_text("{]")
+    # Made once: it is the greater part of a run.
+    group.command_line, made = functools.cache(group.command_line), group.command_line  # type: ignore[assignment]
     before = Path.cwd()
     handlers = logging.getLogger().handlers[:]
     os.chdir(folder)
@@ -130,6 +133,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
     finally:
         os.chdir(before)
+        group.command_line = made
         logging.getLogger().handlers[:] = handlers
 
 
@@ -163,7 +167,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     return args
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(args=command_lines())
 def test_any_mistake_in_a_command_line_is_one_printable_line(folder: Path, args: list[str]) -> None:
     check(run(*args), args)
@@ -189,3 +193,38 @@ def test_a_command_prints_names_of_a_journal_escaped(folder: Path) -> None:
     assert r"\x1b[2J\x1b]0;owned\x07\n\r\x7f\x9b31m\u202e[red]\U000e0041" in table.out
     assert json.loads(listed.out)["entities"][0]["entity"] == HOSTILE
     assert json.loads(events.out)["entity"] == HOSTILE
+
+
+LOG = (
+    "2026-11-22 10:00:00,000 INFO org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppImpl: "
+    "application_1\x1b[2J State change from NEW to NOWHERE on event = START\n"
+)
+JOBS = {
+    "job.start.ms": 0,
+    "job.queue.name": "[red]q",
+    "job.id": "[bold]job",
+    "job.tasks": [{"container.host": "/[red]/n1", "container.start.ms": 0, "container.end.ms": 9}],
+}
+
+
+def test_a_command_prints_names_of_logs_and_workloads_escaped(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "evil\x1b[2J.log").write_text(LOG)
+    (tmp_path / "evil\x1b[2J.json").write_text(json.dumps(JOBS))
+    (tmp_path / "two\nlines.log").write_text(LOG)
+
+    logs = run("yarn-log", str(tmp_path))
+    replayed = run("replay", str(tmp_path / "evil\x1b[2J.json"), "--no-report", "--output", str(tmp_path / "\x1b[2J"))
+
+    for ended in (logs, replayed):
+        check(ended, ())
+        assert ended.code == 0, ended
+        assert r"\x1b[2J" in ended.out
+
+
+@pytest.mark.parametrize("command", ["report", "replay", "sweep", "yarn-log"])
+def test_a_master_that_spark_cannot_know_is_refused_before_anything_is_read(command: str, folder: Path) -> None:
+    """Spark answered with a Java stack, after seconds or, with a replay, after minutes."""
+    ended = run(command, "nowhere", "--master", "nonsense")
+
+    check(ended, ())
+    assert ended.err.startswith("dispatcher: --master 'nonsense': not a place where Spark runs; give local[*], ")

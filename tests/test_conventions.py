@@ -118,6 +118,7 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
     "private stays private": (source, conventions.private_reaches),
     "modules, functions and folders are small": (source, conventions.too_big),
     "tests do not sleep": (suite, conventions.sleeps),
+    "commands print escaped names": (source, conventions.raw_prints),
 }
 
 NAMED_FILES = "documents name files that exist"
