@@ -6,30 +6,52 @@ A file with a mistake is rejected as a whole. The error is one line that names t
 from __future__ import annotations
 
 import logging.config
-from collections.abc import Mapping
+import os
+import reprlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from dispatcher.errors import ConfigError
 from dispatcher.util.files import PermissionsName
+from dispatcher.util.terminal import one_line, printable
+from dispatcher.util.yaml_text import MOST_BYTES, YAMLTextError, parse_yaml
 
 M = TypeVar("M", bound=BaseModel)
 
+MOST_S: Final = 1e9
+"""Longest time in a configuration, about 32 years. The system's waits, and dates, end somewhere beyond."""
+MOST_NUMBER: Final = 2**53
+"""Greatest number in a configuration. Larger ones are inexact in tools that read JSON numbers as doubles."""
+
 
 class ConfigModel(BaseModel):
-    """Base of all configuration: rejects unknown keys, and is immutable."""
+    """Base of all configuration: rejects unknown keys, and is immutable.
+
+    Numbers are at most `MOST_NUMBER` from zero, and at most `MOST_S` where the key is a time, that is, ends in `_s` or
+    `_ms`. Paths are such as the system can open.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _within_bounds(cls, value: Any, info: ValidationInfo) -> Any:
+        _check_bounds(value, info.field_name or "")
+        return value
 
 
 class DispatcherConfig(ConfigModel):
     """Settings of one AsyncDispatcher."""
 
     queue_capacity: int | None = Field(
-        None, ge=1, description="most events in the queue; null: no bound. Posts from handlers are not bounded."
+        None,
+        ge=1,
+        le=10_000_000,
+        description="most events in the queue, up to 10,000,000; null: no bound. Posts from handlers are not bounded.",
     )
     queue_full_policy: Literal["block", "reject", "drop_oldest"] = Field(
         "block",
@@ -127,31 +149,31 @@ def parse_config(data: Mapping[str, Any], model: type[M], *, source: str = "conf
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = error.errors()
+        problems = error.errors(include_url=False)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ConfigError(f"{source}: {_explain(problems[0], model)}{more}") from error
 
 
 def _load_yaml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text, at byte {error.start}") from error
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: no file can have such a name
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise ConfigError(f"{_shown_path(path)}: cannot be read: {reason or error}") from error
+    if len(content) > MOST_BYTES:
+        raise ConfigError(f"{_shown_path(path)}: is larger than {MOST_BYTES:,} bytes, and so no configuration")
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "not valid YAML"
-        raise ConfigError(f"{path}{where}: {problem}") from error
-    except (ValueError, AttributeError, RecursionError) as error:  # raised by PyYAML itself, e.g. for 2020-99-99
-        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+        data = parse_yaml(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{_shown_path(path)}: is not UTF-8 text, at byte {error.start}") from error
+    except YAMLTextError as error:
+        where = f", {error.where}" if error.where else ""
+        raise ConfigError(f"{_shown_path(path)}{where}: {error.problem}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a mapping of keys to values is expected, not {type(data).__name__}")
+        raise ConfigError(f"{_shown_path(path)}: a mapping of keys to values is expected, not {type(data).__name__}")
     return data
 
 
@@ -162,26 +184,84 @@ def configure_logging(path: Path | str | None = None) -> None:
         ConfigError: the file cannot be read, or logging rejects its contents.
     """
     if path is None:
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        handler = logging.StreamHandler()
+        handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=logging.WARNING, handlers=[handler])
         return
     data = _load_yaml(Path(path))
     try:
         logging.config.dictConfig(data)
-    except (ValueError, TypeError, AttributeError, ImportError) as error:
+    except Exception as error:  # whatever the classes that the file names raise
         cause = f": {error.__cause__}" if error.__cause__ is not None else ""
-        raise ConfigError(f"{path}: logging refuses it: {error}{cause}") from error
+        reason = one_line(f"{error}{cause}") or type(error).__name__
+        raise ConfigError(f"{_shown_path(path)}: logging refuses it: {reason}") from error
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Escapes what would change the terminal. Line ends stay: tracebacks and stacks have them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
 
 
 def _explain(problem: Any, model: type[BaseModel]) -> str:
     path = [part for part in problem["loc"] if part != "int" and part != "float"]
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    key = one_line(key, _LONGEST_SHOWN)
     if problem["type"] == "extra_forbidden":
         allowed = _fields_at(model, path[:-1])
         return f"unknown key {key}; allowed here: {', '.join(sorted(allowed))}" if allowed else f"unknown key {key}"
     if problem["type"] == "missing":
         return f"{key} is missing; it has no default"
     message = problem["msg"][:1].lower() + problem["msg"][1:]
-    return f"{key or 'the file'}: {problem['input']!r} is not allowed; {message}"
+    return f"{key or 'the file'}: {_REPR.repr(problem['input'])} is not allowed; {one_line(message)}"
+
+
+class _BoundedRepr(reprlib.Repr):
+    """`repr` for a value of any size: printable, one line, a few hundred characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = _LONGEST_SHOWN
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write integers of thousands of digits.
+        return repr(x) if x.bit_length() < 1000 else f"a number of {x.bit_length():,} bits"
+
+
+_LONGEST_SHOWN: Final = 200
+_REPR: Final = _BoundedRepr()
+
+
+def _shown_path(path: Path | str) -> str:
+    return one_line(str(path))
+
+
+def _check_bounds(value: Any, key: str) -> None:
+    """Raises PydanticCustomError for a number or a path beyond the bounds of ConfigModel, also inside a collection."""
+    if isinstance(value, bool | BaseModel | str):
+        return
+    if isinstance(value, int | float):
+        most = MOST_S if key.endswith("_s") else 1000 * MOST_S if key.endswith("_ms") else MOST_NUMBER
+        if abs(value) > most:
+            raise PydanticCustomError("out_of_bounds", "input should be at most {most}", {"most": f"{most:,.0f}"})
+    elif isinstance(value, os.PathLike):
+        _check_path(os.fspath(value))
+    elif isinstance(value, Mapping):
+        _check_bounds(list(value.values()), key)
+    elif isinstance(value, Iterable):
+        for each in value:
+            _check_bounds(each, key)
+
+
+def _check_path(path: str) -> None:
+    try:
+        is_possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
+        raise PydanticCustomError("impossible_path", "no file can have this name")
 
 
 def _fields_at(model: type[BaseModel], path: list[Any]) -> list[str]:

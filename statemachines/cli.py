@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from dispatcher import JournalWriter, load_config
+from dispatcher.cli.console import echo, echo_text
 from dispatcher.config import configure_logging
 from dispatcher.errors import ConfigError
 from dispatcher.signals import StopSignals
@@ -48,21 +49,21 @@ def run(
     with StopSignals() as signals:
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
         with manager:
-            typer.echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
+            echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
             if manager.metrics_server is not None:
-                typer.echo(f"metrics: {manager.metrics_server.url}")
+                echo(f"metrics: {manager.metrics_server.url}")
             if journal is not None:
-                typer.echo(f"journal: {journal.path}")
+                echo(f"journal: {journal.path}")
             while not signals.wait() and manager.dispatcher.failure_cause is None:
                 continue
-            typer.echo(f"{settings.name}: stopping")
+            echo(f"{settings.name}: stopping")
     dispatcher = manager.dispatcher
-    typer.echo(
+    echo(
         f"{settings.name}: stopped; events handled {dispatcher.handled}, failed {dispatcher.failed}, "
         f"discarded {dispatcher.discarded}"
     )
     if dispatcher.failure_cause is not None:
-        typer.echo(f"{settings.name}: failed: {dispatcher.failure_cause!r}", err=True)
+        echo(f"{settings.name}: failed: {dispatcher.failure_cause!r}", err=True)
         raise typer.Exit(1)
 
 
@@ -71,7 +72,7 @@ def graph(
     format: Annotated[GraphFormat, typer.Option("--format", "-f", help="how to print it")] = GraphFormat.mermaid,  # type: ignore[attr-defined]
 ) -> None:
     """Print the table of a state machine."""
-    typer.echo(FORMATS[format.value](factory_of(machine)), nl=False)
+    echo_text(FORMATS[format.value](factory_of(machine)))
 
 
 def _workload(settings: ResourceManagerConfig) -> Workload:

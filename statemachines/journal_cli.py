@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from dispatcher.cli.console import aligned
+from dispatcher.cli.console import aligned, echo, echo_json
 from dispatcher.errors import DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows
 from dispatcher.util.units import NS_PER_S
@@ -87,10 +87,11 @@ def state(
     if machine is not None and not travel.counts():
         factory_of(machine)  # raises for an unknown name
     lines = _as_json(travel, everything) if format is StateFormat.json else _as_table(travel, everything)
+    show = echo_json if format is StateFormat.json else echo
     for line in lines:
-        typer.echo(line)
+        show(line)
     for line in (*_remark_lines(travel), *(f"damage: {damage}" for damage in damages)):
-        typer.echo(line, err=True)
+        echo(line, err=True)
     if travel.disagreements or damages:
         raise typer.Exit(1)
 

@@ -27,6 +27,7 @@ LONG_FILES = (
     "tests/statemachines/simulation/workload/test_broken_files.py",
     "tests/statemachines/test_cli.py",
     "tests/statemachines/test_time_travel.py",
+    "tests/test_command_mistakes.py",
     "tests/test_wheel.py",
 )
 """They run the command as a process for each test, a whole trace, or thousands of damaged files."""

@@ -1,4 +1,4 @@
-"""What holds for all source files, checked on their syntax trees: imports, fields, private names, sizes, sleeps.
+"""What holds for all source files, checked on their syntax trees: imports, owners of fields, sizes, sleeps, prints.
 
 Each check takes modules and returns what breaks it, by a key that an exception can name. Nothing is imported.
 """
@@ -442,6 +442,20 @@ def sleeps(modules: Sequence[Module]) -> Violations:
                         f"{module.name}:{node.lineno}: {name} sleeps; wait for an event with a timeout, or advance a "
                         "ManualClock"
                     )
+    return found
+
+
+def raw_prints(modules: Sequence[Module]) -> Violations:
+    """Calls of `print` and `typer.echo` with anything but a literal: names of others may be in it."""
+    found = {}
+    for module in modules:
+        for node in module.nodes:
+            is_print = isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo", "typer.secho")
+            if is_print and not all(isinstance(argument, ast.Constant) for argument in node.args):
+                found[module.name] = (
+                    f"{module.name}:{node.lineno}: prints what may be foreign; use echo, say and the like of "
+                    "dispatcher.cli.console, which escape it"
+                )
     return found
 
 

@@ -36,6 +36,7 @@ LAYERS: Layers = (
     {"the dispatcher": ("dispatcher",)},
     {
         "the core's commands": (
+            "dispatcher.__main__",
             "dispatcher.cli",
             "dispatcher.journal.cli",
             "dispatcher.queue.redelivery",
@@ -122,6 +123,7 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
     "private stays private": (source, conventions.private_reaches),
     "modules, functions and folders are small": (source, conventions.too_big),
     "tests do not sleep": (suite, conventions.sleeps),
+    "commands print escaped names": (source, conventions.raw_prints),
 }
 
 NAMED_FILES = "documents name files that exist"

@@ -1,60 +1,53 @@
-"""The `dispatcher` command.
-
-Each package adds its subcommands through the entry point group `dispatcher.commands`, so the core imports no other
-package. An entry point names a Typer app or a function with Typer's annotations.
-"""
+"""Running the `dispatcher` command, and what the user gets to read when it cannot be run."""
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points, version
 from typing import NoReturn
-
-from dispatcher.errors import DispatcherError
-
-COMMANDS = "dispatcher.commands"
 
 USER_ERROR = 2
 """Exit code for a mistake in a file, a flag or the set-up, reported in one line on standard error."""
 
 
 def main() -> NoReturn:
-    """Run the command line and exit the process."""
-    try:
-        import typer
-    except ModuleNotFoundError:
-        print("dispatcher: the command needs its extra: pip install 'central-dispatcher[cli]'", file=sys.stderr)
-        sys.exit(USER_ERROR)
-    app = typer.Typer(
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        help="A central event dispatcher, the resource manager on it, and the reports over its journal.",
-    )
-    for entry_point in sorted(entry_points(group=COMMANDS), key=lambda point: point.name):
-        command = entry_point.load()
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=entry_point.name)
-        else:
-            app.command(entry_point.name)(command)
+    """Run the command line and exit the process.
 
-    # A callback makes this a group even if only one command is installed.
-    @app.callback()
-    def options(
-        _version: bool = typer.Option(
-            False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ) -> None: ...
-
-    try:
-        app(prog_name="dispatcher")
-    except DispatcherError as error:
-        print(f"dispatcher: {error}", file=sys.stderr)
-        sys.exit(USER_ERROR)
+    A mistake in a file, a flag or the set-up is one printable line on standard error, and exit code 2.
+    """
+    _run()
     sys.exit(0)
 
 
-def _print_version(is_wanted: bool) -> None:
-    if is_wanted:
-        print(f"dispatcher {version('central-dispatcher')}")
-        sys.exit(0)
+def _run() -> None:
+    # Not at the top: these imports take longer than the interpreter's start.
+    import os
+
+    from dispatcher.errors import DispatcherError
+
+    try:
+        import typer  # noqa: F401
+    except ModuleNotFoundError:
+        _refuse("the command needs its extra: pip install 'central-dispatcher[cli]'")
+    from dispatcher.cli.group import command_line
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # not None, as without a console, nor a file of a test
+            stream.reconfigure(errors="backslashreplace")
+    if any("\0" in argument for argument in sys.argv):
+        _refuse("an argument has a zero character, which no name of a file can have")
+    try:
+        command_line()(prog_name="dispatcher")
+    except DispatcherError as error:
+        _refuse(str(error))
+    except UnicodeEncodeError as error:
+        _refuse(f"{error.object!r}: this is not Unicode text, as a name here has to be; rename it")
+    except OSError as error:
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        _refuse(f"{where}{error.strerror or error}")
+
+
+def _refuse(reason: str) -> NoReturn:
+    from dispatcher.util.terminal import one_line
+
+    print(f"dispatcher: {one_line(reason)}", file=sys.stderr)
+    sys.exit(USER_ERROR)

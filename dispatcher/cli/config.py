@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dispatcher.cli.console import echo, echo_text
 from dispatcher.errors import ConfigError
 
 config = typer.Typer(no_args_is_help=True, help="Print the example configuration, to start your own from.")
@@ -17,7 +18,7 @@ config = typer.Typer(no_args_is_help=True, help="Print the example configuration
 def list_names() -> None:
     """Print the names of the examples."""
     for name in _examples():
-        typer.echo(name)
+        echo(name)
 
 
 @config.command()
@@ -27,7 +28,7 @@ def show(name: Annotated[str, typer.Argument(help="resourcemanager, replay, logg
     file = examples.get(name.removesuffix(".yaml"))
     if file is None:
         raise ConfigError(f"no example configuration {name!r}; expected one of {', '.join(examples)}")
-    typer.echo(file.read_text(encoding="utf-8"), nl=False)
+    echo_text(file.read_text(encoding="utf-8"))
 
 
 def _examples() -> dict[str, Traversable]:

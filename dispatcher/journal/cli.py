@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from dispatcher import journal as journals
+from dispatcher.cli.console import echo, echo_json
 from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.queue.redelivery import redeliver
 
@@ -26,15 +27,15 @@ def verify(journal: Journal) -> None:
     """Check every byte and every sequence number; exit with 1 if there is a problem."""
     found = journals.verify(journal)
     for problem in found.problems:
-        typer.echo(problem, err=True)
+        echo(problem, err=True)
     for segment in found.open_segments:
-        typer.echo(f"{segment.name}: open: being written, or left by a crash (then: dispatcher journal recover)")
+        echo(f"{segment.name}: open: being written, or left by a crash (then: dispatcher journal recover)")
     for torn in found.torn:
-        typer.echo(f"{torn}: cut off by a crash, or being written")
+        echo(f"{torn}: cut off by a crash, or being written")
     aside = [path.name for path in set_aside_files(journal)]
     if aside:
-        typer.echo(f"set aside by recovery, and not read: {', '.join(aside)}")
-    typer.echo(f"{found.events} events, {found.transitions} transitions, {len(found.problems)} problems")
+        echo(f"set aside by recovery, and not read: {', '.join(aside)}")
+    echo(f"{found.events} events, {found.transitions} transitions, {len(found.problems)} problems")
     if found.problems:
         raise typer.Exit(1)
 
@@ -45,7 +46,7 @@ def tail(
 ) -> None:
     """Print the last events as JSON lines."""
     for row in journals.tail(journal, lines):
-        typer.echo(json.dumps(row))
+        echo_json(json.dumps(row))
 
 
 @app.command()
@@ -67,19 +68,19 @@ def recover(
     """
     recovered = journals.recover(journal)
     for line in recovered.done:
-        typer.echo(line)
+        echo(line)
     if not recovered.done:
-        typer.echo("nothing to repair: no segment is open")
+        echo("nothing to repair: no segment is open")
     if with_ is not None:
         handled, failed, left = redeliver(journal, with_)
-        typer.echo(f"{handled} events handled, {failed} failed, {left} left")
+        echo(f"{handled} events handled, {failed} failed, {left} left")
         if failed or left:
             raise typer.Exit(1)
         return
     for accepted in recovered.accepted:
-        typer.echo(accepted.line.decode("utf-8", "replace"))
+        echo_json(accepted.line.decode("utf-8", "replace"))
     if recovered.accepted:
-        typer.echo(f"{len(recovered.accepted)} events were accepted and not handled", err=True)
+        echo(f"{len(recovered.accepted)} events were accepted and not handled", err=True)
 
 
 for _entry_point in sorted(entry_points(group=COMMANDS), key=lambda point: point.name):

@@ -29,6 +29,7 @@ from dispatcher.journal.format.segments import (
 )
 from dispatcher.journal.identity import new_id
 from dispatcher.journal.recovery import Recovered, repair
+from dispatcher.util.descriptors import NO_DESCRIPTORS, DescriptorReserve
 from dispatcher.util.files import Permissions, explain, make_folder, sync_folder
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class SegmentLog:
             )  # released by the thread that closes the journal
         except OSError as error:
             raise self._unwritable(error) from error
+        self._reserve = DescriptorReserve()  # for later segments and manifests: only those are opened while it runs
         try:
             self.recovered = self._take_over()  # read only
             self._first = self.recovered.first_segment  # written under _sync_lock
@@ -77,10 +79,10 @@ class SegmentLog:
             self._segment = self._new_segment(self.recovered.next_segment, self.recovered.summary)
             self._write_manifest(closed=False)
         except OSError as error:
-            self._lock.release()
+            self.release()
             raise self._unwritable(error) from error
         except BaseException:
-            self._lock.release()
+            self.release()
             raise
 
     def _take_over(self) -> Recovered:
@@ -176,9 +178,10 @@ class SegmentLog:
                 if self.is_closed or self._segment.is_empty:
                     return
                 self._close_segment()
-                self._segment = self._new_segment(self._segment.number + 1, self._segment.summary)
+                number, summary = self._segment.number + 1, self._segment.summary
+                self._segment = self._reserve.run(lambda: self._new_segment(number, summary))
                 self._synced_frames = self.frames
-            self._retain()
+            self._reserve.run(self._retain)
             self._write_manifest(closed=False)
 
     def close(self) -> None:
@@ -190,12 +193,13 @@ class SegmentLog:
                 if self._segment.is_empty:  # `_close_segment` removes it; the manifest must be final before
                     self._write_manifest(closed=True)
                 self._close_segment()
-            self._retain()
+            self._reserve.run(self._retain)
             self._write_manifest(closed=True)
 
     def release(self) -> None:
-        """Let other processes write the journal. Repeating it does nothing."""
+        """Let other processes write the journal, and give up the descriptors. Repeating it does nothing."""
         self._lock.release()
+        self._reserve.close()
 
     def _new_segment(self, number: int, before: Summary) -> SegmentFile:
         return SegmentFile(self.path, number, before, self.recovered.journal_id, self._permissions.file_mode)
@@ -210,7 +214,7 @@ class SegmentLog:
     def retain(self) -> None:
         """Remove closed segments beyond the configured age or size, but none that recovery needs. Raises OSError."""
         with self._sync_lock:
-            self._retain()
+            self._reserve.run(self._retain)
 
     def _retain(self) -> None:
         """Under _sync_lock."""
@@ -230,9 +234,9 @@ class SegmentLog:
         if not segment_path(self.path, last).exists():
             last -= 1
         manifest = Manifest(self._first, last, closed, self.recovered.journal_id)
-        manifest.write(self.path, sync=self._syncs, mode=self._permissions.file_mode)
+        self._reserve.run(lambda: manifest.write(self.path, sync=self._syncs, mode=self._permissions.file_mode))
         if self._syncs:
-            sync_folder(self.path)
+            self._reserve.run(lambda: sync_folder(self.path))
 
     # -- failures --------------------------------------------------------------------------------------------------
 
@@ -271,9 +275,13 @@ class SegmentLog:
         self._on_failure(self.failure)
 
     def _unwritable(self, error: OSError) -> JournalError:
+        advice = (
+            "Raise the limit of open files (ulimit -n)"
+            if error.errno in NO_DESCRIPTORS
+            else "Make room, or give it another folder"
+        )
         return JournalError(
-            f"{self.path}: the journal cannot be written: {explain(error, self.path)}. "
-            "Make room, or give it another folder, and start again."
+            f"{self.path}: the journal cannot be written: {explain(error, self.path)}. {advice}, and start again."
         )
 
 

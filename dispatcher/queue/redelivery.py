@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import JournalConfig
-from dispatcher.errors import ConfigError
+from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.journal.format.segments import MANIFEST
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.util.files import Permissions
+from dispatcher.util.terminal import one_line
+
+_LONGEST_REPR: Final = 200
 
 
 def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
@@ -22,18 +26,23 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
     Returns the numbers of events handled, failed and left. Blocks while handlers run.
 
     Raises:
-        ConfigError: the function does not exist, or does not return an AsyncDispatcher with that journal.
+        ConfigError: the function does not exist or raises, or does not return an AsyncDispatcher with that journal.
         JournalError: the journal cannot be written, or has an event whose class the dispatcher does not declare.
     """
     make = _load(factory)
     permissions = Permissions.of_file(path / MANIFEST).name
     journal = JournalWriter(path, JournalConfig(write_ahead=True, durability="sync", permissions=permissions))
     try:
-        dispatcher = make(journal)
+        try:
+            dispatcher = make(journal)
+        except DispatcherError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"--with {factory}: the function raised {_described(error)}") from error
         if not isinstance(dispatcher, AsyncDispatcher) or dispatcher.journal is not journal:
             raise ConfigError(
                 f"{factory}: should return an AsyncDispatcher(journal=journal) with the journal it was given, "
-                f"not yet started; it returned {dispatcher!r}"
+                f"not yet started; it returned {_shown(dispatcher)}"
             )
         with dispatcher:
             dispatcher.await_drained()
@@ -44,17 +53,33 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
 
 def _load(factory: str) -> Callable[[JournalWriter], Any]:
     name, colon, function = factory.partition(":")
-    if not (name and colon and function):
-        raise ConfigError(f"--with {factory}: give it as MODULE:FUNCTION")
+    if not (name and colon and function) or not all(map(str.isidentifier, name.split("."))):
+        raise ConfigError(f"--with {factory}: give it as MODULE:FUNCTION, such as package.module:function")
     # As `python -m` does, so that modules in the current folder, usually the daemon's, are found.
     sys.path.insert(0, "")
     try:
         module = importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(f"--with {factory}: the module cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever its code raises, or import_module of such a name
+        raise ConfigError(f"--with {factory}: the module cannot be imported: {_described(error)}") from error
     finally:
         sys.path.remove("")
     made = getattr(module, function, None)
     if not callable(made):
         raise ConfigError(f"--with {factory}: {name} has no function {function}")
     return made  # type: ignore[no-any-return]
+
+
+def _described(error: BaseException) -> str:
+    """The error's class and text, and the line of the user's code that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {one_line(str(error))}{at}"
+
+
+def _shown(value: object) -> str:
+    try:
+        return one_line(repr(value), _LONGEST_REPR)
+    except Exception as error:
+        return f"a {type(value).__name__}, whose repr raises {type(error).__name__}"

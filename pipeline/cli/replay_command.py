@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from dispatcher.cli.console import say, standard_output, summary_table
+from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.config import configure_logging, load_config
 from dispatcher.signals import StopSignals
 from dispatcher.util.garbage import tune_garbage_collection
@@ -137,7 +137,7 @@ def _print_replay(run: Replay, console: Console) -> None:
     submitted = sum(progress.applications_by_state.values())
     summary.add_row("Applications", f"{total:,}")
     for state, count in progress.applications_by_state.items():
-        summary.add_row(f"  {state}", f"{count:,}")
+        summary.add_row(cell(f"  {state}"), f"{count:,}")
     if submitted < total:
         summary.add_row("  not submitted", f"{total - submitted:,}")
     summary.add_row("Containers", f"{progress.containers:,}", f"{progress.containers / progress.wall_s:,.0f}/s")

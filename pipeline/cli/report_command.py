@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from dispatcher.cli.console import say, standard_output, summary_table
+from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.errors import ConfigError
 from dispatcher.journal import check_journal
 from dispatcher.journal.format.segments import segments
 from dispatcher.signals import StopSignals
+from pipeline.cli.masters import check_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.spark import Report
 
-Master = Annotated[str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.")]
+Master = Annotated[
+    str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.", callback=check_master)
+]
 
 LONG_RUN_BYTES = 128 << 20
 """Journal size beyond which a report takes minutes."""
@@ -90,7 +92,7 @@ def print_report(report: Report, console: Console) -> None:
     summary = summary_table()
     summary.add_row("Applications", f"{report.applications:,}")
     for state, number in report.applications_by_final_state.items():
-        summary.add_row(f"  {escape(state)}", f"{number:,}")
+        summary.add_row(cell(f"  {state}"), f"{number:,}")
     summary.add_row("Containers", f"{report.containers:,}", f"on {report.nodes:,} nodes")
     summary.add_row("Events", f"{report.events:,}", f"in {duration(report.span_s)} of the run's clock")
     for name, problems, of in (

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
-from dispatcher.cli.console import figures_table, say, standard_output
+from dispatcher.cli.console import cell, figures_table, say, standard_output
 from dispatcher.errors import DispatcherError
 from pipeline.cli.replay_command import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
 from pipeline.cli.report_command import Master
@@ -95,11 +94,11 @@ def _print_comparison(rows: Sequence[Row], console: Console) -> None:
     keys = list(rows[0]["settings"])
     table = figures_table(*keys, *(column.title for column in columns), names=len(keys))
     for row in rows:
-        cells = [Text(row["settings"][key]) for key in keys]
+        cells = [cell(row["settings"][key]) for key in keys]
         for column in columns:
             is_bad = column.is_bad and bool(row[column.key])
             is_best = row["number"] in best[column.key]
-            cells.append(Text(column.show(row[column.key]), style="red" if is_bad else "green" if is_best else ""))
+            cells.append(cell(column.show(row[column.key]), "red" if is_bad else "green" if is_best else ""))
         table.add_row(*cells)
     console.print(table)
     for row in rows:

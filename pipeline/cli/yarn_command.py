@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dispatcher.cli.console import figures_table, say, standard_output
+from dispatcher.cli.console import cell, figures_table, say, standard_output
 from pipeline.cli.report_command import Master, print_report
 from pipeline.cli.yarn_reading import print_formats, print_missed, warnings
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
@@ -61,20 +61,21 @@ def _print_counts(summary: LogSummary, files: int, console: Console) -> None:
     table.add_row(f"in {files:,} {_plural('file', files)}", f"{summary.lines:,}")
     table.add_row("parsed", f"{summary.parsed_lines:,}", f"{summary.records_by_kind.total():,}")
     for kind, records in summary.records_by_kind.most_common():
-        table.add_row(f"  {kind.replace('_', ' ')}", f"{summary.lines_by_kind[kind]:,}", f"{records:,}")
+        table.add_row(cell(f"  {kind.replace('_', ' ')}"), f"{summary.lines_by_kind[kind]:,}", f"{records:,}")
     table.add_row("unparsed", f"{summary.unparsed_lines:,}")
     console.print(table)
 
 
 def _print_transitions(summary: LogSummary, console: Console) -> None:
     if not summary.transitions_by_machine:
-        say(console, "\nNo transitions.")
+        say(console, "")
+        say(console, "No transitions.")
         return
     say(console, "")
     table = figures_table("Machine", "transitions", "not in its table")
     for machine, transitions in summary.transitions_by_machine.most_common():
         against = f"{summary.mismatches_by_machine[machine]:,}" if is_declared(machine) else "unknown machine"
-        table.add_row(machine, f"{transitions:,}", against)
+        table.add_row(cell(machine), f"{transitions:,}", against)
     console.print(table)
 
 
@@ -82,9 +83,9 @@ def _print_older(summary: LogSummary, console: Console) -> None:
     total = summary.older_by_releases.total()
     if not total:
         return
+    say(console, "")
     say(
-        console,
-        f"\n{total:,} {_plural('transition', total)} in the tables of older releases, not in Hadoop {CURRENT}'s:",
+        console, f"{total:,} {_plural('transition', total)} in the tables of older releases, not in Hadoop {CURRENT}'s:"
     )
     for (machine, releases), transitions in summary.older_by_releases.most_common():
         named = ", ".join("before 2.3" if release == EARLY else release for release in releases)
@@ -96,12 +97,11 @@ def _print_mismatches(summary: LogSummary, release: str, console: Console) -> No
     if not total:
         return
     tables = "the tables" if release == ANY else f"Hadoop {release}'s tables"
-    say(console, f"\n{total:,} {_plural('transition', total)} not in {tables}:")
+    say(console, "")
+    say(console, f"{total:,} {_plural('transition', total)} not in {tables}:")
     for found in summary.mismatches:
         event = f" on {found.event_type}" if found.event_type else ""
-        # Control characters in a log could otherwise reach the terminal.
-        entity = "".join(letter if letter.isprintable() else "\ufffd" for letter in found.entity)
-        say(console, f"{found.file}:{found.line}: {entity} {found.from_state} to {found.to_state}{event}")
+        say(console, f"{found.file}:{found.line}: {found.entity} {found.from_state} to {found.to_state}{event}")
         say(console, f"    {found.why}")
     if total > len(summary.mismatches):
         say(console, f"and {total - len(summary.mismatches):,} more; list more with --listed")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich.console import Console
 
-from dispatcher.cli.console import say
+from dispatcher.cli.console import echo, say
 from pipeline.yarnlog import LogSummary
 from pipeline.yarnlog.headers import Layout
 
@@ -35,13 +33,14 @@ def print_missed(summary: LogSummary, console: Console) -> None:
     """The lines that should have been parsed, with a sample, and warnings on standard error of what was not read."""
     reading = summary.reading
     if reading.missed_lines:
-        say(console, f"\n{reading.missed_lines:,} unparsed lines look like transitions or audit lines:")
+        say(console, "")
+        say(console, f"{reading.missed_lines:,} unparsed lines look like transitions or audit lines:")
         for missed in reading.missed[:_SAMPLES]:
             say(console, f"{shown(str(missed.file))}:{missed.line}: {shown(missed.text)}")
         if reading.missed_lines > _SAMPLES:
             say(console, f"and {reading.missed_lines - _SAMPLES:,} more")
     for warning in warnings(summary):
-        print(f"warning: {warning}", file=sys.stderr)
+        echo(f"warning: {warning}", err=True)
 
 
 def warnings(summary: LogSummary) -> list[str]:
@@ -57,6 +56,5 @@ def warnings(summary: LogSummary) -> list[str]:
 
 
 def shown(text: str) -> str:
-    """The beginning of a text; control characters in a log could otherwise reach the terminal."""
-    cut = text if len(text) <= _SAMPLE_CHARACTERS else f"{text[:_SAMPLE_CHARACTERS]}..."
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in cut)
+    """The beginning of a text."""
+    return text if len(text) <= _SAMPLE_CHARACTERS else f"{text[:_SAMPLE_CHARACTERS]}..."

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import yaml
-
 from dispatcher.errors import ConfigError
+from dispatcher.util.yaml_text import YAMLTextError, parse_yaml
 
 MOST_COMBINATIONS: Final = 1000
 """Each combination is a whole replay, so a larger number is a mistake in the settings."""
@@ -104,10 +103,9 @@ def _parse(setting: str) -> Axis:
 
 def _values(setting: str, text: str) -> tuple[Any, ...]:
     try:
-        values = yaml.safe_load(f"[{text}]")
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
-        problem = getattr(error, "problem", None) or error
-        raise ConfigError(f"--set {setting}: the values are not YAML: {problem}") from error
+        values = parse_yaml(f"[{text}]")
+    except YAMLTextError as error:
+        raise ConfigError(f"--set {setting}: the values are not YAML: {error.problem}") from error
     if not values or text.rstrip().endswith(","):
         raise ConfigError(f"--set {setting}: a value is empty; expected V1,V2, and null for no value")
     return tuple(values)

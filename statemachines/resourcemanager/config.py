@@ -7,11 +7,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dispatcher.config import MOST_NUMBER as MOST_NUMBER
 from dispatcher.config import ConfigModel, DispatcherConfig, JournalConfig, MetricsConfig
 from dispatcher.util.files import PermissionsName
 
-MOST_NUMBER = 2**53
-"""Larger numbers are inexact in tools that read JSON numbers as doubles: such a value is a mistake."""
+MOST_GPUS = 10_000
+"""GPUs of a node. The scheduler keeps a number for each of them."""
 _Size = Annotated[int, Field(ge=1, le=MOST_NUMBER, strict=True)]
 """Strict: otherwise `node_vcores: yes` would be read as 1."""
 
@@ -23,7 +24,7 @@ class NodeConfig(ConfigModel):
     rack: str = Field("/default-rack", min_length=1, description="its rack")
     memory_mb: int = Field(ge=0, description="memory for containers, MB")
     vcores: int = Field(ge=0, description="virtual cores for containers")
-    gpus: int = Field(0, ge=0, description="GPUs for containers")
+    gpus: int = Field(0, ge=0, le=MOST_GPUS, description="GPUs for containers")
     gpu_model: str | None = Field(None, description="model of its GPUs")
     resources: dict[str, Annotated[int, Field(ge=0)]] = Field(
         default_factory=dict, description="amounts of further resource types, by name"
@@ -36,7 +37,7 @@ class WorkloadDefaults(ConfigModel):
 
     node_memory_mb: _Size = Field(default=10240, description="Memory of a node, in MB.")
     node_vcores: _Size = Field(default=10, description="Virtual cores of a node.")
-    node_gpus: int = Field(default=0, ge=0, le=MOST_NUMBER, strict=True, description="GPUs of a node.")
+    node_gpus: int = Field(default=0, ge=0, le=MOST_GPUS, strict=True, description="GPUs of a node.")
     am_memory_mb: _Size = Field(default=1024, description="Memory of an application's master, in MB.")
     am_vcores: _Size = Field(default=1, description="Virtual cores of an application's master.")
     container_memory_mb: _Size = Field(default=1024, description="Memory of a container, in MB.")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,10 @@ def make(journal):
 
 def make_another(journal):
     return AsyncDispatcher()
+
+
+def fail(journal):
+    raise KeyError("missing")
 """
 
 LEAVE_UNHANDLED = """
@@ -123,6 +129,7 @@ os._exit(0)
 def crashed(tmp_path: Path) -> Path:
     """A folder with a daemon's module, and the journal that it left with two events accepted and not handled."""
     (tmp_path / "daemon.py").write_text(DAEMON)
+    (tmp_path / "broken.py").write_text("1 / 0")
     subprocess.run([sys.executable, "-c", LEAVE_UNHANDLED], cwd=tmp_path, check=True, timeout=60)
     return tmp_path
 
@@ -149,6 +156,9 @@ def test_recover_hands_them_to_the_handlers_of_the_dispatcher_that_it_is_given(c
         ("nowhere:make", "--with nowhere:make: the module cannot be imported"),
         ("daemon:made", "--with daemon:made: daemon has no function made"),
         ("daemon:make_another", "daemon:make_another: should return an AsyncDispatcher(journal=journal)"),
+        ("../x:y", "--with ../x:y: give it as MODULE:FUNCTION"),
+        ("broken:make", "--with broken:make: the module cannot be imported: ZeroDivisionError: division by zero ("),
+        ("daemon:fail", "--with daemon:fail: the function raised KeyError: 'missing' ("),
     ],
 )
 def test_a_dispatcher_that_cannot_be_had_leaves_the_events_for_later(given: str, message: str, crashed: Path) -> None:
@@ -156,6 +166,7 @@ def test_a_dispatcher_that_cannot_be_had_leaves_the_events_for_later(given: str,
 
     assert done.returncode == 2
     assert done.stderr.startswith(f"dispatcher: {message}")
+    assert done.stderr.count("\n") == 1
     later = run_command("journal", "recover", "journal", "--with", "daemon:make", cwd=crashed)
     assert later.stdout.splitlines()[-1] == "2 events handled, 0 failed, 0 left"
 
@@ -178,3 +189,34 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(args: tuple[str, ...], tmp_
     assert done.stderr.startswith("dispatcher: nowhere")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+
+
+def test_the_package_is_the_command(tmp_path: Path) -> None:
+    as_module = subprocess.run(
+        [sys.executable, "-m", "dispatcher", "config", "list"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert as_module.returncode == 0, as_module.stderr
+    assert as_module.stdout == run_command("config", "list").stdout
+
+
+def test_letters_that_the_terminals_encoding_lacks_are_escaped(tmp_path: Path) -> None:
+    """A terminal without UTF-8 got a UnicodeEncodeError instead of the table."""
+    kind = Enum("Kind", {"ON": 1})
+    writer = JournalWriter(tmp_path / "journal")
+    begin(writer, 1)
+    writer.transition("lamp", "größe 世界", kind.ON, kind.ON, kind.ON, valid=True)
+    end(writer, "central", "Work", "DO", "handled", queue_ns=5, handling_ns=5)
+    writer.close()
+
+    done = subprocess.run(
+        [sys.executable, "-m", "dispatcher", "journal", "state", "journal"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert r"größe \u4e16\u754c" in done.stdout.decode("latin-1")

@@ -188,6 +188,57 @@ def test_a_time_that_is_no_finite_number_is_refused(write: Callable[[str], Path]
     assert message.startswith(f": drain_timeout_s: {value[1:]} is not allowed; input should be")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("drain_timeout_s: 1.0e+308", "drain_timeout_s: 1e+308 is not allowed; input should be at most 1,000,000,000"),
+        (f"batch_size: {2**53 + 1}", f"batch_size: {2**53 + 1} is not allowed; input should be at most {2**53:,}"),
+        (f"queue_capacity: {10**12}", "queue_capacity: 1000000000000 is not allowed; input should be less than or eq"),
+        (f"batch_size: 0x{'f' * 390}", "batch_size: a number of 1,560 bits is not allowed"),
+    ],
+)
+def test_a_number_that_nobody_means_is_refused(write: Callable[[str], Path], text: str, message: str) -> None:
+    """They raised OverflowError and MemoryError later, in the middle of a run."""
+    path = write(text)
+
+    assert refusal(path, lambda path: load_config(path, DispatcherConfig)).startswith(f": {message}")
+
+
+@pytest.mark.parametrize("name", [r"a\0b", r"\ud800"])
+def test_a_path_that_no_file_can_have_is_refused(write: Callable[[str], Path], name: str) -> None:
+    path = write(f'path: "{name}"')
+
+    assert refusal(path).startswith(": path: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"name: [{'x, ' * 10_000}]",
+        "name: {" + ", ".join(f"k{n}: v" for n in range(10_000)) + "}",
+        f"{'y' * 9999}: 1",
+        f"ratio: {'x' * 10_000}",
+        "ratio: [[[[[[[[[[1]]]]]]]]]]",
+        r'ratio: "\e[2J\n"',
+        r'"\e[2J\n": 1',
+        "ratio: {? 1 : 2}",
+    ],
+    ids=range(8),
+)
+def test_a_value_or_key_in_an_error_is_cut_and_printable(write: Callable[[str], Path], text: str) -> None:
+    message = refusal(write(text))
+
+    assert len(message) < 700
+    assert message.isprintable()
+
+
+def test_values_that_aliases_repeat_beyond_all_bounds_are_refused(write: Callable[[str], Path]) -> None:
+    """452 bytes of YAML kept the command busy for a minute, with the error's text alone."""
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10 if n else ['x'] * 10)}]" for n in range(9)]
+
+    assert "aliases repeat more than 100,000 values" in refusal(write("\n".join(levels)))
+
+
 def test_plain_data_is_refused_in_the_name_of_its_source() -> None:
     with pytest.raises(ConfigError, match=r"^config: unknown key nam; allowed here: capacity, name"):
         parse_config({"name": "a", "nam": "b"}, Queue)
@@ -209,12 +260,20 @@ def test_plain_data_is_refused_in_the_name_of_its_source() -> None:
         ("name: !!python/object:os.system x", ", line 1, column 7: could not determine a constructor for the tag"),
         ("? [a]\n: b", ", line 1, column 3: found unhashable key"),
         ("name: \x00", ": not valid YAML"),
-        ("name: 2020-99-99", ": not valid YAML: month must be in 1..12"),
-        ("name: !!int x", ": not valid YAML: invalid literal for int()"),
-        ("name: !!timestamp x", ": not valid YAML"),
-        ("[" * 1000, ": not valid YAML: maximum recursion depth exceeded"),
+        ("name: 2020-99-99", ", line 1, column 7: '2020-99-99' is not !!timestamp: month must be in 1..12"),
+        ("name: !!int x", ", line 1, column 7: 'x' is not !!int: invalid literal for int()"),
+        ("name: !!int ''", ", line 1, column 7: '' is not !!int"),
+        ("name: !!float ''", ", line 1, column 7: '' is not !!float"),
+        ("name: !!timestamp x", ", line 1, column 7: 'x' is not !!timestamp"),
+        ("name: !!bool 'maybe'", ", line 1, column 7: 'maybe' is not !!bool"),
+        ("[" * 1000, ", line 1, column 65: nested more than 64 levels deep"),
+        ("- " * 1000, ", line 1, column 129: nested more than 64 levels deep"),
+        ("a: &a [*a]", ", line 1, column 8: the alias a is inside its own anchor"),
+        ("name: " + "1" * 401, ", line 1, column 7: a number of more than 400 characters"),
+        ("name: " + "1:" * 300 + "1", ", line 1, column 7: a number of more than 400 characters"),
+        ("#" * (1 << 20) + "\n", ": is larger than 1,048,576 bytes"),
     ],
-    ids=range(12),
+    ids=range(20),
 )
 def test_a_file_that_is_not_yaml_is_refused_with_the_place(
     write: Callable[[str], Path], text: str, message: str
@@ -230,6 +289,16 @@ def test_a_file_that_is_no_mapping_is_refused(write: Callable[[str], Path], text
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.yaml") == ": cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize("load", [lambda path: load_config(path, Daemon), configure_logging], ids=["config", "logging"])
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 10_000, "\x1b[2J\n"], ids=ascii)
+def test_a_name_that_no_file_can_have_is_refused(name: str, load: Callable[[Path], object]) -> None:
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        load(Path(name))
+
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 2_200
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from statemachines.resourcemanager.config import MOST_NUMBER, WorkloadDefaults
+from statemachines.resourcemanager.config import MOST_GPUS, MOST_NUMBER, WorkloadDefaults
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import GPU_MILLI, Resource
 from statemachines.simulation.specs import ApplicationSpec, Outcome
@@ -162,7 +162,7 @@ class _Reader(Collected):
         host = row.text("sn")
         if host in self._nodes:
             raise row.error("sn", again(host))
-        capacity = Resource(row.whole("memory_mib"), row.whole("cpu_milli"), gpus=row.whole("gpu"))
+        capacity = Resource(row.whole("memory_mib"), row.whole("cpu_milli"), gpus=row.whole("gpu", most=MOST_GPUS))
         model = row.text("model") if row.cells["model"] else None
         rack = f"/rack{len(self._nodes) // self._nodes_per_rack}"
         self._nodes[host] = NodeSpec(host, capacity, rack, gpu_model=model)

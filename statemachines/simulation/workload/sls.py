@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from statemachines.resourcemanager.config import MOST_NUMBER, WorkloadDefaults
+from statemachines.resourcemanager.config import MOST_GPUS, MOST_NUMBER, WorkloadDefaults
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import Resource
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec, Outcome
@@ -154,7 +154,7 @@ class _Reader(Collected):
         host = _text(values, "node")
         if "/" in host:
             raise _BadValueError("node", f"found {shown(host)}, expected a name without /")
-        gpus = _whole(values, "gpus", self._node_capacity.gpus)
+        gpus = _whole(values, "gpus", self._node_capacity.gpus, most=MOST_GPUS)
         return NodeSpec(host, _resource(values, "", self._node_capacity)._replace(gpus=gpus), rack)
 
     def _add_numbered_nodes(self, values: dict[str, Any]) -> None:

@@ -189,7 +189,7 @@ def test_an_old_segment_is_closed_while_nothing_happens(open_writer: Open, journ
 
 def test_an_age_may_be_longer_than_any_wait(open_writer: Open) -> None:
     """It ended the journal's own thread."""
-    writer = open_writer(segment_age_s=1e12, durability="interval", sync_interval_ms=10**15)
+    writer = open_writer(segment_age_s=1e9, durability="interval", sync_interval_ms=10**12)
     write_event(writer)
     writer.flush()
     keeper = writer._keeper._thread

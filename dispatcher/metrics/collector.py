@@ -1,4 +1,4 @@
-"""Prometheus metrics of dispatchers, read from their plain counters at a scrape (invariant 11), and their server.
+"""Prometheus metrics of dispatchers, read from their plain counters at a scrape (invariant 11).
 
 One collector per registry serves all its dispatchers, with their name as the label `dispatcher`.
 """
@@ -10,15 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import REGISTRY
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.config import MetricsConfig
 from dispatcher.dispatcher_group import DispatcherGroup
-from dispatcher.errors import ConfigError
-from dispatcher.service import Service
 from dispatcher.stats import METRICS, DispatcherStats, MetricSpec
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
@@ -112,39 +109,3 @@ def register_metrics(
     collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):
         collector.add(each.name, each, sources)
-
-
-class MetricsServer(Service):
-    """Serves a registry at `/metrics` while started, on a thread of prometheus-client.
-
-    Raises (from `start`):
-        ConfigError: the server cannot listen on the address.
-    """
-
-    def __init__(self, config: MetricsConfig | None = None, registry: CollectorRegistry = REGISTRY) -> None:
-        super().__init__("MetricsServer")
-        self._settings = config or MetricsConfig()
-        self._registry = registry
-        self.port: int | None = None
-        """The port, once started."""
-
-    @property
-    def url(self) -> str:
-        return f"http://{self._settings.host}:{self.port}/metrics"
-
-    def service_start(self) -> None:
-        host, port = self._settings.host, self._settings.port
-        try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=self._registry)
-        except OSError as error:
-            raise ConfigError(
-                f"metrics.host {host}, metrics.port {port}: cannot listen there: {error.strerror or error}; "
-                "choose another, or port 0 for a free one"
-            ) from error
-        self.port = self._server.server_port
-
-    def service_stop(self) -> None:
-        if self.port is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join()

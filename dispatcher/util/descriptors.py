@@ -1,0 +1,71 @@
+"""File descriptors in reserve, for files that must be opened even when the process has none left."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+"""Error numbers of an `open` for which the process, or the system, has no descriptor left."""
+
+
+class DescriptorReserve:
+    """Holds up to `size` descriptors, and gives them up one by one to what cannot be opened otherwise.
+
+    Another thread may take a descriptor that was given up for `run`; hence more than one. Any thread.
+    """
+
+    def __init__(self, size: int = 4) -> None:
+        self._size = size  # read only
+        self._lock = threading.Lock()  # leaf lock
+        self._held: list[int] = []  # guarded by _lock
+        self._is_closed = False  # guarded by _lock
+        self._fill()
+
+    @property
+    def held(self) -> int:
+        """How many descriptors are in reserve."""
+        return len(self._held)
+
+    def run(self, action: Callable[[], T]) -> T:
+        """Call `action`, again for each descriptor given up while it has none; then fill the reserve up, if possible.
+
+        `action` opens files, and can be repeated after it has failed. Not called under a lock.
+
+        Raises:
+            OSError: raised by `action`: for lack of a descriptor only once the reserve is empty.
+        """
+        try:
+            while True:
+                try:
+                    return action()
+                except OSError as error:
+                    if error.errno not in NO_DESCRIPTORS or not self._give_up_one():
+                        raise
+        finally:
+            self._fill()
+
+    def close(self) -> None:
+        """Give the reserve up for good. Repeating it does nothing."""
+        with self._lock:
+            self._is_closed = True
+        while self._give_up_one():
+            pass
+
+    def _give_up_one(self) -> bool:
+        with self._lock:
+            if not self._held:
+                return False
+            os.close(self._held.pop())
+            return True
+
+    def _fill(self) -> None:
+        with self._lock, contextlib.suppress(OSError):  # still none left: the next call tries again
+            while len(self._held) < self._size and not self._is_closed:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

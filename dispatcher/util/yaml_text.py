@@ -1,0 +1,112 @@
+"""YAML within bounds: a few bytes of it can describe more than a machine holds.
+
+PyYAML builds what aliases repeat only once, but whoever walks through the values, to check or to print them, meets it
+again each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
+
+from dispatcher.util.terminal import one_line
+
+MOST_BYTES: Final = 1 << 20
+"""Size of a text."""
+MOST_DEPTH: Final = 64
+"""Lists and mappings inside each other, also by aliases."""
+MOST_REPEATED: Final = 100_000
+"""Values that all aliases together repeat."""
+MOST_DIGITS: Final = 400
+"""Characters of a number: the greatest double has 309 digits before its point."""
+
+_LONGEST_SHOWN: Final = 80
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+class YAMLTextError(ValueError):
+    """A text is not YAML, or exceeds a bound. The message is printable and one line, and `where` the place: line and
+    column, or empty."""
+
+    def __init__(self, problem: str, where: str = "") -> None:
+        self.problem = problem
+        self.where = where
+        super().__init__(f"{where}: {problem}" if where else problem)
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a text with one YAML document; None if it is empty.
+
+    Raises:
+        YAMLTextError: the only error that any text can cause.
+    """
+    if len(text) > MOST_BYTES:
+        raise YAMLTextError(f"longer than {MOST_BYTES:,} characters")
+    try:
+        loader = _BoundedLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.reader.ReaderError as error:
+        raise YAMLTextError(f"not valid YAML: {error.reason}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise YAMLTextError(one_line(getattr(error, "problem", None) or "not valid YAML"), where) from error
+    except Exception as error:  # PyYAML lets errors of its own parts through, such as ValueError
+        raise YAMLTextError(f"not valid YAML: {one_line(str(error)) or type(error).__name__}") from error
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Refuses what exceeds the bounds while it composes the nodes, before any value is built."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._open: list[list[int]] = []  # number and greatest depth of the nodes so far, of each open node
+        self._measured: dict[Any, tuple[int, int]] = {}  # both, of each finished node
+        self._repeated = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        mark: Any = event.start_mark
+        if isinstance(event, yaml.AliasEvent):
+            node = super().compose_node(parent, index)
+            if node not in self._measured:
+                raise ComposerError(None, None, f"the alias {event.anchor} is inside its own anchor", mark)
+            count, depth = self._measured[node]
+            self._repeated += count
+            if self._repeated > MOST_REPEATED:
+                raise ComposerError(None, None, f"aliases repeat more than {MOST_REPEATED:,} values", mark)
+        else:
+            self._check_depth(1, mark)
+            self._open.append([1, 1])
+            node = super().compose_node(parent, index)
+            count, depth = self._open.pop()
+            self._measured[node] = (count, depth)
+        self._check_depth(depth, mark)
+        if self._open:
+            above = self._open[-1]
+            above[0] += count
+            above[1] = max(above[1], depth + 1)
+        return node
+
+    def _check_depth(self, depth: int, mark: Any) -> None:
+        if len(self._open) + depth > MOST_DEPTH:
+            raise ComposerError(None, None, f"nested more than {MOST_DEPTH} levels deep", mark)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        if node.tag in _NUMBERS and isinstance(node, yaml.ScalarNode) and len(node.value) > MOST_DIGITS:
+            raise ConstructorError(None, None, f"a number of more than {MOST_DIGITS} characters", node.start_mark)
+        try:
+            return super().construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:  # such as KeyError for !!bool maybe, and ValueError for 2026-99-99
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            value = one_line(repr(node.value), _LONGEST_SHOWN) if isinstance(node, yaml.ScalarNode) else "this"
+            why = f": {error}" if isinstance(error, ValueError) else ""
+            raise ConstructorError(None, None, f"{value} is not {tag}{why}", node.start_mark) from error

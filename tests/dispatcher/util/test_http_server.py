@@ -1,0 +1,136 @@
+"""The HTTP server of the metrics: no client can hold a connection, or all of them, for long."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from dispatcher.util.http_server import BoundedHTTPServer
+
+from ..conftest import TIMEOUT_S
+from ..waiting import until
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def hello(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    start_response("200 OK", [])
+    return [b"hello"]
+
+
+@contextmanager
+def serving(server: BoundedHTTPServer) -> Iterator[BoundedHTTPServer]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(TIMEOUT_S)
+
+
+def connect(server: BoundedHTTPServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_port), TIMEOUT_S)
+
+
+def read(server: BoundedHTTPServer) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/", timeout=TIMEOUT_S) as answer:
+        return bytes(answer.read())
+
+
+def is_ended(client: socket.socket) -> bool:
+    """Blocks until the server ends the connection, up to the timeout."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_an_idle_connection_ends_when_its_time_is_over() -> None:
+    clock = Clock()
+    with serving(BoundedHTTPServer("127.0.0.1", 0, hello, clock_s=clock)) as server, connect(server) as client:
+        until(lambda: server.connections == 1)
+        clock.now_s = 9.9
+        client.sendall(b"GET / HTTP/1.0\r\nX-Slow: ")  # a client that sends a byte now and then is no better
+        clock.now_s = 10.0
+
+        assert is_ended(client)
+        until(lambda: server.connections == 0)
+
+
+def test_a_client_that_does_not_read_its_answer_is_sent_away() -> None:
+    def endless(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        while True:
+            yield b"x" * 65536
+
+    clock = Clock()
+    with serving(BoundedHTTPServer("127.0.0.1", 0, endless, clock_s=clock)) as server, connect(server) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert client.recv(4) == b"HTTP"
+        clock.now_s = 10.0
+
+        until(lambda: server.connections == 0)
+
+
+def test_idle_connections_beyond_the_bound_make_room_for_new_ones_oldest_first() -> None:
+    with serving(BoundedHTTPServer("127.0.0.1", 0, hello, most_connections=3)) as server, ExitStack() as clients:
+        idle = [clients.enter_context(connect(server)) for _ in range(5)]
+
+        assert all(map(is_ended, idle[:2]))
+        assert read(server) == b"hello"
+        assert is_ended(idle[2])
+        assert server.connections <= 3
+
+
+def test_a_request_that_is_being_answered_keeps_its_place() -> None:
+    entered, leave = threading.Semaphore(0), threading.Event()
+
+    def slow(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        entered.release()
+        assert leave.wait(TIMEOUT_S)
+        return hello(environ, start_response)
+
+    with serving(BoundedHTTPServer("127.0.0.1", 0, slow, most_connections=2)) as server, ExitStack() as clients:
+        asking = [clients.enter_context(connect(server)) for _ in range(2)]
+        for client in asking:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert entered.acquire(timeout=TIMEOUT_S)
+
+        with connect(server) as late:
+            assert is_ended(late)
+        leave.set()
+
+        assert [client.makefile("rb").read().endswith(b"hello") for client in asking] == [True, True]
+
+
+def test_closing_the_server_ends_its_connections() -> None:
+    with serving(BoundedHTTPServer("127.0.0.1", 0, hello)) as server:
+        client = connect(server)
+        until(lambda: server.connections == 1)
+
+    with client:
+        assert is_ended(client)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 on this machine")
+def test_an_address_of_either_family_is_listened_on() -> None:
+    try:
+        server = BoundedHTTPServer("::1", 0, hello)
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+
+    with serving(server), urllib.request.urlopen(f"http://[::1]:{server.server_port}/", timeout=TIMEOUT_S) as answer:
+        assert answer.read() == b"hello"
