@@ -21,6 +21,7 @@ from statemachines.resourcemanager import Resource, ResourceManager, ResourceMan
 from statemachines.resourcemanager.config import NodeConfig
 from statemachines.resourcemanager.resource import named
 from statemachines.simulation.cluster import SimulatedCluster
+from statemachines.simulation.queues import for_workload, in_words
 from statemachines.simulation.workload import NodeSpec, Workload, read_workload
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ def run(
     settings = load_config(config, ResourceManagerConfig)
     configure_logging(logging_config)
     workload = _workload(settings)
+    configured, settings = settings, for_workload(settings, workload)
     journal = None
     if settings.journal_path is not None:
         folder = settings.journal_path / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -49,6 +51,8 @@ def run(
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
         with manager:
             typer.echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
+            if settings is not configured:
+                typer.echo(in_words(settings.scheduler.queues))
             if manager.metrics_server is not None:
                 typer.echo(f"metrics: {manager.metrics_server.url}")
             if journal is not None:

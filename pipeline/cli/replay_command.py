@@ -17,8 +17,9 @@ from dispatcher.cli.console import say, standard_output, summary_table
 from dispatcher.config import configure_logging, load_config
 from dispatcher.signals import StopSignals
 from dispatcher.util.garbage import tune_garbage_collection
-from pipeline.cli.report_command import Master, report
+from pipeline.cli.report_command import Master, print_refusals, report
 from statemachines.resourcemanager import Replay, ReplayProgress, ResourceManagerConfig
+from statemachines.simulation.queues import in_words
 from statemachines.simulation.workload import Workload, read_workload
 
 WorkloadPath = Annotated[
@@ -42,7 +43,10 @@ def replay(
     ] = True,
     master: Master = "local[*]",
 ) -> None:
-    """Replay a recorded workload through the resource manager in virtual time, and report on it."""
+    """Replay a recorded workload through the resource manager in virtual time, and report on it.
+
+    The capacity scheduler uses the configured queues, or by default the queues that the workload names.
+    """
     console = standard_output()
     settings, recorded = read_input(workload, config, console, skip_bad_rows=skip_bad_rows)
     folder = output or new_folder(recorded.name)
@@ -54,6 +58,8 @@ def replay(
         run.start()
         try:
             say(console, in_figures(recorded))
+            if run.derived_queues:
+                say(console, in_words(run.derived_queues))
             if run.manager.metrics_server is not None:
                 say(console, f"Metrics: {run.manager.metrics_server.url}")
             with _reporting(len(recorded.applications), console) as report_progress:
@@ -146,6 +152,7 @@ def _print_replay(run: Replay, console: Console) -> None:
     if dispatcher.failed:
         summary.add_row("Failed events", f"{dispatcher.failed:,}", style="red")
     console.print(summary)
+    print_refusals(run.refusals(), console)
     _print_recorded_waits(run, console)
     waiting = run.waiting()
     for line in waiting[:10]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,7 @@ FOLLOW_INTERVAL_S = 10.0
 """How often a followed journal is checked for new segments."""
 
 _DAMAGE_PRINTED = 10
+_REASONS_PRINTED = 10
 
 
 def report(
@@ -84,6 +86,15 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
     return written
 
 
+def print_refusals(refusals: Mapping[str, int], console: Console) -> None:
+    """Print why applications were refused, with the number of each reason, most frequent first."""
+    ordered = sorted(refusals.items(), key=lambda item: -item[1])
+    for reason, count in ordered[:_REASONS_PRINTED]:
+        say(console, f"{count:,} applications refused: {reason}", style="red")
+    if len(ordered) > _REASONS_PRINTED:
+        say(console, f"and more for {len(ordered) - _REASONS_PRINTED:,} other reasons", style="red")
+
+
 def print_report(report: Report, console: Console) -> None:
     from pipeline.spark.report.page.formats import duration
 
@@ -102,6 +113,7 @@ def print_report(report: Report, console: Console) -> None:
     if report.damage:
         summary.add_row("Damage", f"{len(report.damage):,}", "skipped in the journal", style="red")
     console.print(summary)
+    print_refusals(report.refusals, console)
     for line in report.damage[:_DAMAGE_PRINTED]:
         say(console, f"  {line}", style="red")
     say(console, f"Page: {report.page}")

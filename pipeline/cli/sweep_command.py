@@ -18,6 +18,7 @@ from pipeline.cli.replay_command import SkipBadRows, WorkloadPath, in_figures, n
 from pipeline.cli.report_command import Master
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
+from statemachines.simulation.queues import in_words
 from statemachines.simulation.workload import Workload
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ def sweep(
     except OSError as error:
         raise _not_writable(folder, error) from error
     say(console, f"{in_figures(recorded)}; {len(combinations):,} combinations")
+    derived = next((each.config.scheduler.queues for each in combinations if each.has_derived_queues), None)
+    if derived is not None:
+        say(console, in_words(derived))
     rows = _run(recorded, combinations, master, console)
     _print_comparison(rows, console)
     for path in _write(folder, recorded, rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +44,8 @@ class Report:
     first_at: int | None
     """Unix ns in the clock of the run; None if the journal is empty."""
     last_at: int | None
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    """Number of refused applications by the scheduler's reason, for the most frequent reasons."""
     damage: Sequence[str] = ()
     """A line for each unreadable part of the journal that was skipped."""
 
@@ -137,6 +139,7 @@ def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> R
         nodes=row_count(tables / "node_peaks"),
         oversubscribed_nodes=total(tables / "node_peaks", "oversubscribed"),
         unknown_transitions=total(tables / "unknown_transitions", "count"),
+        refusals={row["reason"]: row["count"] for row in rows["failures"] if row.get("reason") is not None},
         damage=tuple(damage),
         **{name: totals[name] for name in _TOTALS},
     )

@@ -35,8 +35,13 @@ _FAILURE: Final = re.compile(
     rf"|{re.escape(UnknownColumnError.__module__)}\.{UnknownColumnError.__qualname__}): (.+)"
 )
 
+DIAGNOSTICS: Final = "diagnostics string"
 PAYLOADS = {
     ("RMAppEventType", "START"): "name string, user string, queue string",
+    ("RMAppEventType", "APP_REJECTED"): DIAGNOSTICS,
+    ("RMAppEventType", "APP_SAVE_FAILED"): DIAGNOSTICS,
+    ("RMAppEventType", "ATTEMPT_FAILED"): DIAGNOSTICS,
+    ("RMAppEventType", "KILL"): DIAGNOSTICS,
     ("RMContainerEventType", "START"): (
         "application string, attempt string, node string, kind string, memory_mb long, vcores_milli long, "
         "gpus long, gpu_milli long, gpu_devices array<int>"

@@ -232,7 +232,7 @@ def _problems(data: PageData) -> Section:
         text_column("Of", "subject"),
         text_column("Result", "result", lambda row: True),
         *columns(text_column, {"Class": "event_class", "Event": "event_type"}),
-        *columns(text_column, {"From state": "from_state", "Error": "error_class"}),
+        *columns(text_column, {"From state": "from_state", "Error": "error_class", "Reason": "reason"}),
         *columns(count_column, {"Count": "count", "First seq": "first_seq", "Last seq": "last_seq"}),
         *columns(text_column, {"An example": "example_entity", "Its message": "example_error"}),
     ]
@@ -242,7 +242,9 @@ def _problems(data: PageData) -> Section:
         elapsed_column("Entered after", "from_at", data.first_at),
         flag_column("Still there", "is_open", bad=True),
     ]
-    causes = "Events that failed or have no handler; applications and attempts that failed or were killed."
+    causes = (
+        "Events that failed or have no handler; applications and attempts that failed, were refused or were killed."
+    )
     outliers = "Stays longer than 99 % in the same state, worst first; open stays last until the journal's end."
     unknown = "Transitions that the machine's table does not declare, or that the machine refused."
     tables = [
