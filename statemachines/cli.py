@@ -68,6 +68,7 @@ def run(
     if dispatcher.failure_cause is not None:
         typer.echo(f"{settings.name}: failed: {dispatcher.failure_cause!r}", err=True)
         raise typer.Exit(1)
+    raise typer.Exit(signals.exit_code)
 
 
 def graph(

@@ -36,6 +36,7 @@ LAYERS: Layers = (
     {"the dispatcher": ("dispatcher",)},
     {
         "the core's commands": (
+            "dispatcher.__main__",
             "dispatcher.cli",
             "dispatcher.journal.cli",
             "dispatcher.queue.redelivery",

@@ -7,10 +7,12 @@ package. An entry point names a Typer app or a function with Typer's annotations
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points, version
-from typing import NoReturn
 
-from dispatcher.errors import DispatcherError
+from dispatcher.cli.interruption import Interruption
+
+TYPE_CHECKING = False  # as in `typing`, whose import takes a while
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 COMMANDS = "dispatcher.commands"
 
@@ -19,7 +21,27 @@ USER_ERROR = 2
 
 
 def main() -> NoReturn:
-    """Run the command line and exit the process."""
+    """Run the command line and exit the process. SIGINT and SIGTERM end it with one line, and 130 or 143."""
+    interruption = Interruption()
+    try:
+        try:
+            interruption.install()
+            _run()
+        finally:
+            interruption.over()
+    except BaseException:
+        # Whatever an interrupted command raises, it ends as an interrupted one.
+        if interruption.number is None:
+            raise
+    interruption.end()
+
+
+def _run() -> NoReturn:
+    # Not at the top: these imports take longer than the interpreter's start.
+    from importlib.metadata import entry_points
+
+    from dispatcher.errors import DispatcherError
+
     try:
         import typer
     except ModuleNotFoundError:
@@ -55,6 +77,8 @@ def main() -> NoReturn:
 
 
 def _print_version(is_wanted: bool) -> None:
+    from importlib.metadata import version
+
     if is_wanted:
         print(f"dispatcher {version('central-dispatcher')}")
         sys.exit(0)

@@ -15,6 +15,7 @@ from dispatcher.errors import ConfigError
 from dispatcher.journal import check_journal
 from dispatcher.journal.format.segments import segments
 from dispatcher.signals import StopSignals
+from pipeline.cli.sessions import open_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,20 +51,23 @@ def report(
         check_journal(path)  # before the seconds that starting Spark takes
     if follow and compare is not None:
         raise ConfigError("--follow and --compare: choose one. A journal is compared once it has ended.")
-    from pipeline.spark import spark_session, write_report
+    from pipeline.spark import write_report
 
     console, folder = standard_output(), output or journal.absolute().parent / "report"
     long_run = follow or sum(path.stat().st_size for path in segments(journal)) > LONG_RUN_BYTES
-    with spark_session(master, long_run=long_run) as spark:
+    exit_code = 0
+    with open_spark(master, long_run=long_run) as spark:
         if follow:
-            written = _follow(spark, journal, folder, console)
+            written, exit_code = _follow(spark, journal, folder, console)
         else:
             written = write_report(spark, journal, folder, compare=compare)
     print_report(written, console)
+    if exit_code:
+        raise typer.Exit(exit_code)
 
 
-def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> Report:
-    """Rewrite the report as the journal grows; returns the last one after a stop signal."""
+def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> tuple[Report, int]:
+    """Rewrite the report as the journal grows; returns the last one after a stop signal, and the exit code."""
     from pipeline.spark.report.follow.follow import FollowProgress, follow_journal
     from pipeline.spark.report.report import write_page
     from pipeline.spark.source.journal import journal_damage
@@ -83,7 +87,7 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
             missing = f", {progress.missing:,} events missing" if progress.missing else ""
             say(console, f"{progress.events:,} events{missing}, {progress.transitions:,} transitions: report written")
     assert written is not None, "the loop writes a report before it ends"
-    return written
+    return written, signals.exit_code
 
 
 def print_refusals(refusals: Mapping[str, int], console: Console) -> None:

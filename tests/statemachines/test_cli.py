@@ -27,8 +27,10 @@ JOBS = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     (tmp_path / "rm.yaml").write_text(CONFIG)
     (tmp_path / "jobs.json").write_text(JOBS)
     process = start_command("run", "rm.yaml", cwd=tmp_path)
@@ -48,7 +50,7 @@ def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, n
 
     assert finished in page
     assert 'dispatcher_event_queue_size{dispatcher="ResourceManager"}' in page
-    assert process.returncode == 0, err
+    assert process.returncode == code, err
     assert err == ""
     assert "ResourceManager: stopped; events handled" in out
     (journal,) = (tmp_path / "journals").iterdir()
