@@ -13,6 +13,7 @@ import typer
 from dispatcher import JournalWriter, load_config
 from dispatcher.config import configure_logging
 from dispatcher.errors import ConfigError
+from dispatcher.journal import write_run_config
 from dispatcher.signals import StopSignals
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.graph import FORMATS
@@ -44,6 +45,7 @@ def run(
     if settings.journal_path is not None:
         folder = settings.journal_path / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         journal = JournalWriter(folder, settings.journal)
+        write_run_config(folder, settings, f"A run in real time, with the configuration file {config}.")
     manager = ResourceManager(settings, node_managers=SimulatedCluster, journal=journal)
     manager.bring(workload)
     tune_garbage_collection()

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from dispatcher.cli.console import say, standard_output, summary_table
 from dispatcher.errors import ConfigError
-from dispatcher.journal import check_journal
+from dispatcher.journal import check_journal, read_run_config
 from dispatcher.journal.format.segments import segments
 from dispatcher.signals import StopSignals
 from pipeline.cli.sessions import open_spark
@@ -83,7 +83,8 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
             if progress == shown and written is not None:
                 continue
             follower.write_tables()
-            written, shown = write_page(folder.absolute(), str(journal), damage=journal_damage(journal)), progress
+            damage, run_config = journal_damage(journal), read_run_config(journal)
+            written, shown = write_page(folder.absolute(), str(journal), damage=damage, config=run_config), progress
             missing = f", {progress.missing:,} events missing" if progress.missing else ""
             say(console, f"{progress.events:,} events{missing}, {progress.transitions:,} transitions: report written")
     assert written is not None, "the loop writes a report before it ends"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher import JournalWriter
+from dispatcher.journal import write_run_config
 from dispatcher.mailbox import ManualClock
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.config import ResourceManagerConfig
@@ -75,7 +76,10 @@ class Replay:
         self._clock = clock or ManualClock()
         self._done = threading.Event()
         self._on_done = on_done
-        journal = JournalWriter(journal_path, self._config.journal) if journal_path is not None else None
+        journal = None
+        if journal_path is not None:
+            journal = JournalWriter(journal_path, self._config.journal)
+            write_run_config(journal.path, self._config, f"A replay of the workload {workload.name} in virtual time.")
         self.manager = ResourceManager(
             self._config,
             node_managers=SimulatedCluster,

@@ -11,6 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
+from dispatcher.journal import read_run_config
 from dispatcher.journal.snapshot import look_at
 from dispatcher.util.files import replace_file
 from dispatcher.util.folders import drafts
@@ -84,11 +85,12 @@ def write_report(
     """
     folder = Path(output).absolute()
     damage: Sequence[str] = ()
-    digests = None
+    config = digests = None
     if tables is None:
         # One snapshot, so that the whole report sees the same state of a journal that is being written.
         journal = look_at(local_path(str(journal_path)).absolute())
         damage = [problem.problem for problem in quick_check(journal)]
+        config = read_run_config(journal.path)
         tables, digests = load_tables(spark, journal.path), None if is_remote(spark) else journal_digests(journal)
     before = None if compare is None else _before(spark, compare)
     if declared is None:
@@ -101,7 +103,7 @@ def write_report(
             changes = comparison(compared["key_figures"], written["key_figures"])
             changes.write.mode("overwrite").parquet(str(place / "tables" / "comparison"))
         before_name = None if compare is None else str(compare)
-        report = write_page(place, str(journal_path), damage=damage, compared_with=before_name)
+        report = write_page(place, str(journal_path), damage=damage, compared_with=before_name, config=config)
     return replace(report, page=folder / _PAGE, tables=folder / "tables")
 
 
@@ -111,10 +113,18 @@ def _before(spark: SparkSession, journal: str | Path) -> tuple[JournalTables, Jo
     return load_tables(spark, folder), None if is_remote(spark) else journal_digests(look_at(folder))
 
 
-def write_page(folder: Path, journal: str, *, damage: Sequence[str] = (), compared_with: str | None = None) -> Report:
+def write_page(
+    folder: Path,
+    journal: str,
+    *,
+    damage: Sequence[str] = (),
+    compared_with: str | None = None,
+    config: str | None = None,
+) -> Report:
     """Write `folder`/report.html from the tables in `folder`/tables; absent tables appear empty.
 
-    `journal` and `compared_with` are names to show. Uses bounded memory and no Spark.
+    `journal` and `compared_with` are names to show, `config` is the text of the run's configuration. Uses bounded
+    memory and no Spark.
 
     Raises:
         DispatcherError: the page cannot be written.
@@ -123,7 +133,7 @@ def write_page(folder: Path, journal: str, *, damage: Sequence[str] = (), compar
     if compared_with is None:
         rows.pop("comparison", None)
     report = _summary(folder, rows, damage)
-    data = PageData(journal, report.first_at, report.last_at, rows, damage, compared_with)
+    data = PageData(journal, report.first_at, report.last_at, rows, damage, compared_with, config)
     with _writing_to(report.page):
         text = render_page(data, _headlines(report, rows))
         replace_file(report.page, text.encode("utf-8"), draft=folder / f".{_PAGE}.new", sync=False)
