@@ -94,6 +94,8 @@ def _workload(settings: ResourceManagerConfig) -> Workload:
     if settings.workload is None:
         return Workload("none", nodes, ())
     workload = read_workload(settings.workload, settings.simulation.workload_defaults)
+    for remark in workload.remarks:
+        typer.echo(f"{settings.workload}: {remark}")
     return Workload(workload.name, nodes or workload.nodes, workload.applications)
 
 
