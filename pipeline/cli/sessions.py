@@ -24,7 +24,7 @@ def open_spark(master: str, *, long_run: bool = False) -> Iterator[SparkSession]
     Raises:
         SparkUnavailableError: as `spark_session`.
     """
-    from pipeline.spark.session import spark_session
+    from pipeline.spark import spark_session
 
     started: Future[SparkSession] = Future()
 
