@@ -42,8 +42,8 @@ def open_spark(master: str, *, long_run: bool = False) -> Iterator[SparkSession]
             session = started.result()
         finally:
             thread.join(_ENDING_S)  # interrupted: it removes its temporary files once its JVM has ended
-    with session:
-        yield session
+    with session as entered:
+        yield entered
 
 
 @contextmanager
