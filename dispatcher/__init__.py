@@ -4,30 +4,32 @@ Register handlers for the Enum classes of your events, post events from any thre
 in order. See `AsyncDispatcher`.
 """
 
-from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.config import DispatcherConfig, JournalConfig, MetricsConfig, load_config
-from dispatcher.dispatcher_group import DispatcherGroup
-from dispatcher.errors import (
-    ConfigError,
-    DispatcherError,
-    EventNotDeclaredError,
-    ForkedProcessError,
-    JournalError,
-    MailboxClosedError,
-    MailboxStateError,
-    QueueFullError,
-    RejectedExecutionError,
-    ServiceStateError,
-    UnregisteredEventTypeError,
-)
-from dispatcher.event import DispatcherEventHandler, Event, EventHandler, MultiListenerHandler
-from dispatcher.event_dispatcher import EventDispatcher
-from dispatcher.journal import JournalWriter
-from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, TaskMailbox
-from dispatcher.metrics import MetricsServer, register_metrics
-from dispatcher.multi_dispatcher import MultiDispatcher
-from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
-from dispatcher.signals import run_until_signal
+TYPE_CHECKING = False  # as in `typing`, whose import takes a while
+if TYPE_CHECKING:
+    from dispatcher.async_dispatcher import AsyncDispatcher
+    from dispatcher.config import DispatcherConfig, JournalConfig, MetricsConfig, load_config
+    from dispatcher.dispatcher_group import DispatcherGroup
+    from dispatcher.errors import (
+        ConfigError,
+        DispatcherError,
+        EventNotDeclaredError,
+        ForkedProcessError,
+        JournalError,
+        MailboxClosedError,
+        MailboxStateError,
+        QueueFullError,
+        RejectedExecutionError,
+        ServiceStateError,
+        UnregisteredEventTypeError,
+    )
+    from dispatcher.event import DispatcherEventHandler, Event, EventHandler, MultiListenerHandler
+    from dispatcher.event_dispatcher import EventDispatcher
+    from dispatcher.journal import JournalWriter
+    from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, TaskMailbox
+    from dispatcher.metrics import MetricsServer, register_metrics
+    from dispatcher.multi_dispatcher import MultiDispatcher
+    from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
+    from dispatcher.signals import run_until_signal
 
 __all__ = [
     "AsyncDispatcher",
@@ -65,3 +67,55 @@ __all__ = [
     "register_metrics",
     "run_until_signal",
 ]
+
+# Imported on demand, so that the command handles signals before it imports all this.
+_HOMES = {
+    "AsyncDispatcher": "dispatcher.async_dispatcher",
+    "DispatcherConfig": "dispatcher.config",
+    "JournalConfig": "dispatcher.config",
+    "MetricsConfig": "dispatcher.config",
+    "load_config": "dispatcher.config",
+    "DispatcherGroup": "dispatcher.dispatcher_group",
+    "ConfigError": "dispatcher.errors",
+    "DispatcherError": "dispatcher.errors",
+    "EventNotDeclaredError": "dispatcher.errors",
+    "ForkedProcessError": "dispatcher.errors",
+    "JournalError": "dispatcher.errors",
+    "MailboxClosedError": "dispatcher.errors",
+    "MailboxStateError": "dispatcher.errors",
+    "QueueFullError": "dispatcher.errors",
+    "RejectedExecutionError": "dispatcher.errors",
+    "ServiceStateError": "dispatcher.errors",
+    "UnregisteredEventTypeError": "dispatcher.errors",
+    "DispatcherEventHandler": "dispatcher.event",
+    "Event": "dispatcher.event",
+    "EventHandler": "dispatcher.event",
+    "MultiListenerHandler": "dispatcher.event",
+    "EventDispatcher": "dispatcher.event_dispatcher",
+    "JournalWriter": "dispatcher.journal",
+    "MailboxExecutor": "dispatcher.mailbox",
+    "MailboxProcessor": "dispatcher.mailbox",
+    "TaskMailbox": "dispatcher.mailbox",
+    "MetricsServer": "dispatcher.metrics",
+    "register_metrics": "dispatcher.metrics",
+    "MultiDispatcher": "dispatcher.multi_dispatcher",
+    "CompositeService": "dispatcher.service",
+    "Service": "dispatcher.service",
+    "ServiceState": "dispatcher.service",
+    "ServiceStateChangeListener": "dispatcher.service",
+    "run_until_signal": "dispatcher.signals",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -14,6 +14,7 @@ from dispatcher import JournalWriter, load_config
 from dispatcher.cli.console import echo, echo_text
 from dispatcher.config import configure_logging
 from dispatcher.errors import ConfigError
+from dispatcher.journal import write_run_config
 from dispatcher.signals import StopSignals
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.graph import FORMATS
@@ -22,6 +23,7 @@ from statemachines.resourcemanager import Resource, ResourceManager, ResourceMan
 from statemachines.resourcemanager.config import NodeConfig
 from statemachines.resourcemanager.resource import named
 from statemachines.simulation.cluster import SimulatedCluster
+from statemachines.simulation.queues import for_workload, in_words
 from statemachines.simulation.workload import NodeSpec, Workload, read_workload
 
 log = logging.getLogger(__name__)
@@ -39,10 +41,12 @@ def run(
     settings = load_config(config, ResourceManagerConfig)
     configure_logging(logging_config)
     workload = _workload(settings)
+    configured, settings = settings, for_workload(settings, workload)
     journal = None
     if settings.journal_path is not None:
         folder = settings.journal_path / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         journal = JournalWriter(folder, settings.journal)
+        write_run_config(folder, settings, f"A run in real time, with the configuration file {config}.")
     manager = ResourceManager(settings, node_managers=SimulatedCluster, journal=journal)
     manager.bring(workload)
     tune_garbage_collection()
@@ -50,6 +54,8 @@ def run(
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
         with manager:
             echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
+            if settings is not configured:
+                echo(in_words(settings.scheduler.queues))
             if manager.metrics_server is not None:
                 echo(f"metrics: {manager.metrics_server.url}")
             if journal is not None:
@@ -65,6 +71,7 @@ def run(
     if dispatcher.failure_cause is not None:
         echo(f"{settings.name}: failed: {dispatcher.failure_cause!r}", err=True)
         raise typer.Exit(1)
+    raise typer.Exit(signals.exit_code)
 
 
 def graph(
@@ -88,6 +95,8 @@ def _workload(settings: ResourceManagerConfig) -> Workload:
     if settings.workload is None:
         return Workload("none", nodes, ())
     workload = read_workload(settings.workload, settings.simulation.workload_defaults)
+    for remark in workload.remarks:
+        echo(f"{settings.workload}: {remark}")
     return Workload(workload.name, nodes or workload.nodes, workload.applications)
 
 

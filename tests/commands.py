@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,14 @@ def read_until(process: subprocess.Popen[str], beginning: str) -> str:
         if line.startswith(beginning):
             return line.removeprefix(beginning).strip()
     raise AssertionError(f"the command ended without a line {beginning!r}: {process.communicate()}")
+
+
+def living_in_session(leader: int) -> list[int]:
+    """The ids of the processes in the session that `leader` has begun, without those that ended and were not reaped."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ends meanwhile
+            state, _, _, session, *_ = stat.read_text(errors="replace").rpartition(")")[2].split()
+            if int(session) == leader and state not in "ZX":
+                found.append(int(stat.parent.name))
+    return found

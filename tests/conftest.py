@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
-SPARK_FILES = ("tests/pipeline/spark/", "tests/pipeline/cli/test_sweep_command.py", "tests/test_examples.py")
+SPARK_FILES = (
+    "tests/pipeline/spark/",
+    "tests/pipeline/cli/test_interrupted_spark.py",
+    "tests/pipeline/cli/test_sweep_command.py",
+    "tests/test_examples.py",
+)
 SPARK_REPORT = "tests/pipeline/spark/report/"
 LONG_FILES = (
     "tests/dispatcher/test_cli.py",

@@ -1,21 +1,38 @@
-"""Running the `dispatcher` command, and what the user gets to read when it cannot be run."""
+"""The `dispatcher` command: the subcommands of every installed package, below one entry point."""
 
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+
+from dispatcher.cli.interruption import Interruption
+
+TYPE_CHECKING = False  # as in `typing`, whose import takes a while
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 USER_ERROR = 2
 """Exit code for a mistake in a file, a flag or the set-up, reported in one line on standard error."""
 
 
 def main() -> NoReturn:
-    """Run the command line and exit the process.
+    """Run the command line and exit the process. SIGINT and SIGTERM end it with one line, and 130 or 143.
 
     A mistake in a file, a flag or the set-up is one printable line on standard error, and exit code 2.
     """
-    _run()
-    sys.exit(0)
+    interruption = Interruption()
+    try:
+        try:
+            interruption.install()
+            _run()
+        finally:
+            interruption.over()
+    except BaseException:
+        # Whatever an interrupted command raises, it ends as an interrupted one.
+        if interruption.number is None:
+            raise
+    if interruption.number is None:
+        sys.exit(0)
+    interruption.end()
 
 
 def _run() -> None:

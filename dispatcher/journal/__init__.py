@@ -3,6 +3,7 @@
 from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, WALL_CLOCK_COLUMNS, Column, Table
 from dispatcher.journal.reader import read_rows, tail
 from dispatcher.journal.recovery import Accepted, Recovered, recover
+from dispatcher.journal.run_config import read_run_config, write_run_config
 from dispatcher.journal.snapshot import check_journal
 from dispatcher.journal.verification import Verification, verify
 from dispatcher.journal.writer import JournalWriter
@@ -20,7 +21,9 @@ __all__ = [
     "Verification",
     "check_journal",
     "read_rows",
+    "read_run_config",
     "recover",
     "tail",
     "verify",
+    "write_run_config",
 ]

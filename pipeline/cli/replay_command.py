@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -17,17 +19,19 @@ from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.config import configure_logging, load_config
 from dispatcher.signals import StopSignals
 from dispatcher.util.garbage import tune_garbage_collection
-from pipeline.cli.report_command import Master, report
+from pipeline.cli.report_command import Master, print_refusals, report
 from statemachines.resourcemanager import Replay, ReplayProgress, ResourceManagerConfig
+from statemachines.simulation.queues import in_words
 from statemachines.simulation.workload import Workload, read_workload
 
 WorkloadPath = Annotated[
-    Path, typer.Argument(help="SLS JSON or the openb trace, a file or a folder.", show_default=False)
+    Path, typer.Argument(help="SLS JSON or the openb trace, a file or a folder, plain or .gz.", show_default=False)
 ]
 SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Skip bad rows, and count them.")]
 
 _BAD_ROWS_PRINTED = 10
 _PLAIN_INTERVAL_S = 5.0
+_RATE_S = 5.0
 
 
 def replay(
@@ -42,7 +46,10 @@ def replay(
     ] = True,
     master: Master = "local[*]",
 ) -> None:
-    """Replay a recorded workload through the resource manager in virtual time, and report on it."""
+    """Replay a recorded workload through the resource manager in virtual time, and report on it.
+
+    The capacity scheduler uses the configured queues, or by default the queues that the workload names.
+    """
     console = standard_output()
     settings, recorded = read_input(workload, config, console, skip_bad_rows=skip_bad_rows)
     folder = output or new_folder(recorded.name)
@@ -54,6 +61,8 @@ def replay(
         run.start()
         try:
             say(console, in_figures(recorded))
+            if run.derived_queues:
+                say(console, in_words(run.derived_queues))
             if run.manager.metrics_server is not None:
                 say(console, f"Metrics: {run.manager.metrics_server.url}")
             with _reporting(len(recorded.applications), console) as report_progress:
@@ -83,6 +92,8 @@ def read_input(
         say(console, f"skipped: {error}")
     if recorded.bad_rows:
         say(console, f"{len(recorded.bad_rows):,} bad rows skipped")
+    for remark in recorded.remarks:
+        say(console, f"{workload}: {remark}")
     return settings, recorded
 
 
@@ -106,24 +117,43 @@ def _reporting(applications: int, console: Console) -> Iterator[Callable[[Replay
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
     plain_at_s = time.monotonic() + _PLAIN_INTERVAL_S
+    rate = PresentRate()
 
     def report(progress: ReplayProgress) -> None:
         nonlocal plain_at_s
+        text = _describe(progress, rate.of(progress))
         if console.is_terminal:
-            bar.update(task, completed=progress.ended, text=_describe(progress))
+            bar.update(task, completed=progress.ended, text=text)
         elif time.monotonic() >= plain_at_s:
             plain_at_s += _PLAIN_INTERVAL_S
-            say(console, f"{progress.ended}/{applications} applications ended, {_describe(progress)}")
+            say(console, f"{progress.ended}/{applications} applications ended, {text}")
 
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("applications", total=applications, text="")
         yield report
 
 
-def _describe(progress: ReplayProgress) -> str:
-    """One line with virtual time, speed, and the number of applications in each state."""
+class PresentRate:
+    """The events per second of the last seconds of a replay, from its snapshots. One thread."""
+
+    def __init__(self) -> None:
+        self._last: deque[ReplayProgress] = deque()  # the oldest one is the last before the span, if there is one
+
+    def of(self, progress: ReplayProgress) -> float:
+        """The rate up to this snapshot, which is later than those before."""
+        last = self._last
+        last.append(progress)
+        while len(last) > 2 and progress.wall_s - last[1].wall_s >= _RATE_S:
+            last.popleft()
+        first = last[0] if len(last) > 1 else replace(progress, wall_s=0.0, events=0)
+        span_s = progress.wall_s - first.wall_s
+        return (progress.events - first.events) / span_s if span_s > 0 else 0.0
+
+
+def _describe(progress: ReplayProgress, events_per_s: float) -> str:
+    """One line with virtual time, present speed, and the number of applications in each state."""
     states = ", ".join(f"{count} {state}" for state, count in progress.applications_by_state.items())
-    return f"{_virtual_time(progress.virtual_ms)}, {progress.events_per_s:,.0f} events/s, {states or 'none submitted'}"
+    return f"{_virtual_time(progress.virtual_ms)}, {events_per_s:,.0f} events/s, {states or 'none submitted'}"
 
 
 def _virtual_time(ms: int) -> str:
@@ -146,6 +176,7 @@ def _print_replay(run: Replay, console: Console) -> None:
     if dispatcher.failed:
         summary.add_row("Failed events", f"{dispatcher.failed:,}", style="red")
     console.print(summary)
+    print_refusals(run.refusals(), console)
     _print_recorded_waits(run, console)
     waiting = run.waiting()
     for line in waiting[:10]:

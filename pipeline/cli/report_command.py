@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +11,11 @@ from rich.console import Console
 
 from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.errors import ConfigError
-from dispatcher.journal import check_journal
+from dispatcher.journal import check_journal, read_run_config
 from dispatcher.journal.format.segments import segments
 from dispatcher.signals import StopSignals
 from pipeline.cli.masters import check_master
+from pipeline.cli.sessions import open_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +32,7 @@ FOLLOW_INTERVAL_S = 10.0
 """How often a followed journal is checked for new segments."""
 
 _DAMAGE_PRINTED = 10
+_REASONS_PRINTED = 10
 
 
 def report(
@@ -50,20 +53,23 @@ def report(
         check_journal(path)  # before the seconds that starting Spark takes
     if follow and compare is not None:
         raise ConfigError("--follow and --compare: choose one. A journal is compared once it has ended.")
-    from pipeline.spark import spark_session, write_report
+    from pipeline.spark import write_report
 
     console, folder = standard_output(), output or journal.absolute().parent / "report"
     long_run = follow or sum(path.stat().st_size for path in segments(journal)) > LONG_RUN_BYTES
-    with spark_session(master, long_run=long_run) as spark:
+    exit_code = 0
+    with open_spark(master, long_run=long_run) as spark:
         if follow:
-            written = _follow(spark, journal, folder, console)
+            written, exit_code = _follow(spark, journal, folder, console)
         else:
             written = write_report(spark, journal, folder, compare=compare)
     print_report(written, console)
+    if exit_code:
+        raise typer.Exit(exit_code)
 
 
-def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> Report:
-    """Rewrite the report as the journal grows; returns the last one after a stop signal."""
+def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> tuple[Report, int]:
+    """Rewrite the report as the journal grows; returns the last one after a stop signal, and the exit code."""
     from pipeline.spark.report.follow.follow import FollowProgress, follow_journal
     from pipeline.spark.report.report import write_page
     from pipeline.spark.source.journal import journal_damage
@@ -79,11 +85,21 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
             if progress == shown and written is not None:
                 continue
             follower.write_tables()
-            written, shown = write_page(folder.absolute(), str(journal), damage=journal_damage(journal)), progress
+            damage, run_config = journal_damage(journal), read_run_config(journal)
+            written, shown = write_page(folder.absolute(), str(journal), damage=damage, config=run_config), progress
             missing = f", {progress.missing:,} events missing" if progress.missing else ""
             say(console, f"{progress.events:,} events{missing}, {progress.transitions:,} transitions: report written")
     assert written is not None, "the loop writes a report before it ends"
-    return written
+    return written, signals.exit_code
+
+
+def print_refusals(refusals: Mapping[str, int], console: Console) -> None:
+    """Print why applications were refused, with the number of each reason, most frequent first."""
+    ordered = sorted(refusals.items(), key=lambda item: -item[1])
+    for reason, count in ordered[:_REASONS_PRINTED]:
+        say(console, f"{count:,} applications refused: {reason}", style="red")
+    if len(ordered) > _REASONS_PRINTED:
+        say(console, f"and more for {len(ordered) - _REASONS_PRINTED:,} other reasons", style="red")
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -104,6 +120,7 @@ def print_report(report: Report, console: Console) -> None:
     if report.damage:
         summary.add_row("Damage", f"{len(report.damage):,}", "skipped in the journal", style="red")
     console.print(summary)
+    print_refusals(report.refusals, console)
     for line in report.damage[:_DAMAGE_PRINTED]:
         say(console, f"  {line}", style="red")
     say(console, f"Page: {report.page}")

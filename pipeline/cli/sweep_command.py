@@ -13,10 +13,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from dispatcher.cli.console import cell, figures_table, say, standard_output
 from dispatcher.errors import DispatcherError
+from dispatcher.util.folders import drafts
 from pipeline.cli.replay_command import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
 from pipeline.cli.report_command import Master
+from pipeline.cli.sessions import open_spark
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
+from statemachines.simulation.queues import in_words
 from statemachines.simulation.workload import Workload
 
 if TYPE_CHECKING:
@@ -57,6 +60,9 @@ def sweep(
     except OSError as error:
         raise _not_writable(folder, error) from error
     say(console, f"{in_figures(recorded)}; {len(combinations):,} combinations")
+    derived = next((each.config.scheduler.queues for each in combinations if each.has_derived_queues), None)
+    if derived is not None:
+        say(console, in_words(derived))
     rows = _run(recorded, combinations, master, console)
     _print_comparison(rows, console)
     for path in _write(folder, recorded, rows):
@@ -68,11 +74,10 @@ def sweep(
 
 def _run(workload: Workload, combinations: Sequence[Combination], master: str, console: Console) -> list[Row]:
     """The rows of all combinations, by number."""
-    from pipeline.spark.session import spark_session
     from pipeline.spark.sweep import sweep as sweep_on_spark
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with spark_session(master) as spark:
+    with open_spark(master) as spark:
         started_s = time.perf_counter()
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             bar.add_task(f"replaying {len(combinations):,} combinations")
@@ -116,14 +121,15 @@ def _write(folder: Path, workload: Workload, rows: Sequence[Row]) -> list[Path]:
 
     keys = list(rows[0]["settings"])
     table = pa.Table.from_pylist([_flat(row) for row in rows], schema=result_schema(keys))
-    paths = [folder / "sweep.html", folder / "sweep.parquet", folder / "sweep.csv"]
+    page, *tables = names = ("sweep.html", "sweep.parquet", "sweep.csv")
     try:
-        paths[0].write_text(render_sweep_page(workload.name, rows), encoding="utf-8")
-        parquet.write_table(table, paths[1])
-        csv.write_csv(table, paths[2])
+        with drafts(folder, *names, what="sweep") as place:
+            (place / page).write_text(render_sweep_page(workload.name, rows), encoding="utf-8")
+            parquet.write_table(table, place / tables[0])
+            csv.write_csv(table, place / tables[1])
     except OSError as error:
         raise _not_writable(folder, error) from error
-    return paths
+    return [folder / name for name in names]
 
 
 def _flat(row: Row) -> dict[str, Any]:

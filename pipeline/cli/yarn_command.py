@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 
 from dispatcher.cli.console import cell, figures_table, say, standard_output
+from dispatcher.util.folders import drafts
 from pipeline.cli.report_command import Master, print_report
+from pipeline.cli.sessions import open_spark
 from pipeline.cli.yarn_reading import print_formats, print_missed, warnings
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
 from statemachines.releases import ANY, CURRENT, EARLY, RELEASES
@@ -108,14 +110,14 @@ def _print_mismatches(summary: LogSummary, release: str, console: Console) -> No
 
 
 def _report(files: list[Path], time_zone: str, release: str, output: Path, master: str, console: Console) -> None:
-    from pipeline.spark import spark_session, write_report
+    from pipeline.spark import write_report
     from pipeline.spark.source.yarn_log import declared_for, read_yarn_log
 
     folder = output.absolute()
     named = files[0] if len(files) == 1 else Path(os.path.commonpath(files))
-    with spark_session(master) as spark:
+    with open_spark(master) as spark, drafts(folder, "log", what="report") as place:
         # Stored, or each of the report's jobs would parse the logs again.
-        tables = read_yarn_log(spark, files, time_zone=time_zone).stored(spark, folder / "log")
+        tables = read_yarn_log(spark, files, time_zone=time_zone).stored(spark, place / "log")
         declared = declared_for(spark, tables.transitions, release)
         written = write_report(spark, named, folder, declared=declared, tables=tables.journal)
     print_report(written, console)

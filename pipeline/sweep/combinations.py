@@ -1,14 +1,10 @@
-"""The combinations of a sweep. All configurations are checked before the first combination runs.
-
-The capacity scheduler's default queues are derived from the workload's applications.
-"""
+"""The combinations of a sweep. All configurations are checked before the first combination runs."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +15,8 @@ from pipeline.sweep.settings import LOAD, MOST_NODES, NODES, Axis, value_text
 from pipeline.sweep.workloads import node_count
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.scheduler.capacity.queue_checks import check_queues
+from statemachines.simulation.queues import Queues, derived_queues, lacks_queues, with_queues
 from statemachines.simulation.workload import Workload
-
-_ALL_OF_A_QUEUE_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +30,8 @@ class Combination:
     config: ResourceManagerConfig
     nodes: int
     load: float = 1.0
+    has_derived_queues: bool = False
+    """Whether the queues come from the workload, as none were configured."""
 
     @property
     def name(self) -> str:
@@ -70,7 +67,7 @@ def combine(
 def _combination(
     number: int,
     whole: int,
-    queues: Callable[[], list[dict[str, Any]]],
+    queues: Callable[[], Queues],
     chosen: Sequence[tuple[Axis, Any]],
     base: Mapping[str, Any],
 ) -> Combination:
@@ -86,17 +83,16 @@ def _combination(
             data = _with(data, axis, value)
     source = " ".join(f"--set {axis.text(value)}" for axis, value in chosen)
     made = parse_config(data, ResourceManagerConfig, source=source)
+    is_derived = lacks_queues(made)
+    if is_derived:
+        made = with_queues(made, queues())
     if made.scheduler.kind == "capacity":
-        if "queues" not in made.scheduler.model_fields_set:
-            scheduler = {**data["scheduler"], "queues": queues()}
-            if "maximum_am_resource_percent" not in made.scheduler.model_fields_set:
-                scheduler["maximum_am_resource_percent"] = _ALL_OF_A_QUEUE_PERCENT
-            made = parse_config({**data, "scheduler": scheduler}, ResourceManagerConfig, source=source)
         try:
             check_queues(made.scheduler.queues)
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from error
-    return Combination(number, tuple((axis.key, value_text(value)) for axis, value in chosen), made, nodes, load)
+    as_typed = tuple((axis.key, value_text(value)) for axis, value in chosen)
+    return Combination(number, as_typed, made, nodes, load, is_derived)
 
 
 def _with(data: Mapping[str, Any], axis: Axis, value: Any) -> dict[str, Any]:
@@ -112,63 +108,3 @@ def _with(data: Mapping[str, Any], axis: Axis, value: Any) -> dict[str, Any]:
             )
     branch[last] = value
     return copied
-
-
-def derived_queues(workload: Workload) -> list[dict[str, Any]]:
-    """The tree of queues that the workload's applications name, in the form of `scheduler.queues`.
-
-    A dotted name is a path. A parent's queues share half of its capacity equally, and the other half in proportion to
-    their applications. Each queue, and each of its users, may use whatever the others leave: such queues change
-    the order in which applications are served, but do not limit them.
-
-    Raises:
-        ConfigError: the names do not form a tree.
-    """
-    numbers = Counter(application.queue for application in workload.applications)
-    tree: dict[str, Any] = {}
-    for name, number in numbers.items():
-        _enter(tree, name, number)
-    return _queues(tree)
-
-
-def _enter(tree: dict[str, Any], name: str, number: int) -> None:
-    """Count the application's queue: a branch of the tree is a dict, a leaf its number of applications."""
-    parts = name.split(".")
-    *above, leaf = parts[1:] if len(parts) > 1 and parts[0] == "root" else parts
-    branch = tree
-    for part in above:
-        branch = branch.setdefault(part, {})
-        if not isinstance(branch, dict):
-            raise _no_tree(name, f"{part} is a leaf queue with applications")
-    if not leaf or any(not part for part in above) or any(letter.isspace() for letter in name):
-        raise _no_tree(name, "a queue's name must not be empty or contain blanks")
-    if isinstance(branch.get(leaf), dict):
-        raise _no_tree(name, f"{leaf} has queues below it")
-    branch[leaf] = branch.get(leaf, 0) + number
-
-
-def _no_tree(name: str, problem: str) -> ConfigError:
-    return ConfigError(
-        f"the workload's queue {name!r} is not valid for the capacity scheduler: {problem}; "
-        "set scheduler.queues in the file given by --config"
-    )
-
-
-def _queues(tree: dict[str, Any]) -> list[dict[str, Any]]:
-    total = _applications(tree)
-    queues = []
-    for name, below in tree.items():
-        applications = _applications(below)
-        capacity = 50 / len(tree) + 50 * applications / total
-        queue = {
-            "name": name,
-            "capacity": capacity,
-            "user_limit_factor": 100 / capacity,
-            "maximum_applications": max(10_000, applications),
-        }
-        queues.append(queue | ({"queues": _queues(below)} if isinstance(below, dict) else {}))
-    return queues
-
-
-def _applications(below: Any) -> int:
-    return sum(map(_applications, below.values())) if isinstance(below, dict) else below

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher import JournalWriter
+from dispatcher.journal import write_run_config
 from dispatcher.mailbox import ManualClock
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.config import ResourceManagerConfig
-from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
+from statemachines.resourcemanager.machines.states import FINAL_STATES, RMAppState
 from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.simulation.cluster import SimulatedCluster
+from statemachines.simulation.queues import Queues, for_workload
 from statemachines.simulation.workload import Workload
 
 _FINAL = frozenset(state.name for state in FINAL_STATES)
@@ -57,13 +60,26 @@ class Replay:
         clock: ManualClock | None = None,
         recorder: TransitionRecorder | None = None,
     ) -> None:
-        """`clock`: advanced by the replay only; `recorder`: as for a ResourceManager."""
+        """`clock`: advanced by the replay only; `recorder`: as for a ResourceManager.
+
+        The capacity scheduler without configured queues gets the workload's, as in a sweep.
+
+        Raises:
+            ConfigError: the configuration is invalid, or the workload's queues do not form a tree.
+            JournalError: the journal cannot be written.
+        """
         self.workload = workload
-        self._config = config or ResourceManagerConfig()
+        configured = config or ResourceManagerConfig()
+        self._config = for_workload(configured, workload)
+        self.derived_queues: Queues = () if self._config is configured else self._config.scheduler.queues
+        """The queues that come from the workload; none if they were configured, or the scheduler has none."""
         self._clock = clock or ManualClock()
         self._done = threading.Event()
         self._on_done = on_done
-        journal = JournalWriter(journal_path, self._config.journal) if journal_path is not None else None
+        journal = None
+        if journal_path is not None:
+            journal = JournalWriter(journal_path, self._config.journal)
+            write_run_config(journal.path, self._config, f"A replay of the workload {workload.name} in virtual time.")
         self.manager = ResourceManager(
             self._config,
             node_managers=SimulatedCluster,
@@ -137,6 +153,13 @@ class Replay:
             f"{attempt_id} waits for {request.resource}: {scheduler.why_waiting(attempt_id, request)}"
             for attempt_id, request in scheduler.waiting()
         ]
+
+    def refusals(self) -> Counter[str]:
+        """After the end: why applications were refused, with their number, of those that are still known."""
+        apps = self.manager.context.apps.values()
+        return Counter(
+            "; ".join(app.diagnostics) for app in apps if app.state is RMAppState.FAILED and not app.attempts
+        )
 
     def _idle(self) -> None:
         self._done.set()

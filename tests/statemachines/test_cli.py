@@ -27,8 +27,10 @@ JOBS = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     (tmp_path / "rm.yaml").write_text(CONFIG)
     (tmp_path / "jobs.json").write_text(JOBS)
     process = start_command("run", "rm.yaml", cwd=tmp_path)
@@ -48,7 +50,7 @@ def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, n
 
     assert finished in page
     assert 'dispatcher_event_queue_size{dispatcher="ResourceManager"}' in page
-    assert process.returncode == 0, err
+    assert process.returncode == code, err
     assert err == ""
     assert "ResourceManager: stopped; events handled" in out
     (journal,) = (tmp_path / "journals").iterdir()
@@ -56,6 +58,19 @@ def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, n
     assert found.problems == ()
     assert found.open_segments == ()
     assert found.events > 30
+
+
+def test_the_daemon_s_workload_brings_its_queues_to_a_capacity_scheduler_without_any(tmp_path: Path) -> None:
+    (tmp_path / "rm.yaml").write_text(f"{CONFIG}scheduler: {{kind: capacity}}\n")
+    (tmp_path / "jobs.json").write_text(JOBS)
+    process = start_command("run", "rm.yaml", cwd=tmp_path)
+    try:
+        assert read_until(process, "No queues are configured").endswith("the workload's own: q")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
+from dispatcher.journal import read_run_config
 from dispatcher.journal.snapshot import look_at
+from dispatcher.util.files import replace_file
+from dispatcher.util.folders import drafts
 from pipeline.journal.damage import quick_check
 from pipeline.spark.report.digests.journal_digests import JournalDigests, journal_digests
 from pipeline.spark.report.page.formats import count, duration
@@ -23,6 +26,8 @@ from pipeline.spark.report.tables.report_rows import row_count, rows_of_page, to
 from pipeline.spark.report.tables.report_tables import write_tables
 from pipeline.spark.source.journal import JournalTables, is_remote, load_tables
 from pipeline.spark.source.journal_source import local_path
+
+_PAGE: Final = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class Report:
     first_at: int | None
     """Unix ns in the clock of the run; None if the journal is empty."""
     last_at: int | None
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    """Number of refused applications by the scheduler's reason, for the most frequent reasons."""
     damage: Sequence[str] = ()
     """A line for each unreadable part of the journal that was skipped."""
 
@@ -64,8 +71,9 @@ def write_report(
 ) -> Report:
     """Report on the journal at `journal_path`: Parquet below `output`/tables, and `output`/report.html.
 
-    Blocks until everything is written. Replaces the tables and page of an earlier report; other files stay. Spark
-    writes the tables and this process the page, so with a remote Spark both must see the same `output`.
+    Blocks until everything is written. Replaces the tables and page of an earlier report at the end; until then, and if
+    it fails or is interrupted, the earlier ones stay whole. Other files stay. Spark writes the tables and this process
+    the page, so with a remote Spark both must see the same `output`.
 
     `declared`: the transitions that the machines declare, as for `transition_counts`; default: the resource manager's.
     `compare`: the journal of an earlier run; its tables go to `output`/before, and the page shows what has changed.
@@ -77,27 +85,26 @@ def write_report(
     """
     folder = Path(output).absolute()
     damage: Sequence[str] = ()
-    digests = None
+    config = digests = None
     if tables is None:
         # One snapshot, so that the whole report sees the same state of a journal that is being written.
         journal = look_at(local_path(str(journal_path)).absolute())
         damage = [problem.problem for problem in quick_check(journal)]
+        config = read_run_config(journal.path)
         tables, digests = load_tables(spark, journal.path), None if is_remote(spark) else journal_digests(journal)
     before = None if compare is None else _before(spark, compare)
     if declared is None:
         declared = declared_by_resource_manager(spark)
-    with _writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    # An earlier report's comparison does not apply to this journal.
-    shutil.rmtree(folder / "tables" / "comparison", ignore_errors=True)
-    written = write_tables(spark, tables, folder / "tables", declared, digests=digests)
-    if before is not None:
-        tables, digests = before
-        compared = write_tables(spark, tables, folder / "before", declared, digests=digests)
-        changes = comparison(compared["key_figures"], written["key_figures"])
-        changes.write.mode("overwrite").parquet(str(folder / "tables" / "comparison"))
-    before_name = None if compare is None else str(compare)
-    return write_page(folder, str(journal_path), damage=damage, compared_with=before_name)
+    with drafts(folder, "tables", "before", _PAGE, what="report") as place:
+        written = write_tables(spark, tables, place / "tables", declared, digests=digests)
+        if before is not None:
+            tables, digests = before
+            compared = write_tables(spark, tables, place / "before", declared, digests=digests)
+            changes = comparison(compared["key_figures"], written["key_figures"])
+            changes.write.mode("overwrite").parquet(str(place / "tables" / "comparison"))
+        before_name = None if compare is None else str(compare)
+        report = write_page(place, str(journal_path), damage=damage, compared_with=before_name, config=config)
+    return replace(report, page=folder / _PAGE, tables=folder / "tables")
 
 
 def _before(spark: SparkSession, journal: str | Path) -> tuple[JournalTables, JournalDigests | None]:
@@ -106,10 +113,18 @@ def _before(spark: SparkSession, journal: str | Path) -> tuple[JournalTables, Jo
     return load_tables(spark, folder), None if is_remote(spark) else journal_digests(look_at(folder))
 
 
-def write_page(folder: Path, journal: str, *, damage: Sequence[str] = (), compared_with: str | None = None) -> Report:
+def write_page(
+    folder: Path,
+    journal: str,
+    *,
+    damage: Sequence[str] = (),
+    compared_with: str | None = None,
+    config: str | None = None,
+) -> Report:
     """Write `folder`/report.html from the tables in `folder`/tables; absent tables appear empty.
 
-    `journal` and `compared_with` are names to show. Uses bounded memory and no Spark.
+    `journal` and `compared_with` are names to show, `config` is the text of the run's configuration. Uses bounded
+    memory and no Spark.
 
     Raises:
         DispatcherError: the page cannot be written.
@@ -118,9 +133,10 @@ def write_page(folder: Path, journal: str, *, damage: Sequence[str] = (), compar
     if compared_with is None:
         rows.pop("comparison", None)
     report = _summary(folder, rows, damage)
-    data = PageData(journal, report.first_at, report.last_at, rows, damage, compared_with)
+    data = PageData(journal, report.first_at, report.last_at, rows, damage, compared_with, config)
     with _writing_to(report.page):
-        report.page.write_text(render_page(data, _headlines(report, rows)), encoding="utf-8")
+        text = render_page(data, _headlines(report, rows))
+        replace_file(report.page, text.encode("utf-8"), draft=folder / f".{_PAGE}.new", sync=False)
     return report
 
 
@@ -129,7 +145,7 @@ def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> R
     states = {row["final_state"]: row["applications"] for row in rows["applications_by_final_state"]}
     [totals] = rows["run_totals"] or [dict.fromkeys(_TOTALS, 0) | {"first_at": None, "last_at": None}]
     return Report(
-        page=folder / "report.html",
+        page=folder / _PAGE,
         tables=tables,
         applications=sum(states.values()),
         applications_by_final_state=states,
@@ -137,6 +153,7 @@ def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> R
         nodes=row_count(tables / "node_peaks"),
         oversubscribed_nodes=total(tables / "node_peaks", "oversubscribed"),
         unknown_transitions=total(tables / "unknown_transitions", "count"),
+        refusals={row["reason"]: row["count"] for row in rows["failures"] if row.get("reason") is not None},
         damage=tuple(damage),
         **{name: totals[name] for name in _TOTALS},
     )

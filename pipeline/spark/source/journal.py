@@ -49,9 +49,14 @@ OWNER_OPERATIONS = (
 )
 """The operations in audit lines of Hadoop's resource manager whose user is the application's owner."""
 
+DIAGNOSTICS: Final = "diagnostics string"
 PAYLOADS = {
     **{(OWNER_AUDIT, operation): "APPID string, USER string, QUEUENAME string" for operation in OWNER_OPERATIONS},
     ("RMAppEventType", "START"): "name string, user string, queue string",
+    ("RMAppEventType", "APP_REJECTED"): DIAGNOSTICS,
+    ("RMAppEventType", "APP_SAVE_FAILED"): DIAGNOSTICS,
+    ("RMAppEventType", "ATTEMPT_FAILED"): DIAGNOSTICS,
+    ("RMAppEventType", "KILL"): DIAGNOSTICS,
     ("RMContainerEventType", "START"): (
         "application string, attempt string, node string, kind string, memory_mb long, vcores_milli long, "
         "gpus long, gpu_milli long, gpu_devices array<int>"

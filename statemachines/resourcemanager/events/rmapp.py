@@ -34,12 +34,19 @@ class RMAppEventType(Enum):
 
 @dataclass(eq=False, repr=False, slots=True)
 class RMAppEvent(RMEvent):
-    """`node` is for APP_RUNNING_ON_NODE, `diagnostics` for events that end an application."""
+    """`node` is for APP_RUNNING_ON_NODE, `diagnostics` for events that end an application.
+
+    Diagnostics are the payload of an event that has no other, so that the journal says why an application ended.
+    """
 
     type: RMAppEventType
     diagnostics: str = ""
     node: str = ""
     payload: Any = None
+
+    def __post_init__(self) -> None:
+        if self.diagnostics and self.payload is None:
+            self.payload = {"diagnostics": self.diagnostics}
 
 
 class RMAppRecoverEvent(RMAppEvent):

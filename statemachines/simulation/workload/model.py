@@ -130,6 +130,8 @@ class Workload:
     applications: Collection[ApplicationSpec]
     bad_rows: tuple[WorkloadError, ...] = field(default=())
     """The rows that --skip-bad-rows skipped."""
+    remarks: tuple[str, ...] = field(default=())
+    """Lines for the user: what the files have that a replay does not use."""
 
     @property
     def container_count(self) -> int:

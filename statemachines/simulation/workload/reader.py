@@ -1,18 +1,24 @@
-"""Reads a workload file or folder in either format: Hadoop SLS (JSON) or openb (CSV)."""
+"""Reads a workload file or folder in either format: Hadoop SLS (JSON) or openb (CSV), plain or packed with gzip."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
+import zlib
 from enum import Enum
 from pathlib import Path
 
 from statemachines.resourcemanager.config import WorkloadDefaults
+from statemachines.simulation.workload.foreign import foreign_text, packed_as
 from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.openb import NODE_COLUMNS, POD_COLUMNS, header_cells, read_openb
 from statemachines.simulation.workload.sls import read_sls
 from statemachines.simulation.workload.values import shown
 
-_SUFFIXES = (".csv", ".json")
+_SUFFIXES = (".csv", ".json", ".csv.gz", ".json.gz")
+_GZIP = b"\x1f\x8b"
+_MOST_BYTES = 4 << 30
 _SLS_DEFAULTS = WorkloadDefaults()
 _HEADER_BYTES = 64 * 1024
 _FIRST_LINE = re.compile(rf"\S[^\r\n]{{0,{_HEADER_BYTES}}}")
@@ -29,11 +35,11 @@ class _Format(Enum):
 def read_workload(
     path: Path | str, defaults: WorkloadDefaults = _SLS_DEFAULTS, *, skip_bad_rows: bool = False
 ) -> Workload:
-    """The workload in a file, or in the *.csv and *.json files of a folder (without subfolders).
+    """The workload in a file, or in the *.csv and *.json files of a folder (without subfolders), which may end in .gz.
 
-    The content determines the format. The node list of a single pod list is looked up in the same folder.
-    `skip_bad_rows` skips rows (CSV) and objects (JSON) with a bad value and lists them in `Workload.bad_rows`; bad JSON
-    is read up to the error. An error that concerns a whole file is raised.
+    The content determines the format, and whether it is packed. The node list of a single pod list is looked up in the
+    same folder. `skip_bad_rows` skips rows (CSV) and objects (JSON) with a bad value and lists them in
+    `Workload.bad_rows`; bad JSON is read up to the error. An error that concerns a whole file is raised.
 
     Raises:
         WorkloadError: what is wrong, where, and what was expected; the only error that any content can cause.
@@ -69,12 +75,12 @@ def read_workload(
 def _files_in(folder: Path) -> list[Path]:
     files = [file for file in sorted(folder.iterdir()) if _is_candidate(file)]
     if not files:
-        raise WorkloadError(folder, "no *.csv or *.json files in this folder")
+        raise WorkloadError(folder, "no *.csv or *.json files in this folder, plain or packed (.gz)")
     return files
 
 
 def _is_candidate(file: Path) -> bool:
-    return file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file()
+    return file.name.lower().endswith(_SUFFIXES) and not file.name.startswith(".") and file.is_file()
 
 
 def _text(path: Path) -> str:
@@ -82,6 +88,11 @@ def _text(path: Path) -> str:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
+    if data.startswith(_GZIP):
+        data = _unpacked(path, data)
+    packed = packed_as(data)
+    if packed is not None:
+        raise WorkloadError(path, f"packed with {packed}; expected plain text or gzip: unpack it first")
     if b"\0" in data:
         row = data.count(b"\n", 0, data.index(b"\0")) + 1
         raise WorkloadError(path, "binary (found a zero byte), expected text in UTF-8", row=row)
@@ -97,6 +108,19 @@ def _text(path: Path) -> str:
     return text
 
 
+def _unpacked(path: Path, data: bytes) -> bytes:
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            text = file.read(_MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise WorkloadError(path, f"cannot be unpacked: damaged gzip: {error}") from None
+    if len(text) > _MOST_BYTES:
+        raise WorkloadError(
+            path, f"unpacks to more than {_MOST_BYTES >> 30} GB, expected a workload that fits in memory"
+        )
+    return text
+
+
 def _unreadable(path: Path, error: OSError | ValueError) -> WorkloadError:
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return WorkloadError(path, f"cannot be read: {reason}")
@@ -109,6 +133,9 @@ def _format(path: Path, text: str) -> _Format:
         return _Format.SLS
     csv_format = _csv_format(first_line[0])
     if csv_format is None:
+        foreign = foreign_text(text)
+        if foreign is not None:
+            raise WorkloadError(path, foreign)
         raise WorkloadError(path, f"no known format, it starts with {shown(first_line[0])}; {_EXPECTED}")
     return csv_format
 
@@ -132,7 +159,7 @@ def _node_list_for(path: Path) -> Path:
     """The node list in the folder of a pod list."""
     if path.is_dir():
         raise WorkloadError(path, f"pods, but no node list; put it in the folder, {_NODE_LIST}")
-    node_lists = [file for file in sorted(path.parent.glob("*.csv")) if _is_node_list(file)]
+    node_lists = [file for file in sorted(path.parent.glob("*.csv*")) if _is_node_list(file)]
     if not node_lists:
         advice = f"give the folder that has both, or put the node list beside it, {_NODE_LIST}"
         raise WorkloadError(path, f"a pod list, but no node list; {advice}")
@@ -148,7 +175,10 @@ def _is_node_list(file: Path) -> bool:
             return False
         with file.open("rb") as stream:
             start = stream.read(_HEADER_BYTES)
-    except OSError:
+        if start.startswith(_GZIP):
+            with gzip.open(file) as unpacked:
+                start = unpacked.read(_HEADER_BYTES)
+    except (OSError, EOFError, zlib.error):
         # Not the requested file: it may be unreadable, and then does not count as a node list.
         return False
     first_line = _FIRST_LINE.search(start.decode("utf-8-sig", errors="replace"))

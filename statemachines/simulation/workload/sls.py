@@ -6,9 +6,9 @@ A file holds consecutive JSON objects, or an array of them. An object is one of
 - a rack: `{"rack": "default-rack", "nodes": [{"node": "node1", "memory-mb": 8192, "vcores": 8, "gpus": 0}]}`;
 - a number of nodes: `{"num.nodes": 100, "num.racks": 5}`.
 
-Without racks and numbers of nodes, the nodes are the hosts that tasks name. Unknown keys are ignored, as in SLS, and
-`null` is the same as no key. `job.final.state` (FINISHED, FAILED or KILLED) and the `gpus` of a node are extensions,
-which SLS ignores.
+Without racks and numbers of nodes, the nodes are the hosts that tasks name. Unknown keys are ignored, as in SLS, but
+`Workload.remarks` names them; `null` is the same as no key. `job.final.state` (FINISHED, FAILED or KILLED) and the
+`gpus` of a node are extensions, which SLS ignores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from statemachines.resourcemanager.config import MOST_GPUS, MOST_NUMBER, Workloa
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import Resource
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec, Outcome
+from statemachines.simulation.workload.foreign import foreign_object
 from statemachines.simulation.workload.json_objects import BadSyntaxError, element_row, json_values
+from statemachines.simulation.workload.keys import Keys, misspelt
 from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.values import (
     MOST_CONTAINERS,
@@ -83,6 +85,7 @@ class _Reader(Collected):
         self._am_resource = Resource(defaults.am_memory_mb, defaults.am_vcores * 1000)
         self._container_resource = Resource(defaults.container_memory_mb, defaults.container_vcores * 1000)
         self._hosts: dict[str, tuple[Path, int, str]] = {}  # of tasks, with their first place in the files
+        self._keys = Keys()
         self._jobs_seen = 0
         self._containers_seen = 0
 
@@ -112,7 +115,7 @@ class _Reader(Collected):
                 f"no nodes in it{self._left_out()}: no task has a container.host and there is no topology; "
                 'add one, such as {"num.nodes": 10, "num.racks": 2}',
             )
-        return self._workload(path)
+        return replace(self._workload(path), remarks=tuple(self._keys.remarks()))
 
     def _nodes_of_hosts(self) -> dict[str, NodeSpec]:
         nodes: dict[str, NodeSpec] = {}
@@ -132,11 +135,16 @@ class _Reader(Collected):
         if not isinstance(value, dict):
             raise _BadValueError(None, f"found {shown(value)}, expected an object")
         if "job.tasks" in value or "job.start.ms" in value:
+            self._keys.note("job", value)
             self._add_job(path, row, value)
         elif "nodes" in value:
+            self._keys.note("rack", value)
             self._add_rack(value)
         elif "num.nodes" in value:
+            self._keys.note("topology", value)
             self._add_numbered_nodes(value)
+        elif (foreign := foreign_object(value)) is not None:
+            raise WorkloadError(path, foreign, row=row)
         else:
             expected = 'expected "job.tasks" (a job), "nodes" (a rack) or "num.nodes" in it'
             raise _BadValueError(None, f"found an object of no known kind, {expected}")
@@ -151,6 +159,7 @@ class _Reader(Collected):
         self._nodes.update(nodes)
 
     def _node(self, values: dict[str, Any], rack: str) -> NodeSpec:
+        self._keys.note("node", values)
         host = _text(values, "node")
         if "/" in host:
             raise _BadValueError("node", f"found {shown(host)}, expected a name without /")
@@ -217,6 +226,7 @@ class _Reader(Collected):
         )
 
     def _task(self, values: dict[str, Any]) -> _Task:
+        self._keys.note("task", values)
         host = None
         name = None
         if values.get("container.host") is not None:
@@ -249,7 +259,7 @@ def _times(values: dict[str, Any]) -> tuple[int, int]:
     if start_ms is None or end_ms is None:
         key = "container.start.ms" if start_ms is None else "container.end.ms"
         problem = "found nothing, expected both container.start.ms and container.end.ms, or container.duration.ms"
-        raise _BadValueError(key, problem)
+        raise _BadValueError(key, problem + misspelt(key, values))
     return start_ms, end_ms - start_ms
 
 
@@ -266,7 +276,8 @@ def _each(values: dict[str, Any], key: str, parse: Callable[[dict[str, Any]], _T
     """The objects of the list at `key`, parsed."""
     elements = values.get(key)
     if not isinstance(elements, list) or not elements:
-        raise _BadValueError(key, f"found {shown(elements)}, expected a list of one object or more")
+        problem = f"found {shown(elements)}, expected a list of one object or more"
+        raise _BadValueError(key, problem + (misspelt(key, values) if elements is None else ""))
     parsed = []
     for index, element in enumerate(elements):
         if not isinstance(element, dict):
@@ -287,7 +298,7 @@ def _whole(
         value = default
     # Not isinstance, as a bool is an int.
     if type(value) is not int or not least <= value <= most:
-        raise _BadValueError(key, not_whole(value, least, most))
+        raise _BadValueError(key, not_whole(value, least, most) + (misspelt(key, values) if value is None else ""))
     return value
 
 
@@ -302,5 +313,5 @@ def _text(values: dict[str, Any], key: str, default: str | None = None) -> str:
     if type(value) is int:  # SLS accepts numbers as names
         value = str(value)
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise _BadValueError(key, not_text(value))
+        raise _BadValueError(key, not_text(value) + (misspelt(key, values) if value is None else ""))
     return value

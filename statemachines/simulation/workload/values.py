@@ -64,6 +64,6 @@ class Collected:
 
     def _workload(self, path: Path) -> Workload:
         absolute = path.resolve()
-        name = absolute.name if absolute.is_dir() else absolute.stem
+        name = absolute.name if absolute.is_dir() else Path(absolute.name.removesuffix(".gz")).stem
         applications = sorted(self._applications.values(), key=lambda application: application.submit_ms)
         return Workload(name, tuple(self._nodes.values()), tuple(applications), tuple(self._bad_rows))

@@ -36,6 +36,21 @@ def test_a_replay_accounts_for_all_applications_and_leaves_a_sound_journal(tmp_p
     assert verify(run / "journal").problems == ()
 
 
+def test_derived_queues_are_told_in_a_line_and_refusals_with_their_reason(tmp_path: Path) -> None:
+    (tmp_path / "jobs.json").write_text(JOBS)
+    (tmp_path / "derived.yaml").write_text("scheduler: {kind: capacity}")
+    (tmp_path / "other.yaml").write_text("scheduler: {kind: capacity, queues: [{name: other}]}")
+
+    derived = run_command("replay", "jobs.json", "--config", "derived.yaml", "--no-report", cwd=tmp_path)
+    refused = run_command("replay", "jobs.json", "--config", "other.yaml", "--no-report", "--output", "o", cwd=tmp_path)
+
+    assert "No queues are configured; the capacity scheduler gets the workload's own: q\n" in derived.stdout
+    assert "FINISHED" in derived.stdout
+    assert "refused" not in derived.stdout
+    assert "No queues" not in refused.stdout
+    assert "2 applications refused: queue q does not exist; queues that accept applications: other\n" in refused.stdout
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_during_a_replay_drains_and_closes_the_journal_whole(
     tmp_path: Path, number: signal.Signals, code: int

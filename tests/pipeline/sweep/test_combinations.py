@@ -6,9 +6,9 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from pipeline.sweep import Combination, combine, parse_settings
-from pipeline.sweep.combinations import derived_queues
-from statemachines.resourcemanager import ResourceManagerConfig
+from statemachines.resourcemanager import Replay, ResourceManagerConfig
 from statemachines.resourcemanager.resource import Resource
+from statemachines.simulation.queues import derived_queues
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
 
 SIZE = Resource(1024, 1000)
@@ -102,6 +102,19 @@ def test_the_capacity_scheduler_gets_the_queues_of_the_workload(application: Cal
     assert found.config.scheduler.maximum_am_resource_percent == 100
 
 
+def test_a_replay_and_a_sweep_derive_the_same_queues(application: Callable[..., ApplicationSpec]) -> None:
+    """A replay gave the capacity scheduler one queue named default, and all applications of other queues failed."""
+    workload = workload_of_queues(application, "a", "root.x.b", "x.c", "a")
+    config = ResourceManagerConfig.model_validate({"scheduler": {"kind": "capacity"}, "metrics": {"enabled": False}})
+
+    [of_sweep] = combined(workload, "scheduler=capacity")
+    of_replay = Replay(workload, config)
+
+    assert of_replay.manager.settings.scheduler == of_sweep.config.scheduler
+    assert of_sweep.has_derived_queues
+    assert of_replay.derived_queues == of_sweep.config.scheduler.queues
+
+
 def test_queues_and_shares_that_are_configured_stay(two_queues: Workload) -> None:
     config = ResourceManagerConfig.model_validate(
         {"scheduler": {"queues": [{"name": "a", "capacity": 60}, {"name": "b", "capacity": 40}]}}
@@ -123,8 +136,8 @@ def test_queues_that_make_no_tree_are_refused_before_anything_runs(two_queues: W
 def test_queue_names_with_dots_are_paths(application: Callable[..., ApplicationSpec]) -> None:
     queues = derived_queues(workload_of_queues(application, "root.x.a", "root.x.b", "c", "x.a"))
 
-    assert [(queue["name"], queue["capacity"]) for queue in queues] == [("x", 62.5), ("c", 37.5)]
-    assert [queue["name"] for queue in queues[0]["queues"]] == ["a", "b"]
+    assert [(queue.name, queue.capacity) for queue in queues] == [("x", 62.5), ("c", 37.5)]
+    assert [queue.name for queue in queues[0].queues] == ["a", "b"]
 
 
 @pytest.mark.parametrize("names", [("a", "a.b"), ("a.b", "a"), ("a b",), ("a.",), ("a..b",)])

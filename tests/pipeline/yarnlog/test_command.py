@@ -184,7 +184,7 @@ def test_lines_that_should_have_been_parsed_are_counted_and_shown(tmp_path: Path
     listed = loose.stdout.partition("3 unparsed lines look like transitions or audit lines:\n")[2]
     assert listed.splitlines() == [
         f"{other}:2: ? {moved}",
-        f"{other}:3: {audit[:-4]}\ufffd[2J",
+        f"{other}:3: {audit[:-4]}\\x1b[2J",
         f"{other}:4: ?? {moved}",
     ]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from statemachines.resourcemanager.scheduler import QueueInfo
+from statemachines.simulation.queues import derived_queues, in_words
 
 from .replays import Journal, app, node, run, task, workload
 
@@ -50,6 +52,47 @@ def test_application_of_an_unknown_queue_fails_and_the_others_do_not(tmp_path: P
 
     ends = Journal(tmp_path / "j").final("RMApp").values()
     assert [state for state, _ in ends] == ["FINISHED", "FAILED"]
+
+
+def test_the_journal_and_the_replay_have_the_reason_of_every_refusal(tmp_path: Path) -> None:
+    queues = {"name": "a", "capacity": 60}, {"name": "b", "capacity": 40, "state": "STOPPED"}
+    work = workload(node("n1"), *(app(f"app-{n}", queue=name) for n, name in enumerate(("a", "b", "x", "b"))))
+
+    replay = run(work, tmp_path / "j", **capacity(*queues))
+
+    no_x, stopped = "queue x does not exist; queues that accept applications: a, b", "queue root.b is stopped"
+    stopped += " and does not accept new applications"
+    rejections = [row for row in Journal(tmp_path / "j").events if row["event_type"] == "APP_REJECTED"]
+    assert [json.loads(row["payload"]) for row in rejections] == [
+        {"diagnostics": why} for why in (stopped, no_x, stopped)
+    ]
+    assert replay.refusals() == {stopped: 2, no_x: 1}
+
+
+def test_without_configured_queues_the_workload_s_own_take_all_applications(tmp_path: Path) -> None:
+    work = workload(node("n1"), *(app(f"app-{n}", queue=name) for n, name in enumerate(("a", "root.x.b", "x.c"))))
+
+    replay = run(work, tmp_path / "j", scheduler={"kind": "capacity"})
+
+    ends = Journal(tmp_path / "j").final("RMApp").values()
+    assert [state for state, _ in ends] == ["FINISHED"] * 3
+    assert [queue.name for queue in replay.derived_queues] == ["a", "x"]
+    assert in_words(replay.derived_queues) == (
+        "No queues are configured; the capacity scheduler gets the workload's own: a, b, c"
+    )
+
+
+@pytest.mark.parametrize("settings", [capacity(), {"scheduler": {"kind": "fifo"}}], ids=["configured", "fifo"])
+def test_queues_are_derived_only_where_they_are_missing(tmp_path: Path, settings: dict[str, Any]) -> None:
+    replay = run(workload(node("n1"), app("a", queue="a")), tmp_path / "j", **settings)
+
+    assert replay.derived_queues == ()
+
+
+def test_many_derived_queues_are_named_in_part() -> None:
+    queues = derived_queues(workload(node("n1"), *(app(f"app-{n}", queue=f"q{n}") for n in range(1234))))
+
+    assert in_words(queues).endswith("own: q0, q1, q2, q3, q4, q5, q6, q7, q8, q9 and 1,224 more")
 
 
 def test_applications_beyond_the_share_of_masters_run_one_after_the_other(tmp_path: Path) -> None:

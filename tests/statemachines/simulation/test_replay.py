@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import Replay, RMApp, RMAppAttempt, RMContainer
+from dispatcher import load_config
+from dispatcher.journal import read_run_config
+from statemachines.resourcemanager import Replay, ResourceManagerConfig, RMApp, RMAppAttempt, RMContainer
 from statemachines.simulation.workload import Outcome
 
 from .replays import TIMEOUT_S, Journal, app, config, finish, mixed_workload, node, replayed, run, task, workload
@@ -28,6 +30,16 @@ def path(tmp_path: Path) -> Path:
 def at(states: list[tuple[str, ...]], *times: int) -> list[tuple[str, int]]:
     """Each group of states with its time."""
     return [(state, time) for group, time in zip(states, times, strict=True) for state in group]
+
+
+def test_the_journal_s_folder_has_the_configuration_of_the_run(path: Path) -> None:
+    run(workload(node()), path, max_attempts=7)
+
+    text = read_run_config(path)
+    assert text is not None
+    assert text.startswith("# A replay of the workload by hand in virtual time.\n")
+    read = load_config(path / "run.yaml", ResourceManagerConfig)
+    assert read == config(max_attempts=7)
 
 
 # -- the life of one application --------------------------------------------------------------------------------------

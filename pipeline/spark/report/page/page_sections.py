@@ -15,6 +15,7 @@ from pipeline.spark.report.page.page_views import (
     TableColumn,
     anchor,
     columns,
+    configuration,
     count_column,
     duration_column,
     elapsed_column,
@@ -47,6 +48,7 @@ class PageData(NamedTuple):
     """The data of the page. `rows`: the first rows of each of the report's tables, by the table's name.
 
     Rows are in display order; an absent table appears empty. `damage`: a line for each skipped part of the journal.
+    `config`: the text of the run's configuration, if it is known.
     """
 
     journal: str
@@ -55,6 +57,7 @@ class PageData(NamedTuple):
     rows: Mapping[str, Rows]
     damage: Sequence[str] = ()
     compared_with: str | None = None
+    config: str | None = None
 
     def of(self, name: str) -> Rows:
         return self.rows.get(name, ())
@@ -90,7 +93,8 @@ def sections_of(data: PageData) -> list[Section]:
     sections = [_applications, _cluster, _problems, _events, _machines]
     if data.compared_with is not None:
         sections.insert(0, _comparison)
-    return [section(data) for section in sections]
+    last = [] if data.config is None else [configuration(data.config)]
+    return [*(section(data) for section in sections), *last]
 
 
 _WAITS = [
@@ -235,7 +239,7 @@ def _problems(data: PageData) -> Section:
         text_column("Of", "subject"),
         text_column("Result", "result", lambda row: True),
         *columns(text_column, {"Class": "event_class", "Event": "event_type"}),
-        *columns(text_column, {"From state": "from_state", "Error": "error_class"}),
+        *columns(text_column, {"From state": "from_state", "Error": "error_class", "Reason": "reason"}),
         *columns(count_column, {"Count": "count", "First seq": "first_seq", "Last seq": "last_seq"}),
         *columns(text_column, {"An example": "example_entity", "Its message": "example_error"}),
     ]
@@ -245,7 +249,9 @@ def _problems(data: PageData) -> Section:
         elapsed_column("Entered after", "from_at", data.first_at),
         flag_column("Still there", "is_open", bad=True),
     ]
-    causes = "Events that failed or have no handler; applications and attempts that failed or were killed."
+    causes = (
+        "Events that failed or have no handler; applications and attempts that failed, were refused or were killed."
+    )
     outliers = "Stays longer than 99 % in the same state, worst first; open stays last until the journal's end."
     unknown = "Transitions that the machine's table does not declare, or that the machine refused."
     tables = [

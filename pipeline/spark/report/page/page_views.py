@@ -83,12 +83,21 @@ class GraphView(NamedTuple):
     taken: Markup
 
 
+class TextView(NamedTuple):
+    """`lines`: a text to show as it is."""
+
+    title: str
+    text: str
+    lines: str
+
+
 class Section(NamedTuple):
     anchor: str
     title: str
     plots: Sequence[PlotView] = ()
     graphs: Sequence[GraphView] = ()
     tables: Sequence[TableView] = ()
+    texts: Sequence[TextView] = ()
 
 
 def plot(title: str, text: str, figure: go.Figure | None, wide: bool = False) -> PlotView:
@@ -103,6 +112,12 @@ def table(title: str, text: str, columns: Sequence[TableColumn], rows: Sequence[
     cut = f"The first {ROWS_SHOWN} rows. " if len(rows) > ROWS_SHOWN else ""
     note = f"{cut}All rows: tables/{name} (Parquet)."
     return TableView(anchor("table", name), title, text, columns, cells(columns, rows[:ROWS_SHOWN]), note)
+
+
+def configuration(text: str) -> Section:
+    """The section that shows a run's configuration."""
+    about = "All keys of the run that wrote the journal, defaults too."
+    return Section("configuration", "Configuration", texts=[TextView("Of the run", about, text)])
 
 
 def cells(columns: Sequence[TableColumn], rows: Sequence[Row]) -> list[list[Cell]]:

@@ -259,8 +259,9 @@ class QueueTree:
         return iter(self._by_path.values())
 
     def find(self, name: str) -> Queue | None:
-        """A queue by its path, or a leaf by its name."""
-        return self._by_path.get(name) or self.leaves.get(name)
+        """A queue by its path, which may leave out the root, or a leaf by its name."""
+        found = self._by_path.get(name) or self.leaves.get(name)
+        return self._by_path.get(f"{ROOT}.{name}") if found is None and "." in name else found
 
     def leaf(self, name: str) -> LeafQueue | None:
         """A leaf by its path or its name."""

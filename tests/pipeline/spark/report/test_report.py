@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
@@ -372,8 +373,10 @@ def test_following_writes_the_report_when_there_is_more_and_ends_with_a_signal(
     )
     monkeypatch.setattr(cli, "FOLLOW_INTERVAL_S", 0.001)
 
-    cli.report(run, report.page.parent, follow=True)
+    with pytest.raises(typer.Exit) as ended:
+        cli.report(run, report.page.parent, follow=True)
 
+    assert ended.value.exit_code == 128 + signal.SIGINT
     assert asked == [(spark, run, report.page.parent)]
     assert (follower.written, follower.is_stopped) == (2, True)
     lines = capsys.readouterr().out.splitlines()

@@ -93,12 +93,12 @@ def test_the_digests_give_the_same_tables_as_jobs_over_all_rows(
 
 
 def test_the_digests_keep_enough_rows_for_failures_by_cause(written: Mapping[str, DataFrame]) -> None:
-    found = [tuple(row)[:9] for row in written["failures"].collect()]
+    found = [tuple(row)[:10] for row in written["failures"].collect()]
 
     assert sorted(found, key=repr) == [
-        ("RMApp", "FAILED", None, "APP_SAVE_FAILED", "NEW_SAVING", None, 1, 8, 8),
-        ("event", "failed", "RMAppEventType", "APP_SAVE_FAILED", None, "ValueError", 1, 8, 8),
-        ("event", "unregistered", "XType", "X", None, None, 1, 12, 12),
+        ("RMApp", "FAILED", None, "APP_SAVE_FAILED", "NEW_SAVING", None, None, 1, 8, 8),
+        ("event", "failed", "RMAppEventType", "APP_SAVE_FAILED", None, "ValueError", None, 1, 8, 8),
+        ("event", "unregistered", "XType", "X", None, None, None, 1, 12, 12),
     ]
 
 

@@ -95,6 +95,7 @@ def small_tables(name: str = "x", *, first_at: int = 0) -> Tables:
                 "last_seq": 9,
                 "example_entity": f"app{name}",
                 "example_error": f"ValueError{name}",
+                "reason": f"why{name}",
             }
         ],
         "stuck_entities": [

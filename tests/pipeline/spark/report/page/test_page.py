@@ -175,6 +175,16 @@ def test_names_that_are_markup_stay_text_in_tables_graphs_and_plots() -> None:
     assert timeline["y"] == ['app&lt;/script&gt;&lt;img src=x onerror="alert(1)"&gt;\'&amp;amp;']
 
 
+def test_the_run_s_configuration_is_the_last_section_as_it_is_and_escaped(page: str) -> None:
+    shown = rendered(small_tables(), config=f"# about {NASTY}\nname: rm\nqueues:\n- name: a\n")
+
+    assert NASTY not in shown
+    [text] = re.findall(r"<pre>(.*?)</pre>", shown, re.DOTALL)
+    assert html.unescape(text) == f"# about {NASTY}\nname: rm\nqueues:\n- name: a\n"
+    assert shown.index('<h2 id="configuration">Configuration</h2>') > shown.index('<h2 id="machines">')
+    assert "configuration" not in re.findall(r'<h2 id="(.*?)"', page)
+
+
 def test_the_policy_lets_the_pages_own_two_scripts_run_and_no_other(page: str) -> None:
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)

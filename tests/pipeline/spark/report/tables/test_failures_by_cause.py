@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.spark.report.tables.failures_by_cause import failures
 
-EVENTS = "seq long, event_class string, event_type string, entity string, outcome string, error string"
+EVENTS = "seq long, event_class string, event_type string, entity string, outcome string, error string, payload string"
 MOVES = (
     "seq long, machine string, entity string, from_state string, event_type string, to_state string, at long, "
     "valid boolean"
 )
 SCHEMA = (
     "subject string, result string, event_class string, event_type string, from_state string, error_class string, "
-    "count long, first_seq long, last_seq long, example_entity string, example_error string"
+    "reason string, count long, first_seq long, last_seq long, example_entity string, example_error string"
 )
 APP_1, APP_2, APP_3 = (f"application_0_000{number}" for number in (1, 2, 3))
 
@@ -27,17 +28,17 @@ def found(spark: SparkSession, events: list[tuple[Any, ...]], moves: list[tuple[
 
 def test_failed_events_are_grouped_by_type_and_error(spark: SparkSession, assert_table: Any) -> None:
     events = [
-        (4, "AType", "A", "x", "failed", "ValueError: second"),
-        (2, "AType", "A", None, "failed", "ValueError: first: of two"),
-        (3, "AType", "A", "y", "failed", "KeyError"),
-        (5, "BType", "B", None, "unregistered", None),
-        (6, "AType", "A", "z", "handled", None),
+        (4, "AType", "A", "x", "failed", "ValueError: second", None),
+        (2, "AType", "A", None, "failed", "ValueError: first: of two", None),
+        (3, "AType", "A", "y", "failed", "KeyError", None),
+        (5, "BType", "B", None, "unregistered", None, None),
+        (6, "AType", "A", "z", "handled", None, None),
     ]
 
     rows = [
-        ("event", "failed", "AType", "A", None, "ValueError", 2, 2, 4, None, "ValueError: first: of two"),
-        ("event", "failed", "AType", "A", None, "KeyError", 1, 3, 3, "y", "KeyError"),
-        ("event", "unregistered", "BType", "B", None, None, 1, 5, 5, None, None),
+        ("event", "failed", "AType", "A", None, "ValueError", None, 2, 2, 4, None, "ValueError: first: of two"),
+        ("event", "failed", "AType", "A", None, "KeyError", None, 1, 3, 3, "y", "KeyError"),
+        ("event", "unregistered", "BType", "B", None, None, None, 1, 5, 5, None, None),
     ]
     assert_table(found(spark, events, []), SCHEMA, rows)
 
@@ -63,12 +64,37 @@ def test_the_cause_of_an_end_is_the_event_that_decided_it_not_the_one_that_store
 
     attempt = "appattempt_0_0001_000001"
     rows = [
-        ("RMApp", "FAILED", None, "ATTEMPT_FAILED", "RUNNING", None, 1, 3, 3, APP_1, None),
-        ("RMApp", "KILLED", None, "KILL", "RUNNING", None, 2, 6, 9, APP_2, None),
-        ("RMAppAttempt", "FAILED", None, "ATTEMPT_UPDATE_SAVED", "FINAL_SAVING", None, 1, 10, 10, attempt, None),
-        ("RMApp", "FAILED", None, "APP_SAVE_FAILED", "NEW_SAVING", None, 1, 11, 11, "application_0_0004", None),
+        ("RMApp", "FAILED", None, "ATTEMPT_FAILED", "RUNNING", None, None, 1, 3, 3, APP_1, None),
+        ("RMApp", "KILLED", None, "KILL", "RUNNING", None, None, 2, 6, 9, APP_2, None),
+        ("RMAppAttempt", "FAILED", None, "ATTEMPT_UPDATE_SAVED", "FINAL_SAVING", None, None, 1, 10, 10, attempt, None),
+        ("RMApp", "FAILED", None, "APP_SAVE_FAILED", "NEW_SAVING", None, None, 1, 11, 11, "application_0_0004", None),
     ]
     assert_table(found(spark, [], moves), SCHEMA, rows)
+
+
+def test_refused_applications_are_grouped_by_the_reason_and_other_ends_show_an_example_of_theirs(
+    spark: SparkSession, assert_table: Any
+) -> None:
+    def event(seq: int, event_type: str, diagnostics: str | None) -> tuple[Any, ...]:
+        payload = None if diagnostics is None else json.dumps({"diagnostics": diagnostics})
+        return seq, "RMAppEventType", event_type, None, "handled", None, payload
+
+    ends = {1: ("APP_REJECTED", "queue a does not exist"), 3: ("APP_REJECTED", "queue b does not exist")}
+    ends |= {5: ("APP_REJECTED", "queue a does not exist"), 7: ("ATTEMPT_FAILED", "container_1 exited with 1")}
+    ends |= {9: ("ATTEMPT_FAILED", "container_2 exited with 1"), 11: ("APP_REJECTED", None)}
+    events = [event(seq, *end) for seq, end in ends.items()] + [event(12, "START", "not of an end")]
+    moves = [(seq, "RMApp", f"app_{seq}", f"SUBMITTED {kind} FINAL_SAVING") for seq, (kind, _) in ends.items()]
+    moves += [(seq + 1, "RMApp", f"app_{seq}", "FINAL_SAVING APP_UPDATE_SAVED FAILED") for seq in ends]
+
+    app = ("RMApp", "FAILED", None)
+    no_a, no_b = "queue a does not exist", "queue b does not exist"
+    rows = [
+        (*app, "APP_REJECTED", "SUBMITTED", None, no_a, 2, 2, 6, "app_1", no_a),
+        (*app, "APP_REJECTED", "SUBMITTED", None, no_b, 1, 4, 4, "app_3", no_b),
+        (*app, "APP_REJECTED", "SUBMITTED", None, None, 1, 12, 12, "app_11", None),
+        (*app, "ATTEMPT_FAILED", "SUBMITTED", None, None, 2, 8, 10, "app_7", "container_1 exited with 1"),
+    ]
+    assert_table(found(spark, events, moves), SCHEMA, rows)
 
 
 def test_without_failures_the_table_is_empty(spark: SparkSession, assert_table: Any) -> None:
