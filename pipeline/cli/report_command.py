@@ -48,11 +48,12 @@ def report(
         check_journal(path)  # before the seconds that starting Spark takes
     if follow and compare is not None:
         raise ConfigError("--follow and --compare: choose one. A journal is compared once it has ended.")
-    from pipeline.spark import spark_session, write_report
+    from pipeline.spark import prepare_executors, spark_session, write_report
 
     console, folder = standard_output(), output or journal.absolute().parent / "report"
     long_run = follow or sum(path.stat().st_size for path in segments(journal)) > LONG_RUN_BYTES
     with spark_session(master, long_run=long_run) as spark:
+        prepare_executors(spark, reads=filter(None, (journal, compare)), writes=folder, reads_journal=True)
         if follow:
             written = _follow(spark, journal, folder, console)
         else:

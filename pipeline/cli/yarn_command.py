@@ -78,12 +78,13 @@ def _print_mismatches(summary: LogSummary, console: Console) -> None:
 
 
 def _report(files: list[Path], time_zone: str, output: Path, master: str, console: Console) -> None:
-    from pipeline.spark import spark_session, write_report
+    from pipeline.spark import prepare_executors, spark_session, write_report
     from pipeline.spark.source.yarn_log import declared_for, read_yarn_log
 
     folder = output.absolute()
     named = files[0] if len(files) == 1 else Path(os.path.commonpath(files))
     with spark_session(master) as spark:
+        prepare_executors(spark, reads=files, writes=folder)
         # Stored, or each of the report's jobs would parse the logs again.
         tables = read_yarn_log(spark, files, time_zone=time_zone).stored(spark, folder / "log")
         declared = declared_for(spark, tables.transitions)
