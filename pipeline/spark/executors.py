@@ -181,7 +181,7 @@ def _marked(folder: Path | None) -> Iterator[list[str]]:
 @contextmanager
 def _impatience(spark: SparkSession) -> Iterator[None]:
     """Say after a while what is waited for: Spark itself says it at a level that the command does not show."""
-    master = spark.conf.get("spark.master")
+    master = spark.conf.get("spark.master", "Spark")
     warning = "%s: still waiting for executors. Has the cluster workers with a free core and enough free memory?"
     timer = threading.Timer(_PATIENCE_S, log.warning, (warning, master))
     timer.daemon = True

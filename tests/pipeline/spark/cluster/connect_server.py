@@ -11,6 +11,7 @@ SETTINGS = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": sys.argv[2],
     "spark.ui.enabled": "false",
+    "spark.task.maxFailures": "1",
 }
 
 if __name__ == "__main__":

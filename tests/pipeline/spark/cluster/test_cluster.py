@@ -183,29 +183,17 @@ def test_the_report_runs_on_executors_without_the_packages(
     assert sorted(path.name for path in output.iterdir()) == ["report.html", "tables"]
 
 
-def test_the_report_on_a_log_runs_on_executors_without_the_packages(
-    cluster: str, python: Path, folder: Path, inputs: list[str]
-) -> None:
-    output = folder / "log-report"
-
-    done = run_on_cluster(folder, python, *COMMAND, "yarn-log", inputs[1], "--report", output, "--master", cluster)
-
-    assert done.returncode == 0, done.stderr
-    assert (output / "report.html").is_file()
-
-
-@pytest.mark.parametrize("package", ["pyarrow", "pydantic"])
 def test_a_missing_package_is_one_line_with_the_package_and_the_executor(
-    cluster: str, folder: Path, workload: Path, package: str
+    cluster: str, folder: Path, workload: Path
 ) -> None:
-    python = executor_python(folder / f"without-{package}", without=(package,))
+    python = executor_python(folder / "without-pyarrow", without=("pyarrow",))
 
     done = run_on_cluster(folder, python, *COMMAND, "sweep", workload, "--set", "nodes=1.0", "--master", cluster)
 
     assert done.returncode == 2
     [line] = [line for line in done.stderr.splitlines() if line.startswith("dispatcher: ")]
     assert line.startswith(f"dispatcher: an executor on {os.uname().nodename} runs {python} (Python 3.")
-    assert f"lacks the package {package}. Run there: pip install 'central-dispatcher[spark]'." in line
+    assert "lacks the package pyarrow. Run there: pip install 'central-dispatcher[spark]'." in line
     assert "Traceback" not in done.stderr
 
 
