@@ -129,7 +129,7 @@ def check_jobs(done: subprocess.CompletedProcess[str]) -> None:
         "logged": ["NEW_SAVING"],
         "zips": [],
     }
-    assert failure[0].startswith("ordered_wait(refuse): the row Row(id=")
+    assert failure[0].startswith("ordered_wait(run.<locals>.refuse): the row Row(id=")
     assert failure[0].endswith("has failed: ValueError: refused")
     frames = [line for line in failure if line.strip().startswith("File ")]
     assert len(frames) == 1, "only the user's frame, none of the packages in the zip"
