@@ -53,12 +53,13 @@ def report(
         check_journal(path)  # before the seconds that starting Spark takes
     if follow and compare is not None:
         raise ConfigError("--follow and --compare: choose one. A journal is compared once it has ended.")
-    from pipeline.spark import write_report
+    from pipeline.spark import prepare_executors, write_report
 
     console, folder = standard_output(), output or journal.absolute().parent / "report"
     long_run = follow or sum(path.stat().st_size for path in segments(journal)) > LONG_RUN_BYTES
     exit_code = 0
     with open_spark(master, long_run=long_run) as spark:
+        prepare_executors(spark, reads=filter(None, (journal, compare)), writes=folder, reads_journal=True)
         if follow:
             written, exit_code = _follow(spark, journal, folder, console)
         else:

@@ -74,10 +74,12 @@ def sweep(
 
 def _run(workload: Workload, combinations: Sequence[Combination], master: str, console: Console) -> list[Row]:
     """The rows of all combinations, by number."""
+    from pipeline.spark import prepare_executors
     from pipeline.spark.sweep import sweep as sweep_on_spark
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with open_spark(master) as spark:
+        prepare_executors(spark)
         started_s = time.perf_counter()
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             bar.add_task(f"replaying {len(combinations):,} combinations")

@@ -110,12 +110,13 @@ def _print_mismatches(summary: LogSummary, release: str, console: Console) -> No
 
 
 def _report(files: list[Path], time_zone: str, release: str, output: Path, master: str, console: Console) -> None:
-    from pipeline.spark import write_report
+    from pipeline.spark import prepare_executors, write_report
     from pipeline.spark.source.yarn_log import declared_for, read_yarn_log
 
     folder = output.absolute()
     named = files[0] if len(files) == 1 else Path(os.path.commonpath(files))
     with open_spark(master) as spark, drafts(folder, "log", what="report") as place:
+        prepare_executors(spark, reads=files, writes=folder)
         # Stored, or each of the report's jobs would parse the logs again.
         tables = read_yarn_log(spark, files, time_zone=time_zone).stored(spark, place / "log")
         declared = declared_for(spark, tables.transitions, release)

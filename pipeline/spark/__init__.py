@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
     from pipeline.spark.async_io.lookup_join import lookup_join
     from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
+    from pipeline.spark.errors import ExecutorError
+    from pipeline.spark.executors import prepare_executors
     from pipeline.spark.failures import task_failure
     from pipeline.spark.report.report import Report, write_report
     from pipeline.spark.session import SparkUnavailableError, spark_session
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "async_io.async_wait": ("ordered_wait", "unordered_wait"),
     "call_metrics": ("CallMetricsListener", "format_call_metrics"),
+    "errors": ("ExecutorError",),
+    "executors": ("prepare_executors",),
     "failures": ("task_failure",),
     "source.journal": ("JournalTables", "journal_damage", "journal_failure", "read_journal", "stream_journal"),
     "source.journal_source": ("register_journal",),
@@ -38,6 +42,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 __all__ = [
     "CallMetricsListener",
+    "ExecutorError",
     "JournalTables",
     "Report",
     "SparkUnavailableError",
@@ -50,6 +55,7 @@ __all__ = [
     "lookup_join",
     "not_in_table",
     "ordered_wait",
+    "prepare_executors",
     "read_journal",
     "read_yarn_log",
     "register_journal",

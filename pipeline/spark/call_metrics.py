@@ -72,7 +72,7 @@ class TaskReport:
 
 def observe_calls(df: DataFrame, observation: Any) -> DataFrame:
     """`df` without its rows of metrics, which `observation` (an Observation or a name) sums."""
-    functions = _functions_for(df)
+    functions = functions_for(df)
     column = functions.col(METRICS_COLUMN)
 
     def total(name: str, aggregate: Callable[[Column], Column] = functions.sum) -> Column:
@@ -87,7 +87,7 @@ def observe_calls(df: DataFrame, observation: Any) -> DataFrame:
     return df.observe(observation, *totals).where(column.isNull()).drop(METRICS_COLUMN)
 
 
-def _functions_for(df: DataFrame) -> Any:
+def functions_for(df: DataFrame) -> Any:
     """`pyspark.sql.functions` fits the process's default kind of session, but a process may have both kinds."""
     if type(df).__module__.startswith("pyspark.sql.connect."):
         from pyspark.sql.connect import functions as connect_functions

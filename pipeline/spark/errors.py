@@ -1,6 +1,7 @@
-"""Errors of Async I/O inside Spark.
+"""Errors of Spark's executors, and of Async I/O inside Spark.
 
 DispatcherError
+  ExecutorError             administrator: executors lack a Python, a package, or a path that they share with the driver
   AsyncIOError            catch this for all of them
     UnsupportedTypeError  user: a column cannot be passed to Python (also a TypeError)
     ResultSchemaError     user's function: a result does not fit the schema (also a ValueError)
@@ -9,7 +10,23 @@ DispatcherError
 
 from __future__ import annotations
 
+import sys
+from typing import Final
+
 from dispatcher.errors import DispatcherError
+
+_VERSION: Final = f"{sys.version_info[0]}.{sys.version_info[1]}"
+PYTHON_ADVICE: Final = (
+    f"Set PYSPARK_PYTHON to the path of a Python {_VERSION}, on all executors, that has central-dispatcher[spark]."
+)
+PACKAGE_ADVICE: Final = (
+    "Run there: pip install 'central-dispatcher[spark]'. Or set PYSPARK_PYTHON to the path of a Python, on all "
+    "executors, that has it."
+)
+
+
+class ExecutorError(DispatcherError):
+    """Executors cannot run the jobs: they lack a suitable Python, a package or a shared path. One line for the user."""
 
 
 class AsyncIOError(DispatcherError):

@@ -6,23 +6,35 @@ the name of the class, then one line with the failure, then indented lines with 
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Final, NoReturn
 
 from pyspark import TaskContext
 
-from pipeline.spark.errors import AsyncIOError
+from pipeline.spark.errors import PACKAGE_ADVICE, PYTHON_ADVICE, AsyncIOError
 from pipeline.streaming.errors import AsyncOperatorError, describe, quoted
 
 _INDENT: Final = "  "
 _FRAMES: Final = 8
 _CAUSES: Final = 4
-_OWN_PACKAGES: Final = tuple(str(Path(__file__).parents[2] / name) + "/" for name in ("pipeline", "dispatcher"))
+_OWN_PACKAGES: Final = ("dispatcher", "statemachines", "pipeline")
 _LIBRARIES: Final = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_ZIPPED_LIBRARIES: Final = ("pyspark", "py4j")
+"""An executor imports them from zips of its Spark, which are in no folder of libraries."""
+
+_WHERE: Final = re.compile(r"\((\S+) executor \S+\)")
+_LACKS: Final = re.compile(r"^RuntimeError: (an executor on .+ lacks the package .+)$", re.MULTILINE)
+_NO_PYTHON: Final = re.compile(r'Cannot run program "([^"]+)"')
+_OTHER_PYTHON: Final = re.compile(r"Python in worker has different version: (\S+) than that in driver: ([\w.]+)")
+_NO_PACKAGE: Final = re.compile(
+    r"^\s*(?:\S+: No module named '?(?P<name>[\w.]+)'?|.*\b(?P<old>\w+ >= \S+) must be installed; however,.*)$",
+    re.MULTILINE,
+)
 
 
 class AsyncTaskError(AsyncIOError):
@@ -63,8 +75,37 @@ def raise_in_worker(error: AsyncTaskError) -> NoReturn:
 def task_failure(error: BaseException | None) -> str | None:
     """The text of the task's failure in an error that Spark raised; None if the error has another cause.
 
-    For errors of actions, of streaming queries (also `query.exception()`) and of Spark Connect.
+    For errors of actions, of streaming queries (also `query.exception()`) and of Spark Connect. An executor that lacks
+    a suitable Python or a package is such a failure, too.
     """
+    return _row_failure(error) or executor_failure(error)
+
+
+def executor_failure(error: BaseException | None) -> str | None:
+    """One line about what executors lack in an error that Spark raised: a Python, its version or a package."""
+    for each in causes(error):
+        # Newer releases of Spark leave the executor out of the text, but not out of the stack trace.
+        text = f"{each}\n{getattr(each, '_stackTrace', None) or ''}"
+        if found := _LACKS.search(text):
+            return found[1]
+        where = _WHERE.search(text)
+        executor = f"an executor on {where[1]}" if where else "an executor"
+        if found := _NO_PYTHON.search(text):
+            return f"{executor} has no Python at {found[1]}. {PYTHON_ADVICE}"
+        if found := _OTHER_PYTHON.search(text):
+            return f"{executor} runs Python {found[1]}, and this process {found[2]}. {PYTHON_ADVICE}"
+        if found := _NO_PACKAGE.search(text):
+            return f"the Python of {executor} lacks the package {found['name'] or found['old']}. {PACKAGE_ADVICE}"
+    return None
+
+
+def lacks_packages(where: str, python: str, version: str, packages: Sequence[str]) -> str:
+    """The line about a Python that lacks packages."""
+    what = "the package" if len(packages) == 1 else "the packages"
+    return f"{where} runs {python} (Python {version}), which lacks {what} {', '.join(packages)}. {PACKAGE_ADVICE}"
+
+
+def _row_failure(error: BaseException | None) -> str | None:
     for each in causes(error):
         text = str(each)
         start = text.find(_MARK)
@@ -101,9 +142,17 @@ def _details(error: BaseException) -> str:
 
 def _frames(error: BaseException) -> list[str]:
     """The frames in the user's code, neither this project's nor a library's; without any, the last frame."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OWN_PACKAGES)
+    # By module and not by file: where the packages are shipped, their files are in a zip.
+    walked = [(_package(frame), frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    others = [(package, (frame, line)) for package, frame, line in walked if package not in _OWN_PACKAGES]
+    users = [
+        at
+        for package, at in others
+        if package not in _ZIPPED_LIBRARIES and not at[0].f_code.co_filename.startswith(_LIBRARIES)
     ]
-    users = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
-    shown = users[-_FRAMES:] or frames[-1:]
+    shown = traceback.StackSummary.extract(users[-_FRAMES:] or [at for _, at in others[-1:]])
     return [line for frame in traceback.format_list(shown) for line in frame.rstrip("\n").splitlines()]
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]

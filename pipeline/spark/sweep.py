@@ -1,6 +1,6 @@
 """A sweep on Spark: one task per combination replays the workload in its Python worker.
 
-Executors need only the installed packages; the workload is pickled with the function that the tasks run.
+The workload is pickled with the function that the tasks run, so executors read no file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
+from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.sweep.combinations import Combination
 from pipeline.sweep.outcome import Outcome, run_row
 from pipeline.sweep.workloads import pack, unpack
@@ -70,8 +71,9 @@ def sweep(spark: SparkSession, workload: Workload, combinations: Sequence[Combin
                 row["settings"] = list(row["settings"].items())
                 yield pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
 
+    ship_packages(spark)
     # One partition per number, in this order; no step shuffles them.
-    return spark.range(0, len(in_order), 1, len(in_order)).mapInArrow(run_each, SWEEP_SCHEMA)
+    return spark.range(0, len(in_order), 1, len(in_order)).mapInArrow(on_executors(run_each), SWEEP_SCHEMA)
 
 
 def _longest_first(combination: Combination) -> tuple[bool, float, int]:

@@ -36,6 +36,7 @@ from pipeline.spark.async_io.rows import read_rows, require_distinct, require_su
 from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
+from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
@@ -158,7 +159,8 @@ def _wait(
     def async_wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches, worker_hosts())
 
-    results = with_plain_names(df).mapInArrow(async_wait, columns.task_schema())
+    ship_packages(df.sparkSession)
+    results = with_plain_names(df).mapInArrow(on_executors(async_wait), columns.task_schema())
     return results if metrics is None else observe_calls(results, metrics)
 
 

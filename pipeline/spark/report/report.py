@@ -24,7 +24,8 @@ from pipeline.spark.report.plots.plot_style import Rows
 from pipeline.spark.report.tables.comparison import comparison
 from pipeline.spark.report.tables.report_rows import row_count, rows_of_page, total
 from pipeline.spark.report.tables.report_tables import write_tables
-from pipeline.spark.source.journal import JournalTables, is_remote, load_tables
+from pipeline.spark.shipping import is_remote, ship_packages
+from pipeline.spark.source.journal import JournalTables, load_tables
 from pipeline.spark.source.journal_source import local_path
 
 _PAGE: Final = "report.html"
@@ -83,6 +84,7 @@ def write_report(
         JournalError: `journal_path` or `compare` is not a journal.
         DispatcherError: `output` cannot be written.
     """
+    ship_packages(spark)
     folder = Path(output).absolute()
     damage: Sequence[str] = ()
     config = digests = None

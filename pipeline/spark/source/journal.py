@@ -17,6 +17,7 @@ from dispatcher.journal.snapshot import check_journal, look_at
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.damage import quick_check
 from pipeline.spark.failures import causes
+from pipeline.spark.shipping import is_remote
 from pipeline.spark.source.journal_source import DAMAGE, FORMAT, local_path, register_journal, table_schema
 
 __all__ = [
@@ -192,8 +193,3 @@ def journal_failure(error: BaseException | None) -> str | None:
         if found := _FAILURE.search(str(each)):
             return found[1]
     return None
-
-
-def is_remote(spark: SparkSession) -> bool:
-    """Whether the session is a Spark Connect session, whose server may not share this machine's folders."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")

@@ -47,6 +47,7 @@ from dispatcher.journal.format.schema import TABLES, ColumnType, table_named
 from dispatcher.journal.snapshot import check_journal
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.conditions import Conditions
+from pipeline.spark.shipping import ship_packages
 from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, Reading
 from pipeline.spark.source.journal_source_stream import JournalStreamReader
 
@@ -71,6 +72,7 @@ _registered: WeakSet[SparkSession] = WeakSet()
 def register_journal(spark: SparkSession) -> None:
     """Register the format in a session, and let Spark push filters to it. Repeating it does nothing."""
     if spark not in _registered:
+        ship_packages(spark)  # before: the format is registered with the files that the session sends by then
         # Without this setting Spark refuses sources that accept filters; other sources ignore it.
         spark.conf.set(_PUSHDOWN, "true")
         spark.dataSource.register(JournalSource)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from dispatcher.journal.format.schema import EVENTS, TIME_UNIT, TRANSITIONS, WALL_CLOCK_COLUMNS, Table
 from dispatcher.journal.format.schema import Column as JournalColumn
+from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.spark.source.journal import JournalTables
 from pipeline.yarnlog import LogClock, is_declared, log_files, mismatch
 from pipeline.yarnlog.messages import AUDIT_KEYS, MARKERS
@@ -141,12 +142,13 @@ def read_yarn_log(
         YarnLogError: a path has no logs, or the time zone does not exist. A file that cannot be read fails the job.
     """
     LogClock(time_zone)
+    ship_packages(spark)
     files = log_files([path] if isinstance(path, (str, Path)) else path)
     names = spark.createDataFrame([(number, str(file)) for number, file in enumerate(files)], _FILES)
     return YarnLogTables(
-        names.mapInArrow(partial(record_batches, time_zone), RECORDS),
-        names.mapInArrow(partial(unparsed_batches, time_zone), UNPARSED),
-        names.mapInArrow(partial(format_batches, time_zone), FORMATS),
+        names.mapInArrow(on_executors(partial(record_batches, time_zone)), RECORDS),
+        names.mapInArrow(on_executors(partial(unparsed_batches, time_zone)), UNPARSED),
+        names.mapInArrow(on_executors(partial(format_batches, time_zone)), FORMATS),
     )
 
 
@@ -171,6 +173,7 @@ def conformance(transitions: DataFrame, release: str = ANY) -> DataFrame:
         UnknownReleaseError: the tables of this release are not known.
     """
     check_release(release)
+    ship_packages(transitions.sparkSession)
     why = F.udf(partial(mismatch, release=release), "string", useArrow=False)
     having = F.udf(_releases, "array<string>", useArrow=False)
     kind = [F.col(name) for name in ("machine", "from_state", "event_type", "to_state")]

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.spark.report.digests.arrow_rows import Names, ddl_of, longs, pieces, schema_of, wide
 from pipeline.spark.report.digests.buckets import BITS, FIGURES, Groups, Longs, TimeBuckets, log_buckets
+from pipeline.spark.shipping import on_executors
 from pipeline.spark.source.journal import PAYLOADS
 
 TIME_BUCKETS = 50
@@ -54,7 +55,9 @@ def digest_events(events: DataFrame, start_at: int, end_at: int) -> DataFrame:
          slow: the same columns without payload, of events that include the `SLOWEST` slowest.
     """
 
-    return events.select(*READS).mapInArrow(lambda batches: EventDigest(start_at, end_at).rows(batches), DDL)
+    return events.select(*READS).mapInArrow(
+        on_executors(lambda batches: EventDigest(start_at, end_at).rows(batches)), DDL
+    )
 
 
 class EventDigest:

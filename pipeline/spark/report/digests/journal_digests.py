@@ -25,6 +25,7 @@ from pipeline.spark.report.digests import event_digest, transition_digest
 from pipeline.spark.report.digests.arrow_rows import ddl_of
 from pipeline.spark.report.digests.event_digest import EventDigest
 from pipeline.spark.report.digests.transition_digest import Ends, TransitionDigest
+from pipeline.spark.shipping import on_executors
 
 _TASK_BYTES = 64 << 20
 """Least input of a task, more than a query's: each task adds its own groups to the digest."""
@@ -68,7 +69,8 @@ class JournalDigests(NamedTuple):
                     _write_part(digest(_rows(path, parts[number], name, columns)), folder, number)
                 yield pa.RecordBatch.from_arrays([batch.column(0)], ["number"])
 
-        done = spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(write, "number long").count()
+        numbers = spark.range(0, len(parts), 1, max(1, len(parts)))
+        done = numbers.mapInArrow(on_executors(write), "number long").count()
         assert done == len(parts)
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from dispatcher.journal.format.schema import TRANSITIONS
 from pipeline.spark.report.digests.arrow_rows import Names, codes, ddl_of, longs, pieces, schema_of, wide
 from pipeline.spark.report.digests.buckets import BITS, FIGURES, Groups, Longs, log_buckets
+from pipeline.spark.shipping import on_executors
 
 LONGEST = 100
 READS = TRANSITIONS.names
@@ -75,7 +76,9 @@ def digest_transitions(transitions: DataFrame, ends: Ends) -> DataFrame:
          Several rows of count, stay, long_stay and move may have the same keys, to be merged.
     """
 
-    return transitions.select(*READS).mapInArrow(lambda batches: TransitionDigest(ends).rows(batches), DDL)
+    return transitions.select(*READS).mapInArrow(
+        on_executors(lambda batches: TransitionDigest(ends).rows(batches)), DDL
+    )
 
 
 class TransitionDigest:
