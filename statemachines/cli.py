@@ -45,7 +45,7 @@ def run(
     manager = ResourceManager(settings, node_managers=SimulatedCluster, journal=journal)
     manager.bring(workload)
     tune_garbage_collection()
-    with StopSignals() as signals:
+    with StopSignals(ends_process=True) as signals:
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
         with manager:
             typer.echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
@@ -64,6 +64,7 @@ def run(
     if dispatcher.failure_cause is not None:
         typer.echo(f"{settings.name}: failed: {dispatcher.failure_cause!r}", err=True)
         raise typer.Exit(1)
+    raise typer.Exit(signals.exit_code)
 
 
 def graph(

@@ -48,7 +48,7 @@ def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, n
 
     assert finished in page
     assert 'dispatcher_event_queue_size{dispatcher="ResourceManager"}' in page
-    assert process.returncode == 0, err
+    assert process.returncode == 128 + number, err
     assert err == ""
     assert "ResourceManager: stopped; events handled" in out
     (journal,) = (tmp_path / "journals").iterdir()
@@ -56,6 +56,35 @@ def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(tmp_path: Path, n
     assert found.problems == ()
     assert found.open_segments == ()
     assert found.events > 30
+
+
+def storm(folder: Path, first: signal.Signals) -> tuple[int, str]:
+    """Run the daemon, and send it signals from the first on until it has ended; returns exit code and errors."""
+    (folder / "rm.yaml").write_text("nodes: [{host: node1, memory_mb: 4096, vcores: 4}]")
+    process = start_command("run", "rm.yaml", cwd=folder)
+    try:
+        read_until(process, "metrics: ")
+        process.send_signal(first)
+        read_until(process, "ResourceManager: stopping")
+        deadline = time.monotonic() + TIMEOUT_S
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+        return process.wait(TIMEOUT_S), process.communicate(timeout=TIMEOUT_S)[1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_signals_during_the_stop_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    """A later signal ended the process, in the moment between the stop and the exit."""
+    assert storm(tmp_path, signal.SIGTERM) == (143, "")
+
+
+@pytest.mark.slow
+def test_many_storms_of_signals_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    assert {storm(tmp_path, signal.SIGTERM) for _ in range(8)} == {(143, "")}
+    assert {storm(tmp_path, signal.SIGINT) for _ in range(4)} == {(130, "")}
 
 
 def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path) -> None:

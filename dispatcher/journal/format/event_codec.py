@@ -19,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_json
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
+from dispatcher.util.foreign import describe, text_of
 
 _EVENT: Final = b',"event":'
 
@@ -79,8 +80,8 @@ class EventCodec:
             self._models[name, type(event).__name__].validate_json(fields)
         except Exception as error:  # from pydantic, or from the user's own serializers
             raise JournalError(
-                f"{self._dispatcher}: {event!r} cannot be kept in the journal: {error}. Post an event whose fields are "
-                "of their declared types and go into JSON and back."
+                f"{self._dispatcher}: {text_of(event)} cannot be kept in the journal: {error}. Post an event whose "
+                "fields are of their declared types and go into JSON and back."
             ) from error
         head = f'{{"event_class":{json.dumps(name)},"event_type":{json.dumps(type_.name)},"model":{model}'
         return b"".join((head.encode("ascii"), _EVENT, fields, b"}"))
@@ -109,23 +110,15 @@ class EventCodec:
             ) from error
         if event.type is not wanted:
             raise JournalError(
-                f"{self._dispatcher}: {event!r}, read from the journal, has the type {event.type}, but was written "
-                f"with {wanted}. Make `type` a field of {key[1]}."
+                f"{self._dispatcher}: {text_of(event)}, read from the journal, has the type {event.type}, but was "
+                f"written with {wanted}. Make `type` a field of {key[1]}."
             )
         return event
 
 
 def encode_payload(payload: Any) -> str:
-    """An event's payload as JSON, for its row. Never raises, nor does `describe`."""
+    """An event's payload as JSON, for its row. Never raises."""
     try:
         return json.dumps(payload, default=str, separators=(",", ":"))
-    except Exception as error:  # e.g. a key that is not a string, a cycle, a __str__ that raises
+    except BaseException as error:  # e.g. a key that is not a string, a cycle, a __str__ that raises
         return json.dumps({"unencodable": describe(error)})
-
-
-def describe(error: BaseException) -> str:
-    """The error's class and message."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return f"{type(error).__name__}: (its __str__ raised)"
