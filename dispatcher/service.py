@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any, Protocol, Self, cast
 
 from dispatcher.errors import ServiceStateError
-from dispatcher.util.foreign import tell, text_of
+from dispatcher.util.foreign import reraise_interrupt, tell, text_of
 
 log = logging.getLogger(__name__)
 
@@ -225,6 +225,7 @@ class Service:
             try:
                 notify(self)
             except BaseException as error:
+                reraise_interrupt(error)
                 tell(log, logging.ERROR, "%s: a service listener failed", self.name, error=error)
 
 

@@ -22,7 +22,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.queue.state import CLOSED, ClassAndKey, QueuedEvent, QueueState, Stamping, Version
-from dispatcher.util.foreign import type_of
+from dispatcher.util.foreign import reraise_interrupt, type_of
 from dispatcher.util.histogram import snapshot
 
 KeyOf = Callable[[Any], Hashable]
@@ -124,9 +124,9 @@ class Coalescing:
         versions = entry.versions
         try:
             self.queued.pop(entry.key, None)  # type: ignore[arg-type]
-        except BaseException:  # raised by a key; `register` copes with an entry that stays
-            versions.append(CLOSED)
-        else:
+        except BaseException as error:  # raised by a key; `register` copes with an entry that stays
+            reraise_interrupt(error)
+        finally:
             versions.append(CLOSED)
         if versions[1] is CLOSED:  # then no producer is about to remove the first
             last = versions[0]

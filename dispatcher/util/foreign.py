@@ -22,7 +22,7 @@ def type_of(event: Any) -> Any:
     try:
         return event.type
     except BaseException as error:
-        _reraise_interrupt(error)
+        reraise_interrupt(error)
         return None
 
 
@@ -71,7 +71,7 @@ def tell(log: logging.Logger, level: int, message: str, *args: Any, error: BaseE
     try:
         log.log(level, message, *args, exc_info=error)
     except BaseException as raised:
-        _reraise_interrupt(raised)
+        reraise_interrupt(raised)
         with contextlib.suppress(BaseException):
             last = logging.lastResort
             if last is not None and level >= last.level:
@@ -88,11 +88,11 @@ def _cut(make: Callable[[], str], instead: Callable[[BaseException], str]) -> st
         text = str.__str__(make())
         return plain_text(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}...")
     except BaseException as error:
-        _reraise_interrupt(error)
+        reraise_interrupt(error)
         return instead(error)
 
 
-def _reraise_interrupt(error: BaseException) -> None:
+def reraise_interrupt(error: BaseException) -> None:
     """Ctrl-C on the main thread is the user's, not the foreign object's."""
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
