@@ -35,17 +35,22 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.coalescing import KeyOf
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import ABANDONED, DRAINING, FORKED
+from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, contents
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
 from dispatcher.signals import run_until_signal
 from dispatcher.stats import DispatcherStats, StatsAttributes, take_stats
+from dispatcher.util.foreign import tell
 
 log = logging.getLogger(__name__)
 
 _ABORT_GRACE_S = 0.5
-"""How much longer than the drain timeout stop() waits for a handler that is about to return."""
+
+
+def grace_s(drain_timeout_s: float) -> float:
+    """The part of the drain timeout that a stop keeps for a handler that is about to return."""
+    return min(_ABORT_GRACE_S, drain_timeout_s / 2)
 
 
 class AsyncDispatcher(Service, StatsAttributes):
@@ -82,7 +87,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         self.journal = journal  # where handled events are recorded; None: nowhere
         self.progress = Progress()  # how far the handler thread has got
         self._write_ahead = WriteAhead(name, journal)
-        size_log = QueueSizeLog(name, config, self.queue_contents, self.progress.event)
+        size_log = QueueSizeLog(name, config, lambda: self.queue.state.waiting(), self.progress.event)
         self.queue = queue = EventQueue(
             name,
             mailbox,
@@ -156,7 +161,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         if classes:
             self._write_ahead.declare(event_type, classes)
         if coalesce_by is not None:
-            self.queue.coalescing.supersede_by(event_type, coalesce_by)
+            self.queue.supersede_by(event_type, coalesce_by)
         self._break_batch()
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
@@ -259,8 +264,8 @@ class AsyncDispatcher(Service, StatsAttributes):
         return len(self.queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """Events that wait, by event type."""
-        return self.queue.state.contents()
+        """Events that wait, by event type; without the types that cannot be hashed."""
+        return contents(self.queue.state.waiting())
 
     def is_drained(self) -> bool:
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
@@ -282,7 +287,7 @@ class AsyncDispatcher(Service, StatsAttributes):
             self._processor.run_mailbox_loop()
         except BaseException as error:
             self.note_failure(error)
-            log.critical("%s: the handler thread failed and ends", self.name, exc_info=error)
+            tell(log, logging.CRITICAL, "%s: the handler thread failed and ends", self.name, error=error)
             self.queue.shutdown.end()
             self.queue.shutdown.discard()
         finally:
@@ -301,7 +306,7 @@ class AsyncDispatcher(Service, StatsAttributes):
                 close()
             except BaseException as error:  # e.g. from cancelling a mail that never ran
                 self.note_failure(error)
-                log.critical("%s: %s could not be closed", self.name, what, exc_info=error)
+                tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._drain.finish()
 
@@ -344,11 +349,12 @@ class AsyncDispatcher(Service, StatsAttributes):
         self.nudge()
         started = monotonic()
         finished = False
+        grace = grace_s(self.drain_timeout_s)
         try:
-            finished = self._drain.finished.wait(self.drain_timeout_s)
+            finished = self._drain.finished.wait(self.drain_timeout_s - grace)
         finally:  # a KeyboardInterrupt also ends the wait
             if not finished:
-                self._abort(started)
+                self._abort(started, grace)
 
     def nudge(self) -> None:
         """Make the loop check the queue's phase, even if its thread waits or is in a long batch. Any thread."""
@@ -360,14 +366,15 @@ class AsyncDispatcher(Service, StatsAttributes):
         if self.progress.since_ns:
             self._processor.send_control_mail_if_open(lambda: None, "end the batch")
 
-    def _abort(self, started: float) -> None:
+    def _abort(self, started: float, grace: float) -> None:
         """Stop waiting for the drain: discard the queue; if a handler hangs, log where, and leave it behind."""
         self.queue.shutdown.shut(ABANDONED)
         self.queue.shutdown.discard()
         self.nudge()
-        if not self._drain.finished.wait(_ABORT_GRACE_S):
+        if not self._drain.finished.wait(grace):
             waited_s, what = monotonic() - started, self._describe_handler()
-            log.error("%s: stop gave up after %.3g s: a handler is still %s", self.name, waited_s, what)
+            message = "%s: stop gave up after %.3g s: a handler is still %s"
+            tell(log, logging.ERROR, message, self.name, waited_s, what)
 
     def _describe_handler(self) -> str:
         return describe_stack(self._thread, self.progress.event())

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from time import monotonic
 
-from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.async_dispatcher import AsyncDispatcher, grace_s
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.state import DRAINING, FORKED
 from dispatcher.service import CompositeService, Service, ServiceState
@@ -84,7 +84,7 @@ class DispatcherGroup(CompositeService):
         )
 
     def service_stop(self) -> None:
-        """Drain all partitions together, then stop each, within the drain timeout plus a second."""
+        """Drain all partitions together, then stop each, within the drain timeout."""
         if any(partition.queue.phase == FORKED for partition in self.partitions):
             super().service_stop()  # there is nothing to wait for
         elif self.partitions[0].is_inside():  # a handler cannot wait for itself
@@ -94,6 +94,7 @@ class DispatcherGroup(CompositeService):
 
     def _stop_partitions(self) -> None:
         deadline = monotonic() + self._drain_timeout_s
+        drained_by = deadline - grace_s(self._drain_timeout_s)
         try:
             if self._drain_on_stop and all(each.in_state(ServiceState.STARTED) for each in self.partitions):
                 for partition in self.partitions:
@@ -101,7 +102,7 @@ class DispatcherGroup(CompositeService):
                     partition.queue.shutdown.shut(DRAINING, lingers=True)
                     partition.nudge()
                 queues = [partition.queue.shutdown for partition in self.partitions]
-                while self.await_drained(deadline - monotonic()):
+                while self.await_drained(drained_by - monotonic()):
                     if QueueShutdown.end_together(queues, self._is_at_rest):
                         break
         except BaseException:  # KeyboardInterrupt: the waiter gave up

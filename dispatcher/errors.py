@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from dispatcher.util.foreign import class_name, is_member, kind_of, text_of, type_of
+
 
 class DispatcherError(Exception):
     """Base of all errors raised by the dispatcher and what is built on it."""
@@ -41,11 +43,11 @@ class UnregisteredEventTypeError(DispatcherError):
     def __init__(self, dispatcher: str, event_type: object) -> None:
         self.dispatcher = dispatcher
         self.event_type = event_type
-        if isinstance(event_type, Enum):
-            what = f"no handler for {type(event_type).__name__}.{event_type.name}"
-            advice = f"Call register({type(event_type).__name__}, handler) before posting."
+        if is_member(event_type):
+            what = f"no handler for {kind_of(event_type)}"
+            advice = f"Call register({class_name(event_type)}, handler) before posting."
         else:
-            what = f"an event needs an Enum member as its .type, got {event_type!r}"
+            what = f"an event needs an Enum member as its .type, got {text_of(event_type)}"
             advice = "Give the event class a `type` attribute that is an Enum member."
         super().__init__(f"{dispatcher}: {what}. {advice}")
 
@@ -103,8 +105,8 @@ class EventNotDeclaredError(JournalError):
     def __init__(self, dispatcher: str, event: object) -> None:
         self.dispatcher = dispatcher
         self.event = event
-        enum = type(getattr(event, "type", None)).__name__
-        name = type(event).__name__
+        enum = class_name(type_of(event))
+        name = class_name(event)
         super().__init__(
             f"{dispatcher}: {name} is not declared for {enum}, so it cannot be kept in the write-ahead journal. "
             f"Call register({enum}, handler, events={name}) with a pydantic model or a dataclass."

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from dispatcher.util.foreign import kind_of, text_of
+
 T = TypeVar("T", bound=Enum)
 
 
@@ -33,7 +35,7 @@ class Event(Generic[T]):
 
     def __repr__(self) -> str:
         about = f" {self.entity}" if self.entity is not None else ""
-        return f"<{type(self).__name__} {type(self.type).__name__}.{self.type.name}{about}>"
+        return f"<{type(self).__name__} {kind_of(self.type)}{about}>"
 
 
 @runtime_checkable
@@ -55,10 +57,10 @@ def handling_callable(handler: Handler) -> Callable[[Any], Any]:
     """
     handle = getattr(handler, "handle", handler)
     if not callable(handle):
-        raise TypeError(f"a handler is a callable or has a method handle(event); {handler!r} is neither")
+        raise TypeError(f"a handler is a callable or has a method handle(event); {text_of(handler)} is neither")
     if inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(type(handle).__call__):
         raise TypeError(
-            f"{handler!r} is an `async def` function: the handler thread has no event loop to await it. "
+            f"{text_of(handler)} is an `async def` function: the handler thread has no event loop to await it. "
             "Register a plain function that hands the event to your loop with "
             "asyncio.run_coroutine_threadsafe(coroutine, loop)."
         )

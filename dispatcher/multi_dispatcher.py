@@ -6,8 +6,8 @@ event's key is its attribute `lock_key`; without one, or with None, it goes to p
 
 from __future__ import annotations
 
-from collections import Counter
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher
@@ -15,6 +15,7 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.queue.coalescing import KeyOf
+from dispatcher.queue.state import contents
 from dispatcher.routes import OnError
 
 
@@ -69,11 +70,8 @@ class MultiDispatcher(DispatcherGroup):
         return sum(partition.queue_size() for partition in self.partitions)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """Events that wait, by event type."""
-        contents: Counter[Enum] = Counter()
-        for partition in self.partitions:
-            contents.update(partition.queue_contents())
-        return dict(contents)
+        """As AsyncDispatcher.queue_contents, for all partitions."""
+        return contents(chain.from_iterable(partition.queue.state.waiting() for partition in self.partitions))
 
     def post_without_waiting(self, event: Any) -> bool:
         """As AsyncDispatcher.post_without_waiting."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from dispatcher.errors import UnregisteredEventTypeError
 from dispatcher.event import Handler, MultiListenerHandler, handling_callable
+from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
 from dispatcher.util.histogram import snapshot
 
 OnError = Literal["continue", "stop", "exit"]
@@ -48,9 +49,9 @@ class Route:
 
     def __init__(self, event_type: Any) -> None:
         self.event_type = event_type  # never changes; nor do the two below
-        self.event_class = type(event_type).__name__
+        self.event_class = class_name(event_type)
         # Only members of Enums have a name. Other values are counted together: there may be any number of them.
-        self.name: str = event_type._name_ if isinstance(event_type, Enum) else "(no Enum member)"
+        self.name: str = type_name(event_type) if is_member(event_type) else "(no Enum member)"
         self.handle: Callable[[Any], Any]  # this and the two below: replaced under the table's lock, read by any thread
         self.on_error: OnError
         self.registered: bool
@@ -73,6 +74,7 @@ class RoutingTable:
         # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock and reads them
         # without it; no route is ever removed.
         self.by_type: dict[int, Route] = {}
+        self._of_class: dict[type, list[Route]] = {}  # guarded by _lock: the same routes by Enum class
         self._others = Route(None)  # events whose type is not an Enum member
         self._others.event_class = "(none)"
         self._connect(self._others)
@@ -85,7 +87,7 @@ class RoutingTable:
             TypeError: `event_type` is not an Enum class, or `handler` is not one. ValueError: an unknown `on_error`.
         """
         if not (isinstance(event_type, type) and issubclass(event_type, Enum)):
-            raise TypeError(f"register takes an Enum class first, got {event_type!r}")
+            raise TypeError(f"register takes an Enum class first, got {text_of(event_type)}")
         if on_error not in SEVERITY:
             raise ValueError(f"on_error is one of {', '.join(SEVERITY)}, not {on_error!r}")
         handling_callable(handler)  # raises if it is not a handler
@@ -97,23 +99,28 @@ class RoutingTable:
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """Remove the first registration of the handler, with its policy; returns whether there was one."""
-        with self._lock:
+        while True:
             present = self._registrations.get(event_type)
             parts = list(present.parts) if present is not None else []
-            found = next((part for part in parts if part[0] == handler), None)
+            # Not under the lock: comparing handlers runs foreign code.
+            found = next((index for index, part in enumerate(parts) if part[0] == handler), None)
             if found is None:
                 return False
-            parts.remove(found)
-            if parts:
-                self._registrations[event_type] = Registration(tuple(parts))
-            else:
-                del self._registrations[event_type]
-            self._reconnect(event_type)
+            del parts[found]
+            changed = Registration(tuple(parts)) if parts else None
+            with self._lock:
+                if self._registrations.get(event_type) is not present:
+                    continue  # another thread was faster
+                if changed is not None:
+                    self._registrations[event_type] = changed
+                else:
+                    del self._registrations[event_type]
+                self._reconnect(event_type)
             return True
 
     def find(self, event_type: Any) -> Route:
         """The route of an event's type, which may be any object. Handler thread only."""
-        if not isinstance(event_type, Enum):
+        if not is_member(event_type):
             return self._others
         route = self.by_type.get(id(event_type))
         if route is None:
@@ -121,6 +128,7 @@ class RoutingTable:
             with self._lock:
                 self._connect(route)
                 self.by_type[id(event_type)] = route
+                self._of_class.setdefault(type(event_type), []).append(route)
         return route
 
     def unregistered(self, event_type: Any) -> UnregisteredEventTypeError:
@@ -142,9 +150,8 @@ class RoutingTable:
 
     def _reconnect(self, event_type: type[Enum]) -> None:
         """Under _lock: the class's registration has changed."""
-        for route in self.by_type.values():
-            if type(route.event_type) is event_type:
-                self._connect(route)
+        for route in self._of_class.get(event_type, ()):
+            self._connect(route)
 
     def _connect(self, route: Route) -> None:
         """Under _lock: point the route to the current registration of its class."""
@@ -154,4 +161,4 @@ class RoutingTable:
         route.on_error = registration.on_error if registration is not None else "continue"
 
     def _refuse(self, event: Any) -> None:
-        raise self.unregistered(event.type)
+        raise self.unregistered(type_of(event))

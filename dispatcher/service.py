@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any, Protocol, Self, cast
 
 from dispatcher.errors import ServiceStateError
+from dispatcher.util.foreign import reraise_interrupt, tell, text_of
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +192,8 @@ class Service:
             try:
                 self._run_stop_hook()
             except Exception as second:
-                log.warning("%s: stop after a failed %s failed too: %r", self.name, entered.name, second)
+                message = "%s: stop after a failed %s failed too: %s"
+                tell(log, logging.WARNING, message, self.name, entered.name, text_of(second))
             raise
         with self._life:
             self._hook_thread = None
@@ -222,8 +224,9 @@ class Service:
         for notify in self._listeners:
             try:
                 notify(self)
-            except Exception:
-                log.exception("%s: a service listener failed", self.name)
+            except BaseException as error:
+                reraise_interrupt(error)
+                tell(log, logging.ERROR, "%s: a service listener failed", self.name, error=error)
 
 
 _all_services: weakref.WeakSet[Service] = weakref.WeakSet()
@@ -270,7 +273,7 @@ class CompositeService(Service):
             try:
                 service.stop()
             except Exception as error:
-                log.warning("%s: stopping %s failed: %r", self.name, service.name, error)
+                tell(log, logging.WARNING, "%s: stopping %s failed: %s", self.name, service.name, text_of(error))
                 first = first or error
         if first is not None:
             raise first

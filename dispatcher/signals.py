@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Final, Self
 
 from dispatcher.service import CompositeService, Service, ServiceState
+from dispatcher.util.foreign import tell
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +27,15 @@ _ENDING_S: Final = 5.0
 class StopSignals:
     """While entered, SIGINT and SIGTERM interrupt nothing: `wait` returns, and `received` is the signal.
 
-    Main thread only, except `notify`. On exit the previous handlers are restored.
+    Main thread only, except `notify`. On exit the previous handlers are restored. With `ends_process`, the process ends
+    after a signal: then further ones are ignored until it has ended, so that its exit code tells the first.
 
     Raises:
         ValueError: entered outside the main thread; Python handles signals on the main thread only.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_process: bool = False) -> None:
+        self._ends_process = ends_process
         self.received: int | None = None  # the first signal; main thread only: Python runs signal handlers there
         self._previous: dict[int, Any] = {}  # main thread only: the previous handlers, by signal
         # Held to write to the pipe or to close it: a byte must not go to another file that reuses the descriptor. The
@@ -68,8 +71,9 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
+        is_ending = self._ends_process and self.received is not None
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if is_ending else handler)
         with self._pipe_lock:
             read_end, write_end = self._read_end, self._write_end
             self._read_end = self._write_end = -1
@@ -114,7 +118,7 @@ def run_until_signal(service: Service) -> int:
                 service.wait_for_service_to_stop(_ENDING_S)
             service.stop()
         if signals.received is not None:
-            log.info("%s: stopped by signal %d", service.name, signals.received)
+            tell(log, logging.INFO, "%s: stopped by signal %d", service.name, signals.received)
             return signals.exit_code
         return 1 if _has_failed(parts) else 0
 

@@ -18,7 +18,7 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import RoutingTable
-from dispatcher.util.histogram import Histogram, snapshot
+from dispatcher.util.histogram import Histogram
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class DispatcherStats:
     ]
     """stop: left by a stop; drop_oldest: removed from a full queue; superseded: by a newer event of its key."""
     rejected: Annotated[dict[str, int], _counter("dispatcher_events_rejected", "Events refused.", ("reason",))]
-    """By reason: full, timeout, draining, stopped, journal."""
+    """By reason: full, timeout, draining, stopped, journal, reentrant."""
     handled_by_type: Annotated[_ByType, _counter("dispatcher_events_handled", "Events handled.", _TYPE_LABELS)]
     failed_by_type: Annotated[
         _ByType,
@@ -168,7 +168,7 @@ def take_stats(
         failed[route.event_class, route.name] += route.failed
     ended = handled.total() + failed.total()
     in_hand = max(0, taken - ended)  # an event that ended after `taken` was read would make it negative
-    dropped = snapshot(queue.state.dropped.copy)
+    dropped = queue.state.dropped.counts()
     discarded = sum(dropped.values())
     queue_size = len(queue.entries)
     since_ns = dispatching.progress.since_ns
@@ -182,8 +182,8 @@ def take_stats(
         is_failed=is_failed,
         in_hand=in_hand,
         discarded=discarded,
-        discarded_by_reason=dict(dropped.items()),
-        rejected=snapshot(queue.state.rejected.copy),
+        discarded_by_reason=dropped,
+        rejected=queue.state.rejected.counts(),
         handled_by_type=dict(+handled),
         failed_by_type=dict(+failed),
         accepted=ended + in_hand + discarded + queue_size,

@@ -50,7 +50,7 @@ def run(
     manager = ResourceManager(settings, node_managers=SimulatedCluster, journal=journal)
     manager.bring(workload)
     tune_garbage_collection()
-    with StopSignals() as signals:
+    with StopSignals(ends_process=True) as signals:
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
         with manager:
             echo(f"{settings.name}: running with {len(workload.nodes)} nodes")

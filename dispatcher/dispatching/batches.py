@@ -193,7 +193,8 @@ class BatchDispatching:
         The hot path: for each event one call, the handler's, one count and one other store; no lock and no clock.
         """
         entries, mailbox, progress = self._entries, self._mailbox, self.progress
-        bounded, room, give_back = self._bounded, self._room.flags, self._room.permits.append
+        bounded, room, give_back = self._bounded, self._room, self._room.permits.append
+        overdrafts, waiters = room.overdrafts, room.waiters
         event: Any = None
         # Consecutive events of one type share one lookup of the route, and the batch keeps the handler it found. That
         # is safe because a thread that changes registrations also sends a mail, which ends the batch.
@@ -202,12 +203,12 @@ class BatchDispatching:
             try:
                 for event in batch:
                     if bounded:
-                        if room.closer:
-                            self._room.give_back()
+                        if overdrafts:
+                            room.give_back()
                         else:
                             give_back(None)
-                            if room.closer:  # set since, by a producer that may have missed this permit
-                                self._room.notify()
+                            if waiters:
+                                room.wake_one()
                     progress.entry = event
                     if event.type is not known:
                         event_type = event.type
@@ -226,7 +227,7 @@ class BatchDispatching:
                 count += more
                 batch = self._next_batch(more)
             except BaseException as error:
-                if event is None and error.__class__ is IndexError:  # another thread has emptied the queue
+                if event is None and type(error) is IndexError:  # another thread has emptied the queue
                     upto, turns = progress.turns
                     progress.turns = (upto - 1, turns)
                     return
@@ -246,16 +247,20 @@ class BatchDispatching:
     def _dispatch_singly(self, batch: Iterator[Any]) -> None:
         """Dispatch and time each event, until there is mail."""
         mailbox, progress = self._mailbox, self.progress
+        entry: Any = None
         try:
             for entry in batch:
                 if self._bounded:
                     self._room.give_back()
                 progress.entry = entry
                 self._dispatch_one(entry)
+                entry = None
                 if mailbox.new_mail:
                     break
-        except IndexError:  # another thread has emptied the queue; errors of handlers do not get here
-            upto, turns = progress.turns
+        except IndexError:
+            if entry is not None:  # not raised by the iterator
+                raise
+            upto, turns = progress.turns  # another thread has emptied the queue
             progress.turns = (upto - 1, turns)
 
     def _dispatch_one(self, entry: Any) -> None:

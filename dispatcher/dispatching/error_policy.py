@@ -10,6 +10,7 @@ from typing import Any
 
 from dispatcher.routes import RoutingTable
 from dispatcher.service import Service
+from dispatcher.util.foreign import tell, text_of, type_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -23,19 +24,34 @@ class ErrorPolicy:
         self._exit_action = exit_action
 
     def failed(self, event: Any, error: BaseException) -> tuple[str, BaseException]:
-        """The event's handler raised `error`, or it has none. Returns the outcome and the error for the journal."""
-        event_type = getattr(event, "type", None)
+        """The event's handler raised `error`, or it has none. Returns the outcome and the error for the journal.
+
+        It counts the event first, and raises nothing, whatever the event, a logging handler or a listener raises.
+        """
+        event_type = type_of(event)
         route = self._routes.find(event_type)
+        route.failed += 1
         if not route.registered:
             error = self._routes.unregistered(event_type)
-        route.failed += 1
         name = self._dispatcher.name
-        log.error("%s: handling %r failed", name, event, exc_info=error)
+        tell(log, logging.ERROR, "%s: handling %s failed", name, text_of(event), error=error)
         if route.on_error != "continue":
             self._dispatcher.note_failure(error)
-            if route.on_error == "exit" and not sys.is_finalizing():
-                log.critical("%s: exiting the process, as registered for this event class", name)
-                # On a thread of its own: exit hooks may stop this dispatcher, and the stop waits for this handler.
-                threading.Thread(target=self._exit_action, args=(-1,), name=f"{name}-exit", daemon=True).start()
-            self._dispatcher.stop()
+            try:
+                self._end(exits=route.on_error == "exit")
+            except BaseException as raised:
+                tell(log, logging.CRITICAL, "%s: the stop failed", name, error=raised)
         return "failed" if route.registered else "unregistered", error
+
+    def _end(self, *, exits: bool) -> None:
+        """Stop the dispatcher, and, if it `exits`, end the process."""
+        name = self._dispatcher.name
+        if exits and not sys.is_finalizing():
+            tell(log, logging.CRITICAL, "%s: exiting the process, as registered for this event class", name)
+            # On a thread of its own: exit hooks may stop this dispatcher, and the stop waits for this handler.
+            exiting = threading.Thread(target=self._exit_action, args=(-1,), name=f"{name}-exit", daemon=True)
+            try:
+                exiting.start()
+            except RuntimeError:  # there are too many threads
+                self._exit_action(-1)
+        self._dispatcher.stop()

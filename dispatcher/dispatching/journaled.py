@@ -9,12 +9,13 @@ from typing import Any
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.times import EventTimes
-from dispatcher.journal.format.event_codec import describe, encode_payload
+from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import QueuedEvent
 from dispatcher.routes import RoutingTable
+from dispatcher.util.foreign import class_name, describe, plain_text, type_name, type_of
 
 
 class JournaledDispatching:
@@ -96,10 +97,10 @@ class JournaledDispatching:
                 try:
                     entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
                     if entity is not None and type(entity) is not str:
-                        entity = str(entity)
+                        entity = plain_text(str(entity))
                     if payload is not None:
                         payload = encode_payload(payload)
-                except Exception as unreadable:  # raised by a property or a __str__; the event still gets its row
+                except BaseException as unreadable:  # by a property or a __str__; the event still gets its row
                     entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
                 redelivered = 0 < accepted_seq <= progress.redelivered_upto
                 # An EventRow.
@@ -126,7 +127,6 @@ class JournaledDispatching:
     def _failed(self, event: Any, raised: BaseException) -> tuple[int, str]:
         """Report a failed event; returns its kind for the journal, and the text of its error."""
         outcome, error = self._errors.failed(event, raised)
-        event_type = getattr(event, "type", None)
-        name = getattr(event_type, "_name_", None) or str(event_type)
-        kind = self._journal.kind(self._name, event_type.__class__.__name__, name, outcome)
+        event_type = type_of(event)
+        kind = self._journal.kind(self._name, class_name(event_type), type_name(event_type), outcome)
         return kind, describe(error)

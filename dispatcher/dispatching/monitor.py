@@ -22,6 +22,7 @@ from dispatcher.dispatching.progress import Progress
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.posting import EventQueue
+from dispatcher.util.foreign import kind_of, tell, text_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -58,7 +59,7 @@ class QueueSizeLog:
         self,
         name: str,
         config: DispatcherConfig,
-        contents: Callable[[], dict[Enum, int]],
+        contents: Callable[[], list[tuple[Enum, int]]],
         in_hand: Callable[[], Any],
         clock_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
@@ -78,7 +79,8 @@ class QueueSizeLog:
         if size >= SIZE_STEP:
             self._log_size(size)
         if remaining is not None and remaining < self._low and self._warnings.is_due():
-            log.warning("%s: Very low remaining capacity in the event-queue: %d", self._name, remaining)
+            message = "%s: Very low remaining capacity in the event-queue: %d"
+            tell(log, logging.WARNING, message, self._name, remaining)
         if (
             size >= self._threshold
             and log.isEnabledFor(logging.INFO)  # do not count a long queue for a line that is not logged
@@ -93,20 +95,15 @@ class QueueSizeLog:
         # In a flood the size is sampled rarely, and changes faster than a user can read.
         if size % SIZE_STEP == 0 or self._sizes.is_due():
             self._logged_step = step
-            log.info("%s: Size of event-queue is %d", self._name, size)
+            tell(log, logging.INFO, "%s: Size of event-queue is %d", self._name, size)
 
     def _print_details(self) -> None:
         in_hand = self._in_hand()
-        for event_type, count in sorted(self._contents().items(), key=lambda item: -item[1]):
-            log.info(
-                "%s: Event type: %s.%s, Event record counter: %d",
-                self._name,
-                type(event_type).__name__,
-                event_type.name,
-                count,
-            )
+        for event_type, count in sorted(self._contents(), key=lambda item: -item[1]):
+            message = "%s: Event type: %s, Event record counter: %d"
+            tell(log, logging.INFO, message, self._name, kind_of(event_type), count)
         if in_hand is not None:
-            log.info("%s: Latest dispatch event: %r", self._name, in_hand)
+            tell(log, logging.INFO, "%s: Latest dispatch event: %s", self._name, text_of(in_hand))
 
 
 class HandlerWatch:
@@ -141,7 +138,8 @@ class HandlerWatch:
         if running_ns < self._warn_after_ns:
             return
         self._warned_of_ns = since_ns
-        log.warning("%s: a handler has run for %.3g s, %s", self._name, running_ns / 1e9, self._describe())
+        message = "%s: a handler has run for %.3g s, %s"
+        tell(log, logging.WARNING, message, self._name, running_ns / 1e9, self._describe())
         self._on_long()
 
 
@@ -180,7 +178,7 @@ def describe_stack(thread: threading.Thread, event: Any) -> str:
     """What a thread is doing, as several lines for the log."""
     frame = sys._current_frames().get(thread.ident or 0)
     stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(its thread has ended)"
-    what = f"at work on {event!r}" if event is not None else "at work on a mail"
+    what = f"at work on {text_of(event)}" if event is not None else "at work on a mail"
     return f"{what}. It is here:\n{stack}"
 
 

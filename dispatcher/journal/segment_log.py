@@ -2,6 +2,11 @@
 
 Any thread may call anything here. Locks, in this order: `_sync_lock` (held during an fsync and while a segment is
 closed), `_file_lock` (held during an append). Both are released before foreign code runs.
+
+A signal handler, or a `__del__` that the garbage collector runs, may post and so append while its thread holds one of
+the locks. Both are re-entrant, and know their owner. An append within the `_sync_lock` is like any other: its commit
+syncs once more, and a roll is left to the next append. An append within the `_file_lock` would come into the middle of
+a frame, so it is refused, as is one within a commit that is itself nested.
 """
 
 from __future__ import annotations
@@ -31,8 +36,13 @@ from dispatcher.journal.identity import new_id
 from dispatcher.journal.recovery import Recovered, repair
 from dispatcher.util.descriptors import NO_DESCRIPTORS, DescriptorReserve
 from dispatcher.util.files import Permissions, explain, make_folder, sync_folder
+from dispatcher.util.foreign import tell
 
 log = logging.getLogger(__name__)
+
+
+class ReentrantAppendError(JournalError):
+    """An append interrupted its own thread, which uses the file. It was refused, and may be tried again later."""
 
 
 class SegmentLog:
@@ -51,8 +61,8 @@ class SegmentLog:
         self._on_failure = on_failure
         self._syncs = config.durability != "none"
         self._permissions = Permissions[config.permissions]  # read only
-        self._sync_lock = threading.Lock()  # before _file_lock
-        self._file_lock = threading.Lock()  # leaf lock
+        self._sync_lock = threading.RLock()  # before _file_lock
+        self._file_lock = threading.RLock()  # leaf lock
         self.changed = threading.Condition(self._file_lock)
         """Notified when the log has ended. Its lock is `_file_lock`."""
         self.failure: JournalError | None = None  # written under _file_lock
@@ -62,6 +72,7 @@ class SegmentLog:
         self.segments_closed = 0  # written under both locks
         self._synced_frames = 0  # how many of `frames` are on the disk; written under _sync_lock
         self.syncs = 0  # written under _sync_lock
+        self._commits = 0  # that the owner of _sync_lock is in; guarded by it
         # Segment number by accepted seq, of events accepted but not settled, oldest first; guarded by _file_lock.
         self._outstanding: dict[int, int] = {}
         try:
@@ -96,7 +107,7 @@ class SegmentLog:
             raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
         recovered = repair(self.path)
         for line in recovered.done:
-            log.warning("%s: %s", self.path, line)
+            tell(log, logging.WARNING, "%s: %s", self.path, line)
         self._outstanding = {accepted.seq: accepted.segment for accepted in recovered.accepted}
         return recovered
 
@@ -131,7 +142,13 @@ class SegmentLog:
             self.frames += 1
 
     def append_accepted(self, line: bytes) -> int:
-        """Append one accepted event; returns its accepted seq. Raises JournalError, OSError."""
+        """Append one accepted event; returns its accepted seq.
+
+        Raises:
+            ReentrantAppendError: the call has interrupted its own thread's use of the file. JournalError, OSError.
+        """
+        if _is_owned(self._file_lock) or (_is_owned(self._sync_lock) and self._commits > 1):
+            raise ReentrantAppendError(f"{self.path}: the post interrupted its own thread's use of the journal")
         with self._file_lock:
             self._check_open()
             self._segment.append_accepted(line, 1, time.time_ns())
@@ -149,18 +166,26 @@ class SegmentLog:
         with self._sync_lock:
             if self._synced_frames >= wanted:
                 return
-            with self._file_lock:
-                if self.failure is not None:
-                    raise self.failure
-                if self.is_closed:
-                    return  # `close` has synced the segment
-                frames = self.frames
-            # Only a failure can close the file meanwhile: every other path takes _sync_lock first.
-            self._segment.sync()
+            self._commits += 1
+            try:
+                self._sync()
+            finally:
+                self._commits -= 1
+
+    def _sync(self) -> None:
+        """Under _sync_lock."""
+        with self._file_lock:
             if self.failure is not None:
                 raise self.failure
-            self._synced_frames = frames
-            self.syncs += 1
+            if self.is_closed:
+                return  # `close` has synced the segment
+            frames = self.frames
+        # Only a failure can close the file meanwhile: every other path takes _sync_lock first.
+        self._segment.sync()
+        if self.failure is not None:
+            raise self.failure
+        self._synced_frames = max(frames, self._synced_frames)  # a nested commit may have synced more
+        self.syncs += 1
 
     # -- segments --------------------------------------------------------------------------------------------------
 
@@ -172,7 +197,9 @@ class SegmentLog:
         )
 
     def roll(self) -> None:
-        """Close the segment and begin the next one, unless it is empty."""
+        """Close the segment and begin the next one, unless it is empty, or this thread is about to sync or close it."""
+        if _is_owned(self._sync_lock):
+            return
         with self.failing(), self._sync_lock:
             with self._file_lock:
                 if self.is_closed or self._segment.is_empty:
@@ -271,7 +298,7 @@ class SegmentLog:
             self._segment.abandon()
             self.changed.notify_all()
         continues = "; the dispatcher continues without it" if self.config.failure_policy == "continue" else ""
-        log.error("%s What is journaled so far stays%s", self.failure, continues)
+        tell(log, logging.ERROR, "%s What is journaled so far stays%s", self.failure, continues)
         self._on_failure(self.failure)
 
     def _unwritable(self, error: OSError) -> JournalError:
@@ -283,6 +310,11 @@ class SegmentLog:
         return JournalError(
             f"{self.path}: the journal cannot be written: {explain(error, self.path)}. {advice}, and start again."
         )
+
+
+def _is_owned(lock: threading.RLock) -> bool:
+    """Whether this thread holds the lock."""
+    return lock._is_owned()  # type: ignore[attr-defined, no-any-return]  # as threading.Condition does
 
 
 def _surplus(journal: Path, config: JournalConfig, needed: int) -> Iterator[Path]:

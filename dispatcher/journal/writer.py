@@ -22,6 +22,7 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import Kind, Row
 from dispatcher.journal.segment_log import SegmentLog
+from dispatcher.util.foreign import plain_text
 
 NOT_LOGGED: Final = -1
 """Replaces the accepted seq of an event that is accepted although the journal has failed."""
@@ -125,6 +126,8 @@ class JournalWriter:
         kind = self._transition_kinds.get(key)
         if kind is None:
             kind = self._transition_kinds[key] = len(self._transition_kinds)
+        if type(entity) is not str:
+            entity = plain_text(str(entity))
         self._transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
 
     def flush(self) -> None:
@@ -188,6 +191,7 @@ class JournalWriter:
 
         Raises:
             JournalError: the disk failed, or the journal is closed. The event is not in the log.
+            ReentrantAppendError: the call has interrupted its own thread's use of the journal, as a signal handler may.
         """
         with self.log.failing(always=True):
             seq = self.log.append_accepted(line)
@@ -219,16 +223,17 @@ class _Keeper:
         self._log = segment_log  # read only, like the next field
         self._on_flush_due = on_flush_due
         self._flush_by_s = math.inf  # monotonic time at which to call on_flush_due; guarded by log.changed
-        self._thread: threading.Thread | None = None  # created under log.changed
+        self._thread: threading.Thread | None = None  # set once, by any thread
 
     def ensure_running(self) -> None:
         """Start the thread unless it runs. Any thread, from the first frame on: until then the process may fork."""
         if self._thread is not None:
             return
-        with self._log.changed:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"journal-{self._log.path.name}", daemon=True)
-                self._thread.start()
+        thread = threading.Thread(target=self._run, name=f"journal-{self._log.path.name}", daemon=True)
+        if self._thread is None:  # no call, so no other thread, between the look and the store
+            self._thread = thread
+        if self._thread is thread:
+            thread.start()
 
     def flush_in(self, delay_s: float) -> None:
         """Call `on_flush_due` after this delay, or at the earlier time already set. Any thread."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from dispatcher.util.foreign import text_of
+
 MIN_PRIORITY: Final = -1
 """Mail of no operator: only the main loop runs it."""
 MAX_PRIORITY: Final = 2**31 - 1
@@ -71,9 +73,13 @@ class Mail:
 
     @property
     def description(self) -> str:
+        """What the mail does. Raises nothing: without its arguments if one of them cannot be formatted."""
         if not self._description:
-            return repr(self.runnable)
-        return self._description % self._args if self._args else self._description
+            return text_of(self.runnable)
+        try:
+            return self._description % self._args if self._args else self._description
+        except Exception:
+            return self._description
 
     def run(self) -> None:
         if self._action_executor is None:

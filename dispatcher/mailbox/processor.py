@@ -15,6 +15,7 @@ from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.latency import MailboxMetricsController
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, ActionExecutor, Mail, MailOptions
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
+from dispatcher.util.foreign import text_of
 
 _OPEN: Final = MailboxState.OPEN  # looking up an Enum member is slow, and the loop turns often
 
@@ -209,7 +210,7 @@ class MailboxProcessor:
         def fail() -> None:
             raise error
 
-        self._send_control_mail(fail, "report %r", error)
+        self._send_control_mail(fail, "report %s", text_of(error))
 
     def send_control_mail_if_open(self, action: Callable[[], None], description: str) -> None:
         """Run `action` before all other mail. Any thread; does nothing if the mailbox is not open."""
@@ -316,6 +317,6 @@ def _cancel(mails: list[Mail]) -> None:
             if first is None:
                 first = error
             else:
-                first.add_note(f"and {mail.description}: {error!r}")
+                first.add_note(f"and {mail.description}: {text_of(error)}")
     if first is not None:
         raise first

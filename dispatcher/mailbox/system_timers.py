@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
 from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, TimerTask
+from dispatcher.util.foreign import tell
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +146,6 @@ class SystemProcessingTimeService(QueuedTimerService):
             try:
                 self._on_error(error)
                 return
-            except BaseException:  # e.g. the mailbox it reports to is closed; the other timers still fire
-                log.exception("%s: on_error failed", self._name)
-        log.error("%s: a timer's callback failed", self._name, exc_info=error)
+            except BaseException as raised:  # e.g. the mailbox it reports to is closed; the other timers still fire
+                tell(log, logging.ERROR, "%s: on_error failed", self._name, error=raised)
+        tell(log, logging.ERROR, "%s: a timer's callback failed", self._name, error=error)

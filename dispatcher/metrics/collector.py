@@ -5,6 +5,7 @@ One collector per registry serves all its dispatchers, with their name as the la
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -17,7 +18,10 @@ from prometheus_client.registry import REGISTRY
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.stats import METRICS, DispatcherStats, MetricSpec
+from dispatcher.util.foreign import class_name, tell, text_of, type_name
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
+
+log = logging.getLogger(__name__)
 
 
 class MetricsSource(Protocol):
@@ -53,7 +57,7 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
         yield _contents(dispatchers)
         for name, extras in sources.items():
             for source in extras:
-                yield from source.collect(name)
+                yield from _collected(source, name)
 
     def _stats_so_far(self, dispatcher: AsyncDispatcher) -> DispatcherStats:
         # The counters are read one after another while the handler thread works: do not let their sum decrease.
@@ -89,9 +93,18 @@ def _contents(dispatchers: dict[str, AsyncDispatcher]) -> Metric:
         labels=["dispatcher", "event_class", "event_type"],
     )
     for name, dispatcher in dispatchers.items():
-        for event_type, count in dispatcher.queue_contents().items():
-            family.add_metric([name, type(event_type).__name__, str(getattr(event_type, "name", event_type))], count)
+        for event_type, count in dispatcher.queue.state.waiting():
+            family.add_metric([name, class_name(event_type), type_name(event_type)], count)
     return family
+
+
+def _collected(source: MetricsSource, dispatcher: str) -> list[Metric]:
+    """The source's families; none if it raises, so that the other metrics are still shown."""
+    try:
+        return list(source.collect(dispatcher))
+    except Exception as error:
+        tell(log, logging.ERROR, "%s: a metrics source failed: %s", dispatcher, text_of(source), error=error)
+        return []
 
 
 _collectors = RegistryCollectors(DispatcherCollector)

@@ -15,14 +15,18 @@ The steps of a post:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from operator import length_hint
 from time import perf_counter_ns
-from typing import Any
+from types import CodeType
+from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
+from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.queue.coalescing import Coalescing
+from dispatcher.queue.coalescing import Coalescing, KeyOf
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.state import (
@@ -30,7 +34,6 @@ from dispatcher.queue.state import (
     FORKED,
     LOOK,
     RUNNING,
-    STAMP,
     STAMP_ALL,
     ClassAndKey,
     QueuedEvent,
@@ -41,12 +44,22 @@ from dispatcher.queue.state import (
 from dispatcher.queue.write_ahead import WriteAhead
 
 
+def is_nested() -> bool:
+    """Whether the post that calls this has interrupted another one, of any dispatcher, on this thread."""
+    posts, frame = 0, sys._getframe()
+    while frame.f_back is not None and posts < 2:
+        frame = frame.f_back
+        posts += frame.f_code in _ENTRIES
+    return posts == 2
+
+
 class EventQueue:
     """Events on their way to the thread that owns `mailbox`. Posts from that thread are never refused while it runs.
 
     `post(event) -> bool` is for any thread: True if the event was accepted, False if it was refused; `state.rejected`
-    counts refusals by reason (full, timeout, draining, stopped, journal). `is_inside()`: the caller is a handler
-    thread, whose posts are neither refused nor delayed. `on_size(size, remaining)` is called when the queue is full.
+    counts refusals by reason (full, timeout, draining, stopped, journal, reentrant). `is_inside()`: the caller is a
+    handler thread, whose posts are neither refused nor delayed. `on_size(size, remaining)` is called when the queue is
+    full.
 
     Raises (from `post`):
         ForkedProcessError: this process is a fork of the one that made the dispatcher.
@@ -70,13 +83,12 @@ class EventQueue:
         self.state = state = QueueState(write_ahead.settle)
         self.entries = state.entries  # any thread appends; the handler thread takes from the left
         self.flags = state.flags
-        self.stamping = Stamping(state, times)
-        self.room = QueueRoom(name, config, state, is_inside, on_size)
-        self.coalescing = Coalescing(state, self._parking.is_waiting)
-        self.shutdown = QueueShutdown(name, state, self.room, mailbox.is_mailbox_thread)
+        self.stamping = Stamping(state.flags, times)
+        self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)
+        self.room = QueueRoom(name, config, state, self.coalescing, is_inside, is_nested, on_size)
+        self.shutdown = QueueShutdown(name, state, self.room, self.coalescing, mailbox.is_mailbox_thread)
         if write_ahead.is_on:
-            with state.lock:
-                state.set_gate(is_special=True)
+            self.flags.gate = LOOK
         self._after_append = self._make_after_append()  # never changes, as `post`
         self.post = self._make_post()
 
@@ -92,6 +104,11 @@ class EventQueue:
     def wake(self) -> None:
         """Wake the handler thread if it waits. Any thread; never blocks."""
         self._parking.unpark()
+
+    def supersede_by(self, event_class: type, key_of: KeyOf) -> None:
+        """Let new events of the class supersede queued ones with the same key, from the next post on. Any thread."""
+        self.coalescing.supersede_by(event_class, key_of)
+        self.flags.gate = LOOK
 
     def put_first(self, events: Sequence[tuple[int, Any]]) -> None:
         """Before the start: queue accepted seqs and events of the write-ahead log before all others."""
@@ -120,13 +137,12 @@ class EventQueue:
 
         def post(event: Any) -> bool:
             if flags.gate:
-                if flags.gate is STAMP:
-                    if not waits:
-                        event = stamped(event)
-                elif flags.gate is LOOK:
+                if flags.gate is LOOK:
                     return post_special(event)
-                else:
+                if flags.gate is STAMP_ALL:
                     event = QueuedEvent(event, now_ns())
+                elif not waits:
+                    event = stamped(event)
             append(event)
             if flags.alert:
                 return after_append(event)
@@ -139,13 +155,17 @@ class EventQueue:
                 take_permit()
             except IndexError:
                 return post_full(event)
-            if flags.gate and (flags.gate is STAMP_ALL or not waits):
-                event = stamped(event)
+            if flags.gate:
+                if flags.gate is STAMP_ALL:
+                    event = QueuedEvent(event, now_ns())
+                elif not waits:
+                    event = stamped(event)
             append(event)
             if flags.alert:
                 return after_append(event)
             return True
 
+        _ENTRIES.update((post.__code__, post_bounded.__code__))
         return post if self.room.capacity is None else post_bounded
 
     def _post_full(self, event: Any) -> bool:
@@ -170,43 +190,60 @@ class EventQueue:
             return self._append(self._stamped_if_due(event))
         accepted_seq = 0
         try:
-            accepted_seq = self.write_ahead.accept(event)
+            accepted_seq = self._log_ahead(event)
         finally:
             if not accepted_seq:
                 self.room.undo()
-        return (
-            self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq)) if accepted_seq else self._reject()
-        )
+        return accepted_seq != 0 and self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
 
     def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
         """Replace the queued event of the same key, or append the event."""
         accepted_seq = 0
         if self.write_ahead.is_on:
             # Log first: the superseded event may be settled only once this one is in the log.
-            accepted_seq = self.write_ahead.accept(event)
+            accepted_seq = self._log_ahead(event)
             if not accepted_seq:
-                return self._reject()
-        while not self.coalescing.supersede(event, key, accepted_seq):
-            has_room = False
-            try:
+                return False
+        has_room, entry = False, None
+        try:
+            holder = self.coalescing.supersede(event, key, accepted_seq)
+            if holder is None:
                 has_room = self.room.take(wait)
-            finally:
                 if not has_room:
                     self.state.settle(accepted_seq)
-            if not has_room:
-                return False
-            entry = self.coalescing.append_first(event, key, accepted_seq)
-            if entry is not None:
-                return self._after_append(entry) if self.flags.alert else True
+                    return False
+                entry = self.coalescing.entry(event, key, accepted_seq)
+                holder = self.coalescing.register(entry)
+        except BaseException:  # raised by comparing keys, because of a full queue, or by a signal handler
+            if entry is not None and (self.coalescing.is_registered(entry) or not length_hint(entry.place)):
+                self.coalescing.enqueue(entry)
+            else:
+                if has_room:
+                    self.room.undo()
+                self.state.settle(accepted_seq)
+            raise
+        if has_room and holder is not entry:
             self.room.undo()
+        has_queued = self.coalescing.enqueue(holder)
+        if self.flags.alert and (has_queued or holder is entry):
+            return self._after_append(holder)
         return True
 
-    def _reject(self) -> bool:
-        """Refuse a post whose event could not be written ahead."""
-        return self.state.reject("journal") if self.flags.phase == RUNNING else self.state.reject_shut()
+    def _log_ahead(self, event: Any) -> int:
+        """Write an event ahead; returns its accepted seq, or 0 once its post is refused."""
+        reason = "journal"
+        try:
+            accepted_seq = self.write_ahead.accept(event)
+        except ReentrantAppendError:
+            accepted_seq, reason = 0, "reentrant"
+        if not accepted_seq and self.flags.phase == RUNNING:
+            self.state.reject(reason)
+        elif not accepted_seq:
+            self.state.reject_shut()
+        return accepted_seq
 
     def _stamped_if_due(self, event: Any) -> Any:
-        return self.stamping.stamped(event) if self.state.is_stamping else event
+        return self.stamping.stamped(event) if self.stamping.due else event
 
     def _append(self, entry: Any) -> bool:
         self.entries.append(entry)
@@ -242,3 +279,7 @@ class EventQueue:
         self.flags.alert = False
         if self.flags.phase != RUNNING:  # a stop sets the phase before the alert, so the alert is not lost
             self.flags.alert = True
+
+
+_ENTRIES: Final[set[CodeType]] = {EventQueue.post_without_waiting.__code__}
+"""The functions that producers call. Each queue adds its own, which are the same for all."""

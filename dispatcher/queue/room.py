@@ -1,36 +1,33 @@
 """The bound of an event queue: permits, and the policy for a producer that finds none.
 
 A producer takes a permit before it appends, and the handler thread returns one for each entry that it takes. Both are
-atomic steps on a list, so the bound is strict without a lock. Only a producer that waits, and the thread that wakes it,
-take the lock.
+atomic steps on a list, so the bound is strict without a lock. A producer that has to wait queues a lock of its own, and
+looks for a permit once more before it waits. The handler thread returns a permit first, and then looks for a lock to
+release. So at least one of the two sees the other, and no wake-up is lost.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
-from time import sleep
+from time import monotonic, sleep
 from typing import Final, Literal
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import QueueFullError
-from dispatcher.queue.state import RUNNING, QueueState
+from dispatcher.queue.coalescing import Coalescing
+from dispatcher.queue.state import RUNNING, QueuedEvent, QueueState
 
-
-class RoomFlags:
-    """The flag that the handler thread reads when it returns a permit."""
-
-    __slots__ = ("closer",)
-
-    def __init__(self) -> None:
-        self.closer = False  # a producer waits, or an entry holds no permit; written under the queue's lock
+Answer = Literal["permit", "timeout", "shut", "reentrant"]
 
 
 class QueueRoom:
     """Permits for the entries of one queue. Any thread may take one; the handler thread returns them.
 
-    `is_inside()`: the caller is a handler, which never waits and is never refused (invariant 8). `on_size(size,
+    `is_inside()`: the caller is a handler, which never waits and is never refused (invariant 8). `is_nested()`: the
+    post has interrupted another one of its thread, which may hold the last permit, so it must not wait. `on_size(size,
     remaining)` is called when the queue is full.
     """
 
@@ -39,7 +36,9 @@ class QueueRoom:
         name: str,
         config: DispatcherConfig,
         state: QueueState,
+        coalescing: Coalescing,
         is_inside: Callable[[], bool],
+        is_nested: Callable[[], bool],
         on_size: Callable[[int, int | None], None],
     ) -> None:
         self._name = name
@@ -47,14 +46,14 @@ class QueueRoom:
         self._full_policy: Final = config.queue_full_policy
         self._timeout_s: Final = config.queue_full_timeout_s
         self._state = state
+        self._coalescing = coalescing
         self._is_inside = is_inside
+        self._is_nested = is_nested
         self.on_size = on_size
-        self._lock = state.lock  # the queue's; still the parent's in a forked child, where no post gets this far
-        self._made = threading.Condition(self._lock)
-        self.permits: list[None] = [None] * (self.capacity or 0)  # any thread pops; the handler thread appends
-        self.flags = RoomFlags()  # its field says who may touch it
-        self.waiting_producers = 0  # guarded by the queue's lock
-        self._overdraft = 0  # guarded by the queue's lock: entries that hold no permit
+        self.permits: list[None] = [None] * (self.capacity or 0)  # any thread, in single steps, as the two below
+        self.overdrafts: list[None] = []  # an item for each entry that holds no permit; any thread
+        # A held lock of each producer that waits; released to have it look again; any thread.
+        self.waiters: deque[threading.Lock] = deque()
 
     def remaining(self) -> int | None:
         """The number of permits left; None: no bound. Any thread."""
@@ -84,21 +83,16 @@ class QueueRoom:
         self.on_size(len(self._state.entries), 0)
         if self._full_policy == "reject":
             return self._state.reject("full")
-        if self._full_policy == "drop_oldest":
-            self._drop_oldest()
-            return True
-        if not wait:
+        if self._full_policy != "drop_oldest" and not wait:
             raise QueueFullError(self._name, self.capacity or 0)
-        answer = self._wait_and_take()
+        answer = self._drop_oldest() if self._full_policy == "drop_oldest" else self._wait_and_take()
         if answer == "permit":
             return True
-        return self._state.reject("timeout") if answer == "timeout" else self._state.reject_shut()
+        return self._state.reject_shut() if answer == "shut" else self._state.reject(answer)
 
     def overdraw(self) -> None:
         """Count an entry that holds no permit."""
-        with self._lock:
-            self._overdraft += 1
-            self.flags.closer = True
+        self.overdrafts.append(None)
 
     def undo(self) -> None:
         """Return the permit of a post that appends no entry. Any thread."""
@@ -106,46 +100,66 @@ class QueueRoom:
             self.give_back()
 
     def give_back(self) -> None:
-        """Return a permit under the lock: as an append to `permits` and a look at `flags.closer`."""
-        with self._lock:
-            if self._overdraft:
-                self._overdraft -= 1
-            else:
-                self.permits.append(None)
-            self.flags.closer = self._overdraft > 0
-            self._made.notify_all()
+        """Return the permit of an entry, or cancel an overdraft if there is one. Any thread."""
+        try:
+            self.overdrafts.pop()
+        except IndexError:
+            self.permits.append(None)
+            self.wake_one()
 
-    def notify(self) -> None:
-        """Wake the waiting producers: a permit was returned, or the queue was shut. Any thread."""
-        with self._lock:
-            self.flags.closer = self._overdraft > 0
-            self._made.notify_all()
+    def wake_one(self) -> None:
+        """Let the producer that has waited longest look for a permit. Any thread; call it after returning one."""
+        with contextlib.suppress(IndexError):  # none waits
+            self.waiters.popleft().release()
 
-    def _wait_and_take(self) -> Literal["permit", "timeout", "shut"]:
-        with self._lock:
-            self.waiting_producers += 1
-            try:
-                return self._made.wait_for(self._try_take_waiting, self._timeout_s) or "timeout"
-            finally:
-                self.waiting_producers -= 1
+    def wake_all(self) -> None:
+        """Let all waiting producers look at the queue's phase. Any thread."""
+        while self.waiters:
+            self.wake_one()
 
-    def _try_take_waiting(self) -> Literal["permit", "shut", ""]:
-        """Under the queue's lock."""
-        if self._state.flags.phase != RUNNING:
-            return "shut"
-        # Set before the look: a thread that returns a permit after it sees the flag, and wakes this producer.
-        self.flags.closer = True
-        return "permit" if self.try_take() else ""
-
-    def _drop_oldest(self) -> None:
-        """Take a permit, or discard the oldest event and take over its permit."""
+    def _wait_and_take(self) -> Answer:
+        if self._is_nested():
+            return "reentrant"
+        deadline = monotonic() + self._timeout_s if self._timeout_s is not None else None
         while True:
-            with self._state.lock, contextlib.suppress(IndexError):
+            turn = threading.Lock()
+            turn.acquire()
+            self.waiters.append(turn)
+            try:
+                if self._state.flags.phase != RUNNING:
+                    return "shut"
                 if self.try_take():
-                    return
-                if self._state.flags.phase != RUNNING:  # no thread may be left to return a permit
-                    return
-                self._state.drop(self._state.entries.popleft(), "drop_oldest")
-                return
-            # The handler thread has taken the last event and is about to return its permit.
-            sleep(0)
+                    return "permit"
+                if not turn.acquire(timeout=-1 if deadline is None else max(0.0, deadline - monotonic())):
+                    return "permit" if self.try_take() else "timeout"
+                if self._state.flags.phase == RUNNING and self.try_take():
+                    return "permit"
+            finally:  # after a KeyboardInterrupt, too
+                self._leave(turn)
+
+    def _leave(self, turn: threading.Lock) -> None:
+        """This producer no longer waits for its turn. If it was woken meanwhile, another one may need that."""
+        try:
+            self.waiters.remove(turn)
+        except ValueError:
+            if self.permits:
+                self.wake_one()
+
+    def _drop_oldest(self) -> Answer:
+        """Take a permit, or discard the oldest event and take over its permit."""
+        while not self.try_take():
+            if self._state.flags.phase != RUNNING:  # no thread may be left to return a permit
+                return "permit"
+            try:
+                entry = self._state.take_dropped("drop_oldest")
+            except IndexError:
+                if self._is_nested():
+                    return "reentrant"
+                sleep(0)  # another thread holds the permit: it is about to append, or to return it
+                continue
+            if type(entry) is QueuedEvent:
+                if entry.key is not None:
+                    self._coalescing.close(entry)
+                self._state.settle(entry.accepted_seq)
+            break
+        return "permit"

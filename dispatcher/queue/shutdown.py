@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat, starmap
 from typing import Any
 
+from dispatcher.queue.coalescing import Coalescing
 from dispatcher.queue.room import QueueRoom
-from dispatcher.queue.state import DRAINING, FORKED, STOPPED, QueuedEvent, QueueState, event_of
+from dispatcher.queue.state import DRAINING, FORKED, LOOK, STOPPED, QueuedEvent, QueueState, event_of
+from dispatcher.util.foreign import kind_of, tell, type_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -23,15 +26,22 @@ log = logging.getLogger("dispatcher.async_dispatcher")
 class QueueShutdown:
     """The shutdown of one queue. Any thread, unless a method says otherwise."""
 
-    def __init__(self, name: str, state: QueueState, room: QueueRoom, is_mailbox_thread: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        name: str,
+        state: QueueState,
+        room: QueueRoom,
+        coalescing: Coalescing,
+        is_mailbox_thread: Callable[[], bool],
+    ) -> None:
         self._name = name
         self._state = state
         self._room = room
+        self._coalescing = coalescing
         self._is_mailbox_thread = is_mailbox_thread
-        self._lingers = False  # written under the queue's lock, read by any thread without it
-        self.has_ended = (
-            False  # the handler thread takes no more entries; written under the queue's lock, read without it
-        )
+        self._lingers = False  # written under end_lock, read by any thread without it
+        # The handler thread takes no more entries; written under end_lock, read by any thread without it.
+        self.has_ended = False
 
     def is_ending(self) -> bool:
         """The handler thread ends once the queue is empty. A lingering one waits, while DRAINING, for its group."""
@@ -40,23 +50,24 @@ class QueueShutdown:
 
     def shut(self, phase: int, *, lingers: bool = False) -> None:
         """Refuse posts from outside from now on. See `is_ending` for `lingers`."""
-        with self._state.lock:
+        with self._state.end_lock:
             self._shut(phase, lingers)
-        self._room.notify()
+        self._room.wake_all()
 
     def _shut(self, phase: int, lingers: bool) -> None:
-        """Under the queue's lock."""
+        """Under end_lock."""
         flags = self._state.flags
         # Set first: a thread that reads the phase without the lock must not mistake a joint drain for the end.
         self._lingers = lingers
-        flags.phase = max(flags.phase, phase)
-        self._state.set_gate()
+        if flags.phase < phase:  # no call in between: a signal handler cannot shut the queue meanwhile
+            flags.phase = phase
+        flags.gate = LOOK
         flags.alert = True
 
     def end(self) -> None:
         """The handler thread takes no more entries, for whatever reason it ended."""
         self.shut(STOPPED)
-        with self._state.lock:
+        with self._state.end_lock:
             self.has_ended = True
 
     @staticmethod
@@ -67,7 +78,7 @@ class QueueShutdown:
         """
         with contextlib.ExitStack() as locks:
             for queue in queues:
-                locks.enter_context(queue._state.lock)
+                locks.enter_context(queue._state.end_lock)
             if any(queue._state.entries for queue in queues) or not is_at_rest():
                 return False
             for queue in queues:
@@ -80,7 +91,7 @@ class QueueShutdown:
 
         Takes the lock, as `take_back` does, so that each entry goes to exactly one of the two. Handler thread.
         """
-        with self._state.lock:
+        with self._state.end_lock:
             if self._state.entries and not self.has_ended:
                 return next(entries)
             self.has_ended = True
@@ -93,46 +104,52 @@ class QueueShutdown:
         handler thread of an aborted stop may still take from the left.
         """
         state = self._state
-        if state.flags.phase < STOPPED or self._is_mailbox_thread():
+        if state.flags.phase < STOPPED or self._is_mailbox_thread() or not self._remove(entry):
             return False
-        with state.lock:
-            others, found = [], False
-            with contextlib.suppress(IndexError):
-                while not found:
-                    last = state.entries.pop()
-                    found = last is entry
-                    if not found:
-                        others.append(last)
-            state.entries.extend(reversed(others))
-            if found and type(entry) is QueuedEvent and (entry.is_superseded or entry.accepted_seq > 0):
-                # The entry's event came with a later, accepted post: discard it and accept this post. Or it
-                # is in the write-ahead log, which may be closed: the next start redelivers it, so it is not refused.
-                state.drop(entry, "stop")
+        self._close(entry)
+        if type(entry) is QueuedEvent and (entry.is_superseded or entry.accepted_seq > 0):
+            # The entry's event came with a later, accepted post: discard it and accept this post. Or it is in the
+            # write-ahead log, which may be closed: the next start redelivers it, so it is not refused.
+            state.dropped.add("stop")
+            return False
+        state.rejected.add("stopped")
+        return True
+
+    def _remove(self, entry: Any) -> bool:
+        """Remove an entry from the right of the queue; returns whether it was still there."""
+        entries = self._state.entries
+        others: deque[Any] = deque()  # the entries behind it
+        with self._state.end_lock:
+            try:
+                while True:
+                    # One step, so that a signal handler that raises leaves no entry outside both.
+                    others.extendleft(starmap(entries.pop, repeat((), 1)))
+                    if others[0] is entry:
+                        others.popleft()
+                        return True
+            except IndexError:
                 return False
-            if found:
-                state.forget(entry)
-                state.rejected["stopped"] += 1
-            return found
+            finally:
+                entries.extend(others)
 
     def discard(self) -> None:
         """Empty the queue, and count and log its events. For a stop that does not wait for the handlers."""
         left: list[Any] = []
-        with self._state.lock, contextlib.suppress(IndexError):
+        with self._state.end_lock, contextlib.suppress(IndexError):
             while True:
-                entry = self._state.entries.popleft()
-                self._state.drop(entry, "stop")
-                left.append(event_of(entry))
+                left.append(self._state.take_dropped("stop"))
+        for entry in left:
+            self._close(entry)  # its event stays in the write-ahead log: the next start redelivers it
         if left:
-            contents = ", ".join(f"{count} {kind}" for kind, count in Counter(map(_kind, left)).most_common())
-            log.warning("%s: stop discarded %d queued events: %s", self._name, len(left), contents)
+            kinds = Counter(kind_of(type_of(event_of(entry))) for entry in left)
+            contents = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+            tell(log, logging.WARNING, "%s: stop discarded %d queued events: %s", self._name, len(left), contents)
+
+    def _close(self, entry: Any) -> None:
+        if type(entry) is QueuedEvent and entry.key is not None:
+            self._coalescing.close(entry)
 
     def after_fork(self) -> None:
         """In a child process: make a new lock, since a thread of the parent may have held it; accept nothing."""
-        self._state.lock = threading.Lock()
+        self._state.end_lock = threading.RLock()
         self._shut(FORKED, self._lingers)
-
-
-def _kind(event: Any) -> str:
-    """The name of the event's type, even if that is not an Enum member."""
-    event_type = getattr(event, "type", event)
-    return f"{type(event_type).__name__}.{getattr(event_type, 'name', event_type)}"

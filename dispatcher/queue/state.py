@@ -1,19 +1,32 @@
-"""State shared by the parts of one event queue: entries, phase, lock, time stamps, and counts of unhandled events.
+"""State shared by the parts of one event queue: entries, phase, locks, time stamps, and counts of unhandled events.
 
     RUNNING -> DRAINING (refuses posts from outside, accepts posts from handlers) -> STOPPED -> ABANDONED, never back
 
 ABANDONED: the stop does not wait for the events, or has given up waiting. Posts from handlers are refused as well.
+
+A post may come from a signal handler, a `__del__` or a weakref callback, which interrupt their thread anywhere: even in
+the middle of another post or of a stop. So no post waits for a lock that its own thread may hold. Its steps are single
+operations on a list, deque, dict or iterator, which are atomic in CPython: each is one call of a function in C, and
+CPython runs signal handlers, the garbage collector and other threads between such calls, not inside them.
+
+The one lock, `end_lock`, is for the end of a queue and for posts that meet it. It is re-entrant, and each of its
+holders may be interrupted by a whole other one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
 from enum import Enum
+from itertools import repeat, starmap
+from operator import length_hint
 from time import perf_counter_ns
 from typing import Any, Final, Literal
 
+from dispatcher.util.foreign import is_member, type_of
 from dispatcher.util.histogram import snapshot
 
 RUNNING: Final = 0  # plain ints: comparing members of an IntEnum runs Python code on the hot path
@@ -22,13 +35,15 @@ STOPPED: Final = 2
 ABANDONED: Final = 3
 FORKED: Final = 4  # this is a copy in a child process, whose handler thread stayed with the parent
 
-# The gate: what a post does before the append.
-OPEN: Final = 0  # nothing
-STAMP: Final = 1  # note the time, unless the handler thread waits
+# The gate: what a post does before the append. An empty list: nothing. A list with an entry: note the time, unless the
+# handler thread waits.
 STAMP_ALL: Final = 2  # note the time
-LOOK: Final = 3  # take the slow path
+LOOK: Final = 3  # take the slow path, from now on for ever
 
 ClassAndKey = tuple[type, Hashable]
+Version = tuple[Any, int, int, bool]
+"""What a post brings to an entry: the event, when it was posted (0: not measured), its accepted seq (0: not logged),
+and whether it supersedes an event that was there before."""
 DropReason = Literal["stop", "drop_oldest", "superseded"]
 Times = Literal["all", "sampled", "none"]
 
@@ -43,23 +58,89 @@ class InQueue(Enum):
 
 
 class QueuedEvent:
-    """A queue entry for an event with a time stamp, a key or an accepted seq. Other events are queued bare."""
+    """A queue entry for an event with a time stamp, a key or an accepted seq. Other events are queued bare.
 
-    __slots__ = ("accepted_seq", "enqueued_ns", "event", "is_superseded", "key")
+    With a key, other events can supersede its event until the thread that takes the entry closes it (see Coalescing).
+    """
+
+    __slots__ = ("accepted_seq", "enqueued_ns", "event", "is_superseded", "key", "place", "versions")
 
     type = InQueue.ENTRY
 
     def __init__(self, event: Any, enqueued_ns: int, key: ClassAndKey | None = None, accepted_seq: int = 0) -> None:
-        self.event = event  # with a key, while queued: replaced under the queue's lock; otherwise never changed
-        self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured; changes as `event` does
-        self.is_superseded = False  # `event` came with a later post than this entry; changes as `event` does
-        self.key = key  # None: no event supersedes this one; never changed
-        self.accepted_seq = accepted_seq  # in the write-ahead log; 0: not there; changes as `event` does
+        # With a key, the thread that takes the entry sets these four when it closes the entry; otherwise never changed.
+        self.event = event
+        self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured
+        self.accepted_seq = accepted_seq  # in the write-ahead log; 0: not there
+        self.is_superseded = False  # `event` came with a later post than this entry
+        self.key = key  # None: no event supersedes this one; changed only before other threads see the entry
+        if key is not None:
+            self.event = None
+            # Any thread appends its version, in single steps, and then removes the oldest one.
+            self.versions: list[Version] = [(event, enqueued_ns, accepted_seq, False)]
+            self.place = iter((self,))  # any thread extends the queue by this, in one step; exhausted: it is queued
+
+
+CLOSED: Final[Version] = (None, 0, 0, False)
+"""The last version of an entry that was closed: later ones do not count."""
+
+
+def contents(waiting: Iterable[tuple[Enum, int]]) -> dict[Enum, int]:
+    """The sums by type, without the types whose `__hash__` or `__eq__` raises."""
+    sums: dict[Enum, int] = {}
+    for event_type, count in waiting:
+        with contextlib.suppress(Exception):
+            sums[event_type] = sums.get(event_type, 0) + count
+    return sums
 
 
 def event_of(entry: Any) -> Any:
-    """The event of a queue entry; None for None."""
-    return entry.event if type(entry) is QueuedEvent else entry
+    """The event of a queue entry, the newest one if the entry is open; None for None."""
+    if type(entry) is not QueuedEvent:
+        return entry
+    return entry.versions[-1][0] if entry.key is not None and entry.event is None else entry.event
+
+
+class Tally:
+    """Counts by reason. Any thread adds, without a lock: a step of `repeat` is atomic, as `+= 1` is not."""
+
+    def __init__(self) -> None:
+        self._turns: dict[
+            str, repeat[tuple[()]]
+        ] = {}  # those used up count; any thread adds entries, none removes them
+        self._in_vain: dict[str, repeat[tuple[()]]] = {}  # how many of them do not count; any thread, as `_turns`
+
+    def add(self, reason: str) -> None:
+        next(self._turns.get(reason) or self.turns(reason))
+
+    def turns(self, reason: str) -> repeat[tuple[()]]:
+        """An iterator, each step of which counts one."""
+        return self._turns.setdefault(reason, repeat((), sys.maxsize))
+
+    def take(self, reason: str, take: Callable[[], Any]) -> Any:
+        """Call `take`, a function in C that takes an entry out of the queue, and count the entry, in one step.
+
+        Raises:
+            IndexError: the queue is empty; nothing was counted.
+        """
+        in_vain = self._in_vain.setdefault(reason, repeat((), sys.maxsize))
+        taking = starmap(take, self.turns(reason))
+        try:
+            return next(taking)
+        except IndexError:
+            next(in_vain)
+            raise
+
+    def counts(self) -> dict[str, int]:
+        """The counts that are not 0."""
+        counts = {reason: _used(turns) for reason, turns in snapshot(self._turns.copy).items()}
+        for reason, in_vain in snapshot(self._in_vain.copy).items():
+            counts[reason] = counts.get(reason, 0) - _used(in_vain)
+        return {reason: count for reason, count in counts.items() if count > 0}
+
+
+def _used(turns: repeat[tuple[()]]) -> int:
+    return sys.maxsize - length_hint(turns)
 
 
 class PostFlags:
@@ -68,9 +149,9 @@ class PostFlags:
     __slots__ = ("alert", "gate", "phase", "woken_ns")
 
     def __init__(self) -> None:
-        self.gate = OPEN  # read before the append; written under the queue's lock
+        self.gate: int | list[None] = []  # read before the append; any thread sets LOOK, nothing resets it
         self.alert = False  # read after the append: the handler thread waits, or not RUNNING; any thread writes
-        self.phase: int = RUNNING  # never goes back; written under the queue's lock
+        self.phase: int = RUNNING  # never goes back; written under end_lock
         self.woken_ns = 0  # when a post woke the handler thread; written by that post, reset by the handler thread
 
 
@@ -82,82 +163,56 @@ class QueueState:
 
     def __init__(self, settle: Callable[[int], None]) -> None:
         self.entries: deque[Any] = deque()  # any thread appends; the handler thread takes from the left
-        self.lock = threading.Lock()  # leaf lock; replaced in a forked child
+        self.end_lock = threading.RLock()  # see above; released before foreign code runs; replaced in a forked child
         self.flags = PostFlags()  # its fields say who may touch them
         self.settle: Final = settle  # any thread
-        self.queued: dict[ClassAndKey, QueuedEvent] = {}  # guarded by lock: entries whose event can be superseded
-        self.rejected: defaultdict[str, int] = defaultdict(int)  # posts refused, by reason; guarded by lock
-        self.dropped: defaultdict[DropReason, int] = defaultdict(int)  # accepted, never handled; guarded by lock
-        self._is_special = False  # posts take the slow path in any phase; written under lock
-        self._stamp_gate = OPEN  # whether the next post notes its time; written under lock
-
-    def set_gate(self, *, stamp_gate: int | None = None, is_special: bool = False) -> None:
-        """Under lock: set the gate for later posts. `is_special` sends them all down the slow path, permanently."""
-        if stamp_gate is not None:
-            self._stamp_gate = stamp_gate
-        self._is_special = self._is_special or is_special
-        self.flags.gate = LOOK if self._is_special or self.flags.phase != RUNNING else self._stamp_gate
-
-    @property
-    def is_stamping(self) -> bool:
-        """The next post notes its time."""
-        return self._stamp_gate != OPEN
+        self.rejected = Tally()  # posts refused, by reason; any thread
+        self.dropped = Tally()  # accepted, never handled, by DropReason; any thread
 
     def reject(self, reason: str) -> bool:
         """Count a refused post; returns False, as the post does."""
-        with self.lock:
-            self.rejected[reason] += 1
+        self.rejected.add(reason)
         return False
 
     def reject_shut(self) -> bool:
         """As `reject`, because the queue is not RUNNING."""
         return self.reject("draining" if self.flags.phase == DRAINING else "stopped")
 
-    def drop(self, entry: Any, reason: DropReason) -> None:
-        """Under lock: this dispatcher will never handle the event of an entry that was removed from the queue."""
-        self.dropped[reason] += 1
-        self.forget(entry)
-        # Events discarded by a stop stay in the log: the next start redelivers them.
-        if reason != "stop" and type(entry) is QueuedEvent:
-            self.settle(entry.accepted_seq)
+    def take_dropped(self, reason: DropReason) -> Any:
+        """Take the oldest entry, and count it as one that will never be handled. Raises IndexError: there is none."""
+        return self.dropped.take(reason, self.entries.popleft)
 
-    def forget(self, entry: Any) -> None:
-        """Under lock: the entry is no longer queued, so no event supersedes its event."""
-        if type(entry) is QueuedEvent and entry.key is not None:
-            self.queued.pop(entry.key, None)
-
-    def contents(self) -> dict[Enum, int]:
+    def waiting(self) -> list[tuple[Enum, int]]:
         """Events that wait, by type, except those without an Enum type. Any thread."""
-        counts: dict[int, int] = defaultdict(int)  # by identity: hashing an Enum member runs Python code
+        counts: dict[int, int] = {}  # by identity: hashing an Enum member runs Python code, which may be foreign
         types: dict[int, Any] = {}
         for entry in snapshot(self.entries.copy):
-            event_type = getattr(event_of(entry), "type", None)
-            counts[id(event_type)] += 1
+            event_type = type_of(event_of(entry))
+            counts[id(event_type)] = counts.get(id(event_type), 0) + 1
             types[id(event_type)] = event_type
-        return {types[key]: count for key, count in counts.items() if isinstance(types[key], Enum)}
+        return [(types[key], count) for key, count in counts.items() if is_member(types[key])]
 
 
 class Stamping:
     """Chooses which posts of one queue note their time: all, at most one per ms (sampled), or none."""
 
-    def __init__(self, state: QueueState, times: Times) -> None:
-        self._state = state
+    def __init__(self, flags: PostFlags, times: Times) -> None:
         self._samples: Final = times == "sampled"
-        self._since_ns = 0  # when the gate was last set to STAMP; handler thread
-        with state.lock:
-            state.set_gate(stamp_gate={"all": STAMP_ALL, "sampled": STAMP, "none": OPEN}[times])
+        # One entry: the next post notes its time. When sampling, the handler thread appends it and any thread pops it.
+        self.due: Final[list[None]] = [None] if times != "none" else []
+        self._since_ns = 0  # when `due` was last filled; handler thread
+        flags.gate = STAMP_ALL if times == "all" else self.due
 
     def stamped(self, event: Any) -> QueuedEvent:
         """The event as an entry that was posted now. Any thread."""
-        if self._samples:
-            with self._state.lock:
-                self._state.set_gate(stamp_gate=OPEN)
+        if self._samples and self.due:
+            with contextlib.suppress(IndexError):  # another post was faster
+                self.due.pop()
         return QueuedEvent(event, perf_counter_ns())
 
     def stamp_again(self, now_ns: int) -> None:
         """When sampling: let the next post note its time, if the last stamp is old enough. Handler thread."""
         if now_ns - self._since_ns >= _STAMP_EVERY_NS:
             self._since_ns = now_ns
-            if not self._state.is_stamping:
-                with self._state.lock:
-                    self._state.set_gate(stamp_gate=STAMP)
+            if not self.due:
+                self.due.append(None)

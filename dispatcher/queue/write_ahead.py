@@ -10,7 +10,9 @@ from typing import Any
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
 from dispatcher.journal.format.event_codec import EventCodec
+from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.journal.writer import NOT_LOGGED, JournalWriter
+from dispatcher.util.foreign import tell
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -33,6 +35,7 @@ class WriteAhead:
 
         Raises:
             EventNotDeclaredError: the class of the event was not declared.
+            ReentrantAppendError: the post has interrupted its own thread's use of the journal.
         """
         journal = self._journal
         assert journal is not None
@@ -42,6 +45,8 @@ class WriteAhead:
             raise EventNotDeclaredError(self._name, event) from error
         try:
             return journal.append_accepted(line)
+        except ReentrantAppendError:
+            raise
         except JournalError:
             # The journal has reported its failure. If the dispatcher continues without it, so do the producers.
             return NOT_LOGGED if journal.is_failed and journal.config.failure_policy == "continue" else 0
@@ -65,5 +70,6 @@ class WriteAhead:
                 object.__setattr__(event, "redelivered", True)
         if recovered:
             self._journal.forget_recovered()
-            log.warning("%s: %d accepted events of an earlier run are handled first", self._name, len(recovered))
+            message = "%s: %d accepted events of an earlier run are handled first"
+            tell(log, logging.WARNING, message, self._name, len(recovered))
         return recovered

@@ -54,7 +54,7 @@ def replay(
     settings, recorded = read_input(workload, config, console, skip_bad_rows=skip_bad_rows)
     folder = output or new_folder(recorded.name)
     journal = folder / "journal"
-    with StopSignals() as signals:
+    with StopSignals(ends_process=True) as signals:
         run = Replay(recorded, settings, journal_path=journal, on_done=signals.notify)
         run.manager.dispatcher.register_service_listener(lambda _: signals.notify())
         tune_garbage_collection()

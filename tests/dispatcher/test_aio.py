@@ -56,7 +56,7 @@ def test_a_post_to_a_full_queue_waits_for_room_while_the_loop_goes_on(make: Make
             await aio.post(dispatcher, Numbered(number))
             assert gate.entered.wait(TIMEOUT_S)
         waiting = asyncio.ensure_future(aio.post(dispatcher, Numbered(2)))
-        while not dispatcher.queue.room.waiting_producers:
+        while not dispatcher.queue.room.waiters:
             await turn()  # with a blocked loop, nothing would run here
         assert not waiting.done()
         gate.opened.set()

@@ -73,6 +73,35 @@ def test_the_daemon_s_workload_brings_its_queues_to_a_capacity_scheduler_without
         process.wait()
 
 
+def storm(folder: Path, first: signal.Signals) -> tuple[int, str]:
+    """Run the daemon, and send it signals from the first on until it has ended; returns exit code and errors."""
+    (folder / "rm.yaml").write_text("nodes: [{host: node1, memory_mb: 4096, vcores: 4}]")
+    process = start_command("run", "rm.yaml", cwd=folder)
+    try:
+        read_until(process, "metrics: ")
+        process.send_signal(first)
+        read_until(process, "ResourceManager: stopping")
+        deadline = time.monotonic() + TIMEOUT_S
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+        return process.wait(TIMEOUT_S), process.communicate(timeout=TIMEOUT_S)[1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_signals_during_the_stop_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    """A later signal ended the process, in the moment between the stop and the exit."""
+    assert storm(tmp_path, signal.SIGTERM) == (143, "")
+
+
+@pytest.mark.slow
+def test_many_storms_of_signals_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    assert {storm(tmp_path, signal.SIGTERM) for _ in range(8)} == {(143, "")}
+    assert {storm(tmp_path, signal.SIGINT) for _ in range(4)} == {(130, "")}
+
+
 def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path) -> None:
     (tmp_path / "rm.yaml").write_text("dispatcher: {queue_size: 3}")
 

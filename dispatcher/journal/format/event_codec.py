@@ -22,6 +22,7 @@ from pydantic_core import from_json, to_json
 from dispatcher.errors import EventNotDeclaredError, JournalError
 from dispatcher.journal.format.declarations import adapter_of, lossless
 from dispatcher.journal.format.round_trip import difference, quoted
+from dispatcher.util.foreign import describe
 
 _EVENT: Final = b',"event":'
 _MARKS: Final = frozenset(("redelivered",))
@@ -167,16 +168,8 @@ def _reason(event: Any, error: Exception) -> str:
 
 
 def encode_payload(payload: Any) -> str:
-    """An event's payload as JSON, for its row. Never raises, nor does `describe`."""
+    """An event's payload as JSON, for its row. Never raises."""
     try:
         return json.dumps(payload, default=str, separators=(",", ":"))
-    except Exception as error:  # e.g. a key that is not a string, a cycle, a __str__ that raises
+    except BaseException as error:  # e.g. a key that is not a string, a cycle, a __str__ that raises
         return json.dumps({"unencodable": describe(error)})
-
-
-def describe(error: BaseException) -> str:
-    """The error's class and message."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return f"{type(error).__name__}: (its __str__ raised)"

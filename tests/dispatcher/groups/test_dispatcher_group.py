@@ -66,6 +66,28 @@ def test_handlers_of_a_group_post_to_each_other_at_any_bound() -> None:
     assert len(played) >= 200
 
 
+def test_the_stop_of_a_group_keeps_the_grace_of_its_members_within_its_timeout() -> None:
+    """It began the members' grace only when its own timeout was over."""
+    timeouts: list[float | None] = []
+
+    class Watched(DispatcherGroup):
+        def await_drained(self, timeout: float | None = None) -> bool:
+            timeouts.append(timeout)
+            return False
+
+    members = [AsyncDispatcher(name=name) for name in ("one", "other")]
+    group = Watched("group", members, drain_timeout_s=30.0)
+    group.init()
+    group.start()
+
+    group.stop()
+
+    [joint_s] = timeouts
+    assert joint_s is not None
+    assert 29.0 < joint_s <= 29.5
+    assert all(0.4 < member.drain_timeout_s <= 30.0 for member in members)
+
+
 def test_without_drain_a_stop_discards_what_is_queued() -> None:
     central, gate, seen = AsyncDispatcher(name="central"), threading.Event(), threading.Event()
 

@@ -13,8 +13,9 @@ import pytest
 
 from dispatcher import Event, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, Table, read_rows
-from dispatcher.journal.format.event_codec import describe, encode_payload
+from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.frames import Frame, FrameReader
+from dispatcher.util.foreign import describe
 
 from ...journal_rows import begin, end
 

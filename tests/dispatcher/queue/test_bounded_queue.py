@@ -38,7 +38,7 @@ def test_a_post_to_a_full_queue_waits_for_room_under_block(make: Make, gate: Gat
     producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(2))))
 
     producer.start()
-    while not dispatcher.queue.room.waiting_producers:
+    while not dispatcher.queue.room.waiters:
         assert producer.is_alive()
     assert dispatcher.queue_size() == 1
     gate.opened.set()
@@ -74,7 +74,7 @@ def test_a_stop_wakes_and_refuses_the_producers_that_wait(gate: Gate) -> None:
     ]
     for producer in producers:
         producer.start()
-    while dispatcher.queue.room.waiting_producers < 3:
+    while len(dispatcher.queue.room.waiters) < 3:
         assert all(producer.is_alive() for producer in producers)
 
     dispatcher.stop()

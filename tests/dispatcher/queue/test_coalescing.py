@@ -177,7 +177,7 @@ def test_once_taken_an_event_is_not_superseded_any_more(make: Make, gate: Gate) 
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(gate.events) == [("a", 1), ("a", 3)]
-    assert dispatcher.queue.state.queued == {}
+    assert dispatcher.queue.coalescing.queued == {}
 
 
 def test_a_handler_supersedes_what_it_has_posted_itself(make: Make) -> None:
@@ -229,7 +229,7 @@ def test_in_a_full_queue_the_first_event_of_a_key_waits_for_room(held: Make, gat
     producer = threading.Thread(target=lambda: accepted.extend(post(dispatcher, Keyed("b", 2))))
 
     producer.start()
-    until(lambda: dispatcher.queue.room.waiting_producers)
+    until(lambda: dispatcher.queue.room.waiters)
     gate.opened.set()
     producer.join(TIMEOUT_S)
 
@@ -278,51 +278,106 @@ def test_a_stop_that_drains_handles_the_newest_of_each_key(held: Make, gate: Gat
     assert_accounts_balance(dispatcher, accepted=4)
 
 
-class _PausingLock:
-    """A lock that holds the thread `name` before it acquires for the n-th time."""
+class _PausingDict(dict[Any, Any]):
+    """The queued entries; holds the thread "slow producer" just before or after it registers its own."""
 
-    def __init__(self, name: str, nth: int) -> None:
-        self._lock = threading.Lock()
-        self._name = name
-        self._left = nth
+    def __init__(self, *, after: bool) -> None:
+        super().__init__()
+        self._after = after
         self.reached, self.go_on = threading.Event(), threading.Event()
 
-    def __enter__(self) -> None:
-        if threading.current_thread().name == self._name:
-            self._left -= 1
-            if self._left == 0:
-                self.reached.set()
-                assert self.go_on.wait(TIMEOUT_S)
-        self._lock.acquire()
+    def setdefault(self, key: Any, entry: Any = None) -> Any:
+        if threading.current_thread().name != "slow producer":
+            return super().setdefault(key, entry)
+        if not self._after:
+            self._pause()
+            return super().setdefault(key, entry)
+        queued = super().setdefault(key, entry)
+        self._pause()
+        return queued
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def _pause(self) -> None:
+        self.reached.set()
+        assert self.go_on.wait(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("capacity", [None, 2])
-@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("after", [False, True])
 def test_one_of_two_first_events_of_a_key_supersedes_the_other(
-    held: Make, gate: Gate, got: list[Any], nth: int, capacity: int | None
+    held: Make, gate: Gate, got: list[Any], after: bool, capacity: int | None
 ) -> None:
-    """The window: the first producer has seen that its key is not queued, and has not appended yet."""
+    """The window: the first producer has seen that its key is not queued, and has not appended yet.
+
+    An event that was accepted meanwhile is queued, so the dispatcher is not drained (invariant 3).
+    """
     dispatcher = held(DispatcherConfig(queue_capacity=capacity))
-    lock = _PausingLock("slow producer", nth)
-    dispatcher.queue.state.lock = lock  # type: ignore[assignment]
+    queued = dispatcher.queue.coalescing.queued = _PausingDict(after=after)
     producer = threading.Thread(target=post, args=(dispatcher, Keyed("a", 1)), name="slow producer")
     producer.start()
-    assert lock.reached.wait(TIMEOUT_S)
+    assert queued.reached.wait(TIMEOUT_S)
 
     post(dispatcher, Keyed("a", 2))
-    lock.go_on.set()
-    producer.join(TIMEOUT_S)
 
+    assert dispatcher.queue_size() == 1
+    queued.go_on.set()
+    producer.join(TIMEOUT_S)
     assert dispatcher.queue_size() == 1
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen(got) == [("a", 1)]
+    assert seen(got) == [("a", 2 if after else 1)]
     assert_accounts_balance(dispatcher, accepted=3)
+    assert dispatcher.queue.coalescing.queued == {}
     if capacity is not None:
         until(lambda: dispatcher.queue.room.remaining() == capacity)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_an_event_that_another_producer_queues_is_in_exactly_one_account_when_the_stop_comes_in_between(
+    held: Make, gate: Gate, got: list[Any], drain: bool
+) -> None:
+    dispatcher = held()
+    dispatcher.set_drain_events_on_stop(drain)
+    queued = dispatcher.queue.coalescing.queued = _PausingDict(after=True)
+    answers: list[bool] = []
+    producer = threading.Thread(
+        target=lambda: answers.extend(post(dispatcher, Keyed("a", 1))), name="slow producer", daemon=True
+    )
+    producer.start()
+    assert queued.reached.wait(TIMEOUT_S)
+    answers += post(dispatcher, Keyed("a", 2))
+
+    gate.opened.set()
+    dispatcher.stop()
+    queued.go_on.set()
+    producer.join(TIMEOUT_S)
+
+    assert answers == [True, True]
+    assert seen(got) == ([("a", 2)] if drain else [])
+    assert_accounts_balance(dispatcher, accepted=3)
+    assert dispatcher.discarded_by_reason == {"superseded": 1} | ({} if drain else {"stop": 1})
+
+
+def test_a_newer_event_that_comes_too_late_for_an_entry_gets_one_of_its_own(
+    held: Make, gate: Gate, got: list[Any]
+) -> None:
+    """The window: a producer has found the queued entry, and the handler thread takes it before the event is in."""
+    dispatcher = held()
+    post(dispatcher, Keyed("a", 1))
+    [found] = dispatcher.queue.coalescing.queued.values()
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    class Late(dict[Any, Any]):
+        def get(self, key: Any, default: Any = None) -> Any:
+            return found
+
+    dispatcher.queue.coalescing.queued = Late()
+
+    assert post(dispatcher, Keyed("a", 2)) == [True]
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen(got) == [("a", 1), ("a", 2)]
+    assert_accounts_balance(dispatcher, accepted=3)
 
 
 @pytest.mark.parametrize("capacity", [None, 3])
@@ -342,7 +397,7 @@ def test_with_many_producers_the_last_event_of_each_key_is_handled_and_the_accou
     last = {event.key: event.number for event in got}
     assert last == {(producer, rest): 297 + rest for producer in range(3) for rest in range(3)}
     assert_accounts_balance(dispatcher, accepted=900)
-    assert dispatcher.queue.state.queued == {}
+    assert dispatcher.queue.coalescing.queued == {}
     if capacity is not None:
         assert dispatcher.queue.room.remaining() == capacity
 

@@ -105,7 +105,7 @@ def test_a_post_under_block_is_refused_after_its_timeout_and_leaves_nothing(full
 
     assert refused == [False, False]
     assert dispatcher.rejected == {"timeout": 2}
-    assert dispatcher.queue.room.waiting_producers == 0
+    assert len(dispatcher.queue.room.waiters) == 0
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 1, 2]
     assert dispatcher.queue.room.remaining() == 2
@@ -240,7 +240,7 @@ def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: M
     ]
     for producer in producers:
         producer.start()
-    until(lambda: dispatcher.queue.room.waiting_producers == 3)
+    until(lambda: len(dispatcher.queue.room.waiters) == 3)
     gate.opened.set()
     for producer in producers:
         producer.join(TIMEOUT_S)

@@ -38,10 +38,10 @@ class Watched:
         self.now_ns = 0
         self.threads: list[str] = []
         self.logged = threading.Semaphore(0)
-        self.contents: dict[Enum, int] = {}
+        self.contents: list[tuple[Enum, int]] = []
         self.log = QueueSizeLog("q", DispatcherConfig(**config), self._contents, lambda: None, lambda: self.now_ns)
 
-    def _contents(self) -> dict[Enum, int]:
+    def _contents(self) -> list[tuple[Enum, int]]:
         self.threads.append(threading.current_thread().name)
         self.logged.release()
         return self.contents
@@ -94,7 +94,7 @@ def test_the_capacity_decides_how_little_room_is_low(caplog: pytest.LogCaptureFi
 
 def test_details_are_printed_by_type_on_a_thread_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched(print_events_info_threshold=3)
-    watched.contents = {Other.DO: 1, Work.DO: 2}
+    watched.contents = [(Other.DO, 1), (Work.DO, 2)]
 
     watched.log(3, None)
 

@@ -128,8 +128,8 @@ class Scheduler:
         tasks = self.tasks
         able = self._able()
         could = current is not None and not spinning and current.can_run()
-        if spinning and current is not None:
-            able = [index for index in able if tasks[index] is not current]
+        if spinning and current is not None:  # others first; MOST_STEPS ends one that spins for ever
+            able = [index for index in able if tasks[index] is not current] or able
         if not able and self._settling and current is not None:
             self._done.set()
             current.baton.acquire()
@@ -253,8 +253,8 @@ class SteppedLock:
         self._owner: int | None = None
         self._depth = 0
 
-    def acquire(self, blocking: bool = True) -> bool:
-        """Take the lock. Whoever holds it may be preempted, whoever wants it then waits."""
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock. Whoever holds it may be preempted, whoever wants it then waits, whatever the timeout."""
         me = threading.get_ident()
         if self._owner == me and self._reentrant:
             self._depth += 1
@@ -373,6 +373,10 @@ class SteppedDeque(_SteppedEnds, deque[Any]):
         _step()
         super().extend(entries)
 
+    def remove(self, entry: Any) -> None:
+        _step()
+        super().remove(entry)
+
 
 class SteppedList(_SteppedEnds, list[Any]): ...
 
@@ -398,6 +402,18 @@ class _SteppedField:
             target.__dict__[self._name] = value
         else:
             self._slot.__set__(target, value)
+
+
+def take_and_count(tally: Any, reason: str, take: Callable[[], Any]) -> Any:
+    """As `Tally.take`: one step."""
+    _step()
+    SteppedTurns.taking = True
+    try:
+        entry = take()
+    finally:
+        SteppedTurns.taking = False
+    tally.add(reason)
+    return entry
 
 
 _preparing: Scheduler | None = None
@@ -430,12 +446,13 @@ def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **replaced}))
     monkeypatch.setattr(state, "deque", SteppedDeque)
+    monkeypatch.setattr(queue_room, "deque", SteppedDeque)
+    monkeypatch.setattr(state.Tally, "take", take_and_count)
     monkeypatch.setattr(batches, "repeat", SteppedTurns)
     monkeypatch.setattr(queue_room, "sleep", lambda _: _step(spinning=True))
     for owner, names in (
         (state.PostFlags, ("gate", "alert", "phase")),
-        (queue_room.RoomFlags, ("closer",)),
-        (queue_room.QueueRoom, ("permits",)),
+        (queue_room.QueueRoom, ("permits", "overdrafts")),
         (parking.Parking, ("duties",)),
         (progress.Progress, ("entry",)),
     ):

@@ -21,7 +21,7 @@ DONE = "done"
 
 
 class State(NamedTuple):
-    """All that the threads share, and the next step of each: for a waiting thread, the one that takes the lock."""
+    """All that the threads share, and the next step of each: for a waiting thread, the one that ends its wait."""
 
     producers: tuple[str, ...]  # the next step of each
     answers: tuple[bool | None, ...]  # of the posts
@@ -32,14 +32,15 @@ class State(NamedTuple):
     alert: bool = False  # take the slow path after it
     parked: int = 0  # 1: the duty to wake the handler thread is there to be taken
     released: int = 0  # 1: the handler thread was woken
-    lock: str = ""  # the holder of the queue's lock
+    lock: str = ""  # the holder of the queue's `end_lock`
     queue: tuple[int, ...] = ()
     hand: int | None = None  # taken, not handled yet
     handled: tuple[int, ...] = ()
     discarded: tuple[int, ...] = ()
     permits: int | None = None  # None: the queue is not bounded
-    closer: bool = False  # a thread that returns a permit takes the slow path
-    waiting: tuple[int, ...] = ()  # producers that wait for a permit and were not notified
+    timeouts: int = 0  # producers that may still give up their wait for a permit
+    waiters: tuple[int, ...] = ()  # producers whose locks are queued
+    woken: tuple[int, ...] = ()  # producers whose locks were taken from the queue and released
 
 
 class Rules(NamedTuple):
@@ -47,13 +48,14 @@ class Rules(NamedTuple):
 
     drain: bool | None = True  # None: no stop
     impatient: bool = False  # the stop gives up the drain at some moment
-    full: str = "reject"  # what a post to a full queue does, or "block"
+    full: str = (
+        "reject"  # what a post to a full queue does: "reject", "block", or "timeout": one gives up at some moment
+    )
     left_out: str = ""
 
 
 def _producer(state: State, me: int, rules: Rules) -> State | None:
     """The producer's next step; None: it waits."""
-    name = f"producer {me}"
 
     def go(to: str, **changes: object) -> State:
         return state._replace(producers=(*state.producers[:me], to, *state.producers[me + 1 :]), **changes)  # type: ignore[arg-type]
@@ -70,17 +72,44 @@ def _producer(state: State, me: int, rules: Rules) -> State | None:
         case "take permit":
             if state.permits:
                 return go("append", permits=state.permits - 1)
-            return answer(False) if rules.full == "reject" else go("lock room")
-        case "lock room":
-            if state.lock or me in state.waiting:
-                return None
-            if state.phase is not Phase.RUNNING:
-                return answer(False)
-            return go("look for room", lock=name, closer=True)
+            return answer(False) if rules.full == "reject" else go("queue the lock")
+        case "queue the lock":
+            woken = tuple(other for other in state.woken if other != me)  # it is a new lock
+            to = "wait" if rules.left_out == "look again after the lock was queued" else "look whether shut meanwhile"
+            return go(to, waiters=(*state.waiters, me), woken=woken)
+        case "look whether shut meanwhile":
+            return go("look for room" if state.phase is Phase.RUNNING else "leave, then refuse")
         case "look for room":
             if state.permits:
-                return go("append", lock="", permits=state.permits - 1)
-            return go("lock room", lock="", waiting=(*state.waiting, me))
+                return go("leave, then append", permits=state.permits - 1)
+            return go("wait")
+        case "wait":
+            if me in state.woken:
+                return go("look at phase once woken")
+            return go("look for room at the end", timeouts=state.timeouts - 1) if state.timeouts else None
+        case "look for room at the end":
+            if state.permits:
+                return go("leave, then append", permits=state.permits - 1)
+            return go("leave, then refuse")
+        case "look at phase once woken":
+            running = state.phase is Phase.RUNNING
+            return go("look for room once woken" if running else "leave, then queue the lock")
+        case "look for room once woken":
+            if state.permits:
+                return go("leave, then append", permits=state.permits - 1)
+            return go("leave, then queue the lock")
+        case "leave, then append" | "leave, then refuse" | "leave, then queue the lock":
+            then = state.producers[me].removeprefix("leave, then ")
+            if me in state.waiters:
+                return go(then, waiters=tuple(other for other in state.waiters if other != me))
+            return go(then if rules.left_out == "pass the turn on" else f"pass on, then {then}")
+        case "pass on, then append" | "pass on, then refuse" | "pass on, then queue the lock":
+            then = state.producers[me].removeprefix("pass on, then ")
+            return go(f"wake, then {then}" if state.permits else then)
+        case "wake, then append" | "wake, then refuse" | "wake, then queue the lock":
+            return go(state.producers[me].removeprefix("wake, then "), **_wake_one(state))
+        case "refuse":
+            return answer(False)
         case "append":
             if rules.left_out == "look after the append":
                 return go("wake only", queue=(*state.queue, me))
@@ -122,6 +151,11 @@ def _producer(state: State, me: int, rules: Rules) -> State | None:
     raise AssertionError(state.producers[me])
 
 
+def _wake_one(state: State) -> dict[str, object]:
+    """Take the first lock from the queue, and release it: two steps, but nobody can tell them apart."""
+    return {"waiters": state.waiters[1:], "woken": (*state.woken, *state.waiters[:1])}
+
+
 def _stopper(state: State, rules: Rules) -> Iterator[State]:
     """The stopper's next step, if it has one."""
 
@@ -140,12 +174,14 @@ def _stopper(state: State, rules: Rules) -> Iterator[State]:
         case "set alert":
             yield go(abort + "notify", alert=True, lock="")
         case "notify":
-            if not state.lock:
-                # Not if it is the handler thread that has set STOPPED, which takes what has come in last.
-                discards = abort or not rules.drain
-                if rules.left_out == "discard only after a stop of its own":
-                    discards = state.phase is Phase.STOPPED
-                yield go(abort + ("discard" if discards else "take duty"), waiting=())
+            # Not if it is the handler thread that has set STOPPED, which takes what has come in last.
+            discards = abort or not rules.drain
+            if rules.left_out == "discard only after a stop of its own":
+                discards = state.phase is Phase.STOPPED
+            if state.waiters and rules.left_out != "wake all once shut":
+                yield go(state.stopper, **_wake_one(state))
+            else:
+                yield go(abort + ("discard" if discards else "take duty"))
         case "discard":
             if not state.lock:
                 yield go(abort + "discard all", lock="stopper")
@@ -177,20 +213,19 @@ def _handler(state: State, rules: Rules) -> State | None:
         case "take":
             if not state.queue:
                 return go("look at the queue")
-            return go("handle" if state.permits is None else "look closer", hand=state.queue[0], queue=state.queue[1:])
-        case "look closer":
-            return go("lock room" if state.closer else "give permit")
-        case "lock room":
-            if state.lock:
-                return None
-            return go("handle", permits=(state.permits or 0) + 1, closer=False, waiting=())
-        case "give permit":
-            then = "handle" if rules.left_out == "look after a permit was given" else "look closer again"
+            room = "look too early" if rules.left_out == "look after a permit was given" else "give permit"
+            return go("handle" if state.permits is None else room, hand=state.queue[0], queue=state.queue[1:])
+        case "look too early":
+            return go("give permit and wake" if state.waiters else "give permit and handle")
+        case "give permit and handle":
+            return go("handle", permits=(state.permits or 0) + 1)
+        case "give permit" | "give permit and wake":
+            then = "wake" if state.handler == "give permit and wake" else "look for a waiter"
             return go(then, permits=(state.permits or 0) + 1)
-        case "look closer again":
-            return go("tell" if state.closer else "handle")
-        case "tell":
-            return None if state.lock else go("handle", closer=False, waiting=())
+        case "look for a waiter":
+            return go("wake" if state.waiters else "handle")
+        case "wake":
+            return go("handle", **_wake_one(state))
         case "handle":
             return go("look at the queue", hand=None, handled=(*state.handled, state.hand))
         case "look whether to end":
@@ -218,7 +253,8 @@ def _handler(state: State, rules: Rules) -> State | None:
         case "set last alert":
             return go("notify", alert=True, lock="")
         case "notify":
-            return None if state.lock else go("take last", waiting=())
+            wakes = state.waiters and rules.left_out != "wake all once shut"
+            return go("notify", **_wake_one(state)) if wakes else go("take last")
         case "take last":
             if state.lock:
                 return None
@@ -255,11 +291,12 @@ def _renamed(state: State) -> State:
     def place(me: int) -> tuple[object, ...]:
         in_queue = queue.index(me) if me in queue else -1
         fate = handled.count(me) + 8 * discarded.count(me)
-        return producers[me], -1 if (answer := answers[me]) is None else answer, in_queue, fate, me in state.waiting
+        turn = state.waiters.index(me) if me in state.waiters else -1 - (me in state.woken)
+        return producers[me], -1 if (answer := answers[me]) is None else answer, in_queue, fate, turn
 
     order = sorted(range(len(producers)), key=place)
     if order == sorted(order):
-        if len(handled) < 2 and len(discarded) < 2 and len(state.waiting) < 2:
+        if len(handled) < 2 and len(discarded) < 2 and len(state.woken) < 2:
             return state
         new = order
     else:
@@ -271,13 +308,15 @@ def _renamed(state: State) -> State:
         hand=None if state.hand is None else new[state.hand],
         handled=tuple(sorted(new[me] for me in handled)),
         discarded=tuple(sorted(new[me] for me in discarded)),
-        waiting=tuple(sorted(new[me] for me in state.waiting)),
+        waiters=tuple(new[me] for me in state.waiters),
+        woken=tuple(sorted(new[me] for me in state.woken)),
     )
 
 
 def explore(producers: int, capacity: int | None, rules: Rules, check: Callable[[State], None]) -> int:
     """Check each state in which no thread can continue; returns the number of states."""
-    start = State(("look at gate",) * producers, (None,) * producers, permits=capacity)
+    timeouts = int(rules.full == "timeout")
+    start = State(("look at gate",) * producers, (None,) * producers, permits=capacity, timeouts=timeouts)
     if rules.drain is None:
         start = start._replace(stopper=DONE)
     seen, left = {start}, [start]

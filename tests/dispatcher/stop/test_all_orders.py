@@ -44,7 +44,7 @@ ALL_STOPS = [Rules(), Rules(drain=False), Rules(impatient=True), Rules(drain=Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rules", ALL_STOPS)
-@pytest.mark.parametrize("full", ["unbounded", "reject", "block"])
+@pytest.mark.parametrize("full", ["unbounded", "reject", "block", "timeout"])
 @pytest.mark.parametrize("producers", [1, 2])
 def test_in_no_order_of_the_model_is_an_event_stranded(producers: int, full: str, rules: Rules) -> None:
     rules = rules._replace(full=full)
@@ -72,6 +72,9 @@ def test_in_no_order_of_the_model_with_three_producers_is_an_event_stranded() ->
         (Rules(left_out="leave what is late to its producer"), None, 1),
         (Rules(left_out="discard only after a stop of its own"), None, 1),
         (Rules(left_out="look after a permit was given", full="block", drain=None), 1, 2),
+        (Rules(left_out="look again after the lock was queued", full="block", drain=None), 1, 2),
+        (Rules(left_out="pass the turn on", full="timeout", drain=None), 1, 3),
+        (Rules(left_out="wake all once shut", full="block"), 1, 2),
     ],
     ids=lambda value: value.left_out if isinstance(value, Rules) else None,
 )

@@ -96,7 +96,7 @@ def test_producers_that_wait_for_room_in_a_dispatcher_that_fails_are_refused(mak
     answers: list[bool] = []
     producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(2))))
     producer.start()
-    until(lambda: dispatcher.queue.room.waiting_producers == 1)
+    until(lambda: len(dispatcher.queue.room.waiters) == 1)
 
     gate.opened.set()
     producer.join(TIMEOUT_S)

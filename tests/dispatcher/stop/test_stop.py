@@ -141,6 +141,34 @@ def test_stop_returns_within_its_timeout_although_a_handler_hangs(gate: Gate, ca
     assert_accounts_balance(dispatcher, accepted=3)
 
 
+class Waits(threading.Event):
+    """Never set, and never waits: adds up how long it should have waited."""
+
+    waited_s = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waited_s += timeout
+        return False
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 0.4, 1.0, 30.0])
+def test_a_stop_keeps_its_grace_within_the_drain_timeout(gate: Gate, timeout_s: float) -> None:
+    """It waited half a second more for a handler that hung."""
+    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=timeout_s))
+    dispatcher.register(Work, gate)
+    dispatcher.init()
+    dispatcher.start()
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    waits = dispatcher._drain.finished = Waits()
+
+    dispatcher.stop()
+
+    assert waits.waited_s == pytest.approx(timeout_s)
+    gate.opened.set()
+
+
 def test_a_handler_may_stop_its_dispatcher(make: Make) -> None:
     got: list[int] = []
 

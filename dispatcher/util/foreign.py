@@ -1,0 +1,98 @@
+"""Looking at foreign objects, any of whose methods may raise, and logging to foreign logging handlers.
+
+Events, their types, keys and errors belong to the user. `repr`, `str`, a property or a logging handler that raises must
+not end the handler thread, a stop or a scrape. Nothing here raises, and nothing here may be called under a lock. All
+texts are plain `str`, and UTF-8 can encode them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
+
+_LONGEST_TEXT: Final = 2000
+
+
+def type_of(event: Any) -> Any:
+    """`event.type`; None if it has none, or if looking at it raises."""
+    try:
+        return event.type
+    except BaseException as error:
+        reraise_interrupt(error)
+        return None
+
+
+def is_member(event_type: Any) -> bool:
+    """Whether it is an Enum member. Unlike `isinstance`, does not ask the object for its `__class__`."""
+    return issubclass(type(event_type), Enum)
+
+
+def class_name(value: Any) -> str:
+    """The name of the object's class, whatever its metaclass makes of `__name__`."""
+    return str(type.__dict__["__name__"].__get__(type(value)))
+
+
+def type_name(event_type: Any) -> str:
+    """The name of an Enum member; the text of a combination of flags without a name, or of another object."""
+    name = event_type._name_ if is_member(event_type) else None
+    return plain_text(name) if name else _cut(lambda: str(event_type), lambda _: text_of(event_type))
+
+
+def text_of(value: Any) -> str:
+    """`repr(value)`, cut to 2,000 characters; the class and the error if `repr` raises."""
+    return _cut(lambda: repr(value), lambda error: f"<{class_name(value)}, whose repr raised {class_name(error)}>")
+
+
+def describe(error: BaseException) -> str:
+    """The error's class and message, cut to 2,000 characters."""
+    return _cut(lambda: f"{class_name(error)}: {error}", lambda raised: f"{class_name(error)}: (its __str__ raised)")
+
+
+def plain_text(text: str) -> str:
+    """The text as a plain `str`; lone surrogates, which UTF-8 cannot encode, are escaped."""
+    text = str.__str__(text)  # of a subclass, whose methods are foreign
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def kind_of(event_type: Any) -> str:
+    """The class and name of an event's type: `Kind.TICK`."""
+    return f"{class_name(event_type)}.{type_name(event_type)}"
+
+
+def tell(log: logging.Logger, level: int, message: str, *args: Any, error: BaseException | None = None) -> None:
+    """Log a message, with the error's traceback. If a logging handler or a filter raises, the message goes to stderr.
+
+    A foreign object among `args` would be formatted inside the logging handler: pass `text_of(it)` instead.
+    """
+    try:
+        log.log(level, message, *args, exc_info=error)
+    except BaseException as raised:
+        reraise_interrupt(raised)
+        with contextlib.suppress(BaseException):
+            last = logging.lastResort
+            if last is not None and level >= last.level:
+                last.emit(
+                    log.makeRecord(
+                        log.name, level, "", 0, f"{message} (logging it raised %s)", (*args, describe(raised)), None
+                    )
+                )
+
+
+def _cut(make: Callable[[], str], instead: Callable[[BaseException], str]) -> str:
+    """The text that `make` returns, or `instead` of the error that it raises; at most 2,000 characters of it."""
+    try:
+        text = str.__str__(make())
+        return plain_text(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}...")
+    except BaseException as error:
+        reraise_interrupt(error)
+        return instead(error)
+
+
+def reraise_interrupt(error: BaseException) -> None:
+    """Ctrl-C on the main thread is the user's, not the foreign object's."""
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
