@@ -69,7 +69,7 @@ class EventTimes:
         elif events >= _FLOOD and self.timed_ns < _QUICK_NS * events:
             self.singly = False
         self.timed = self.timed_ns = 0
-        if self._samples:
+        if self._samples and finished_ns >= self._stamping.again_at_ns:
             self._stamping.stamp_again(finished_ns)
 
 

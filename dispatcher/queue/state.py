@@ -200,7 +200,7 @@ class Stamping:
         self._samples: Final = times == "sampled"
         # One entry: the next post notes its time. When sampling, the handler thread appends it and any thread pops it.
         self.due: Final[list[None]] = [None] if times != "none" else []
-        self._since_ns = 0  # when `due` was last filled; handler thread
+        self.again_at_ns = 0  # when the handler thread is to call `stamp_again` next, if sampling; handler thread
         flags.gate = STAMP_ALL if times == "all" else self.due
 
     def stamped(self, event: Any) -> QueuedEvent:
@@ -211,8 +211,7 @@ class Stamping:
         return QueuedEvent(event, perf_counter_ns())
 
     def stamp_again(self, now_ns: int) -> None:
-        """When sampling: let the next post note its time, if the last stamp is old enough. Handler thread."""
-        if now_ns - self._since_ns >= _STAMP_EVERY_NS:
-            self._since_ns = now_ns
-            if not self.due:
-                self.due.append(None)
+        """When sampling, once `again_at_ns` has passed: let the next post note its time. Handler thread."""
+        self.again_at_ns = now_ns + _STAMP_EVERY_NS
+        if not self.due:
+            self.due.append(None)
