@@ -9,14 +9,13 @@ from pyspark.sql import SparkSession
 SETTINGS = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.grpc.binding.port": sys.argv[2],
     "spark.ui.enabled": "false",
     "spark.task.maxFailures": "1",
 }
 
 if __name__ == "__main__":
     builder = SparkSession.builder.master(sys.argv[1])
-    for key, value in SETTINGS.items():
+    for key, value in {**SETTINGS, "spark.connect.grpc.binding.port": sys.argv[2]}.items():
         builder = builder.config(key, value)
     with builder.getOrCreate():
         print("serving", flush=True)

@@ -21,7 +21,8 @@ def write(folder: Path, name: str, *files: list[dict[str, Any]]) -> None:
 
 
 def application(number: int, wait_s: float | None) -> dict[str, Any]:
-    return {"id": f"app_{number:04}", "submitted_at": number, "wait_s": wait_s}
+    placed_at = None if wait_s is None else number
+    return {"id": f"app_{number:04}", "submitted_at": number, "first_container_at": placed_at, "wait_s": wait_s}
 
 
 def test_missing_tables_have_no_rows(tmp_path: Path) -> None:

@@ -367,7 +367,7 @@ def test_the_command_reports_on_the_tables(
         reported.append((named, output, declared.columns, tables.events.count(), tables.transitions.count()))
         return "report"
 
-    monkeypatch.setattr("pipeline.spark.spark_session", lambda master: nullcontext(spark))
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, long_run: nullcontext(spark))
     monkeypatch.setattr("pipeline.spark.write_report", write_report)
     monkeypatch.setattr(
         "pipeline.cli.yarn_command.print_report", lambda report, console: console.print(f"The {report}")
