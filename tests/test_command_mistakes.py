@@ -167,6 +167,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     return args
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(args=command_lines())
 def test_any_mistake_in_a_command_line_is_one_printable_line(folder: Path, args: list[str]) -> None:

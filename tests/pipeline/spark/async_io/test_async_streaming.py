@@ -88,6 +88,7 @@ def finish(query: StreamingQuery) -> None:
         query.stop()
 
 
+@pytest.mark.slow
 def test_query_whose_worker_is_killed_is_complete_after_its_restart(spark: SparkSession, folder: Path) -> None:
     class Fragile(AsyncFunction[Row, tuple[int]]):
         """Kills its worker once, at one row."""

@@ -170,7 +170,7 @@ def test_a_second_report_replaces_only_the_tables_and_the_page(
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("table", ["events", "transitions"])
+@pytest.mark.parametrize("table", ["events", pytest.param("transitions", marks=pytest.mark.slow)])
 def test_a_journal_with_one_empty_table_is_reported(
     journal: Any, spark: SparkSession, declared: DataFrame, tmp_path: Path, table: str
 ) -> None:

@@ -50,6 +50,7 @@ def rows(digest: DataFrame) -> list[str]:
     return sorted(map(repr, digest.collect()))
 
 
+@pytest.mark.slow
 def test_digests_of_parts_of_the_events_add_up(journal: JournalBuilder) -> None:
     journal.submit(1, "application_1", at=3)
     journal.event(2, "RMNodeEventType", "STATUS_UPDATE", "n1", at=7, queue_ns=5, handling_ns=900)
@@ -71,6 +72,7 @@ def test_digests_of_parts_of_the_events_add_up(journal: JournalBuilder) -> None:
     }
 
 
+@pytest.mark.slow
 def test_digests_of_parts_of_the_transitions_add_up(journal: JournalBuilder) -> None:
     journal.submit(1, "application_1")
     journal.move(2, "RMApp", "application_1", "NEW_SAVING APP_NEW_SAVED SUBMITTED", at=5)
