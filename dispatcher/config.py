@@ -129,8 +129,8 @@ class JournalConfig(ConfigModel):
     )
     permissions: PermissionsName = Field(
         "private",
-        description="who may read the journal besides its owner: nobody (private: files 0600, folders 0700), its group "
-        "(group: 0640, 0750), or everyone (0644, 0755). Folders that exist keep theirs",
+        description="who may read the journal: its owner only (private: files 0600, folders 0700), its group as well "
+        "(group: 0640, 0750), or everyone (0644, 0755). Existing folders keep their mode",
     )
 
 

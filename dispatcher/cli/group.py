@@ -69,7 +69,7 @@ def _printable_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # The mistakes in a command line, by their method: older Typers take them from Click. Help comes as one, too.
+        # Usage errors, recognised by their method: older Typers use Click's classes. Help is raised like an error.
         if hasattr(error, "format_message") and hasattr(error, "message") and "Help" not in type(error).__name__:
             error.message = one_line(str(error.message))
         raise

@@ -39,7 +39,7 @@ def write_run_config(journal: Path, config: ConfigModel, about: str) -> None:
 
 
 def read_run_config(journal: Path) -> str | None:
-    """The file's text, without control characters and cut after 64 KB; None if there is none that can be read."""
+    """The file's text, without control characters and cut after 64 KB; None if the file cannot be read."""
     try:
         data = read_file(journal / RUN_CONFIG, _MOST_BYTES + 1)
     except OSError:

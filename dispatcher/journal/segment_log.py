@@ -77,9 +77,8 @@ class SegmentLog:
         self._outstanding: dict[int, int] = {}
         try:
             make_folder(path, self._permissions)
-            self._lock = lock_for_writing(
-                path, self._permissions.file_mode
-            )  # released by the thread that closes the journal
+            # Released by the thread that closes the journal.
+            self._lock = lock_for_writing(path, self._permissions.file_mode)
         except OSError as error:
             raise self._unwritable(error) from error
         self._reserve = DescriptorReserve()  # for later segments and manifests: only those are opened while it runs

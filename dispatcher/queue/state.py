@@ -105,9 +105,8 @@ class Tally:
     """Counts by reason. Any thread adds, without a lock: a step of `repeat` is atomic, as `+= 1` is not."""
 
     def __init__(self) -> None:
-        self._turns: dict[
-            str, repeat[tuple[()]]
-        ] = {}  # those used up count; any thread adds entries, none removes them
+        # The turns used up are the count; any thread adds entries, none removes them.
+        self._turns: dict[str, repeat[tuple[()]]] = {}
         self._in_vain: dict[str, repeat[tuple[()]]] = {}  # how many of them do not count; any thread, as `_turns`
 
     def add(self, reason: str) -> None:
@@ -179,7 +178,7 @@ class QueueState:
         return self.reject("draining" if self.flags.phase == DRAINING else "stopped")
 
     def take_dropped(self, reason: DropReason) -> Any:
-        """Take the oldest entry, and count it as one that will never be handled. Raises IndexError: there is none."""
+        """Take the oldest entry, and count it as never to be handled. Raises IndexError: the queue is empty."""
         return self.dropped.take(reason, self.entries.popleft)
 
     def waiting(self) -> list[tuple[Enum, int]]:

@@ -47,7 +47,7 @@ class Permissions(Enum):
 
     @classmethod
     def of_file(cls, path: Path) -> Permissions:
-        """The permissions with which the file may have been made; private if there is none."""
+        """The permissions with which the file may have been made; private if it does not exist."""
         try:
             mode = path.stat().st_mode
         except OSError:

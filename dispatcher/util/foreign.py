@@ -42,9 +42,11 @@ def type_name(event_type: Any) -> str:
     return plain_text(name) if name else _cut(lambda: str(event_type), lambda _: text_of(event_type))
 
 
-def text_of(value: Any) -> str:
-    """`repr(value)`, cut to 2,000 characters; the class and the error if `repr` raises."""
-    return _cut(lambda: repr(value), lambda error: f"<{class_name(value)}, whose repr raised {class_name(error)}>")
+def text_of(value: Any, most: int = _LONGEST_TEXT) -> str:
+    """`repr(value)`, cut to `most` characters; the class and the error if `repr` raises."""
+    return _cut(
+        lambda: repr(value), lambda error: f"<{class_name(value)}, whose repr raised {class_name(error)}>", most
+    )
 
 
 def describe(error: BaseException) -> str:
@@ -82,11 +84,11 @@ def tell(log: logging.Logger, level: int, message: str, *args: Any, error: BaseE
                 )
 
 
-def _cut(make: Callable[[], str], instead: Callable[[BaseException], str]) -> str:
-    """The text that `make` returns, or `instead` of the error that it raises; at most 2,000 characters of it."""
+def _cut(make: Callable[[], str], instead: Callable[[BaseException], str], most: int = _LONGEST_TEXT) -> str:
+    """The text that `make` returns, cut to `most` characters, or `instead` of the error that it raises."""
     try:
         text = str.__str__(make())
-        return plain_text(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}...")
+        return plain_text(text if len(text) <= most else f"{text[:most]}...")
     except BaseException as error:
         reraise_interrupt(error)
         return instead(error)

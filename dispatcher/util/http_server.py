@@ -125,7 +125,7 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, or that was sent away, is nobody's mistake."""
+        """Not logged as an error: clients may disconnect, and the server ends connections itself."""
         log.debug("%s: the connection ended early", client_address, exc_info=True)
 
     def _end(self, is_over: Callable[[_Connection], bool]) -> None:

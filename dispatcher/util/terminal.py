@@ -1,4 +1,4 @@
-"""Texts of others in lines for a terminal."""
+"""Making foreign text safe to print in one line of a terminal."""
 
 from __future__ import annotations
 

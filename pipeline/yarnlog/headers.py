@@ -107,7 +107,7 @@ HeaderReader = Callable[[str, LogClock], RecordHeader | None]
 
 
 def read_header(line: str, clock: LogClock) -> RecordHeader | None:
-    """The header in one of Hadoop's layouts; None if there is none, as in a line of a stack trace."""
+    """The header in one of Hadoop's layouts; None if the line has no header, as in a stack trace."""
     if not "0" <= line[:1] <= "9":  # rejects most other lines without a regex
         return None
     found = _WITH_LOGGER.match(line) or _WITHOUT_LOGGER.match(line)

@@ -1,7 +1,7 @@
 """The arcs that not every release declares, by machine.
 
-The modules beside this one list them, one a line: machine, from_state, event, to_state and, joined by `|`, the releases
-that declare the arc. An arc of Hadoop 3 that is not listed is an arc of 2.4 and 2.7, too.
+The modules beside this one list them, one in each line: machine, from_state, event, to_state and, joined by `|`, the
+releases that declare the arc. An arc of Hadoop 3 that is not listed is also an arc of 2.4 and 2.7.
 """
 
 from __future__ import annotations

@@ -165,8 +165,8 @@ class StateStoreConfig(ConfigModel):
     batch_size: int = Field(1000, ge=1, description="maximum of writes per commit")
     permissions: PermissionsName = Field(
         "private",
-        description="who may read a file that is made, besides its owner: nobody (private: 0600), its group (group: "
-        "0640), or everyone (0644)",
+        description="who may read a new file: its owner only (private: 0600), its group as well (group: 0640), or "
+        "everyone (0644)",
     )
 
     @model_validator(mode="after")

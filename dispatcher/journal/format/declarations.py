@@ -116,7 +116,7 @@ class _Rule:
 
 
 class _Rules:
-    """The rules of the fields of classes. Raises _UnknownError where there is none."""
+    """The rules for the fields of classes. Raises _UnknownError for a field without a rule."""
 
     def __init__(self, definitions: Mapping[str, Schema]) -> None:
         self._definitions = definitions

@@ -25,6 +25,8 @@ from uuid import UUID
 
 from pydantic_core import MultiHostUrl, TzInfo, Url
 
+from dispatcher.util.foreign import text_of
+
 _QUOTED: Final = 80
 """Characters of a value that a message shows."""
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
@@ -63,12 +65,8 @@ def difference(given: Any, back: Any, *, besides: frozenset[str] = frozenset()) 
 
 
 def quoted(value: Any) -> str:
-    """The start of a value's repr, or its class if that raises."""
-    try:
-        text = repr(value)
-    except Exception:
-        return f"<{type(value).__name__}>"
-    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+    """The start of a value's repr, whatever it raises."""
+    return text_of(value, _QUOTED)
 
 
 @lru_cache(maxsize=1024)
@@ -149,7 +147,7 @@ def _shows_its_state(base: type) -> bool:
 
 
 def _state(value: Any) -> dict[str, Any]:
-    """All attributes of an object, by name; properties and class attributes are none."""
+    """All attributes of an object by name, without properties and class attributes."""
     kind = type(value)
     attributes: dict[str, Any] = object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else {}
     slots = slots_of(kind)  # type: ignore[arg-type]  # mypy: a type would not be hashable

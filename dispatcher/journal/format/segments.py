@@ -72,7 +72,7 @@ def open_segments(journal: Path) -> list[Path]:
 
 
 def segment_number(path: Path) -> int:
-    """The number in a segment's name; 0: not a segment. Each number has one name: `segment-2.journal` is none."""
+    """The number in a segment's name; 0: not a segment. Each number has one valid name: `segment-2.journal` gives 0."""
     match = _NAME.fullmatch(path.name)
     number = int(match.group(1)) if match else 0
     is_segment = path.name in (segment_path(path, number).name, open_segment_path(path, number).name)
@@ -171,7 +171,7 @@ class Manifest:
 
     @property
     def is_possible(self) -> bool:
-        """Its values are of the right types, and its numbers those of segments."""
+        """Its values have the right types, and its numbers can be numbers of segments."""
         numbers = (self.first, self.last + 1) if type(self.first) is type(self.last) is int else (0,)
         is_id = self.journal is None or type(self.journal) is str
         return is_id and type(self.closed) is bool and all(0 < number <= LAST_NUMBER + 1 for number in numbers)

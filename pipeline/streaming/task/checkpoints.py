@@ -104,7 +104,7 @@ class CheckpointStorage:
     """The checkpoints of one task, in a folder of its own, which is created when needed.
 
     The last `keep` checkpoints and all savepoints are kept. Files with other names are ignored. `permissions`: who may
-    read them besides their owner: nobody (private: 0600, new folders 0700), its group, or everyone.
+    read them: their owner only (private: 0600, new folders 0700), the group as well, or everyone.
     """
 
     def __init__(

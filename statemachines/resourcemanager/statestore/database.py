@@ -16,6 +16,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from dispatcher.util.files import Permissions, check_file, explain, open_file
+from dispatcher.util.terminal import printable
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.statestore.records import (
     ApplicationAttemptStateData,
@@ -273,8 +274,7 @@ class StateDatabase:
 
 def _line(text: str) -> str:
     """A text from the file, which may hold anything, as a part of one line."""
-    text = "; ".join(text[:_LONGEST].splitlines())
-    return text if text.isprintable() else repr(text)[1:-1]
+    return printable("; ".join(text[:_LONGEST].splitlines()))
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The keys of SLS's objects: which are read, which SLS knows but a replay does not use, and which nobody knows."""
+"""The keys of SLS's objects: which are read, which SLS knows but a replay does not use, and which are unknown."""
 
 from __future__ import annotations
 
