@@ -188,10 +188,15 @@ faults = st.fixed_dictionaries(
         "handler": drawn("unprintable"),
     },
 )
-configs = st.fixed_dictionaries(
-    {"measure_times": st.sampled_from(["none", "sampled", "all"])},
-    optional={"queue_capacity": st.integers(1, 4), "queue_full_policy": st.sampled_from(["reject", "drop_oldest"])},
-).filter(lambda config: "queue_capacity" in config or "queue_full_policy" not in config)
+times = st.fixed_dictionaries({"measure_times": st.sampled_from(["none", "sampled", "all"])})
+bounds = st.fixed_dictionaries(
+    {
+        "queue_capacity": st.integers(1, 4),
+        "queue_full_policy": st.sampled_from(["block", "reject", "drop_oldest"]),
+        "queue_full_timeout_s": st.just(0.001),  # the handler waits for the test
+    }
+)
+configs = st.builds(dict.__or__, times, st.just({}) | bounds)
 
 
 def key_of(event: Hostile) -> Any:
