@@ -167,7 +167,7 @@ class _Run(Generic[In, Out]):
         self._input: ChunkInput[In] = ChunkInput(chunks_ahead, self._wakeup)
         self._output: ResultOutput[Out] = ResultOutput(notify_at, max_chunk * _CHUNKS_OF_RESULTS, self._wakeup)
         self._task = StreamTask(self._input, operator, self._output, name="async wait")
-        self._thread = threading.Thread(target=self._work, name="async wait", daemon=True)
+        self._thread: threading.Thread | None = None  # the task's; set by the caller's thread when it starts it
 
     def results(self, chunks: Iterable[Iterable[In]]) -> Iterator[list[Out]]:
         """Caller's thread: read, yield and wait in turns. If the input fails, that is raised after its results."""
@@ -175,6 +175,8 @@ class _Run(Generic[In, Out]):
         input_failure: Exception | None = None
         output, task_input = self._output, self._input
         try:
+            # Made here, because no thread made before a fork starts after it in Python 3.13.0 (python/cpython#134381).
+            self._thread = threading.Thread(target=self._work, name="async wait", daemon=True)
             self._thread.start()
             _runs.add(self)
             while not self._is_over:
@@ -217,7 +219,8 @@ class _Run(Generic[In, Out]):
         if self._is_forked:
             return  # the task and its thread are in the parent
         self._task.cancel()
-        if self._thread.ident is not None:  # started; a KeyboardInterrupt may have come before that
+        # None, or not started: a KeyboardInterrupt may have come before that.
+        if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
 
     def abandon(self) -> None:

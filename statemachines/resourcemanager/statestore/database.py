@@ -72,7 +72,7 @@ class StateDatabase:
         """`permissions`: of a new file; SQLite gives its files beside it the same."""
         self.path = path
         self._loaded: RMState | None = None  # what was read while it was opened, until the first write
-        self._prepare(permissions)
+        has_log = self._prepare(permissions)
         with self._explaining():
             # No timeout: a process that holds the lock holds it until it ends.
             self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
@@ -80,7 +80,7 @@ class StateDatabase:
             with self._explaining():
                 self._open()
         except BaseException:
-            if hasattr(self._connection, "setconfig"):  # Python 3.12: leave what a crash left behind to a repair
+            if has_log and hasattr(self._connection, "setconfig"):  # Python 3.12: leave the log of a crash to a repair
                 self._connection.setconfig(_NO_CHECKPOINT_ON_CLOSE)
             self._connection.close()
             raise
@@ -120,8 +120,11 @@ class StateDatabase:
             (epoch,) = self._connection.execute("SELECT epoch FROM meta").fetchone()
         return int(epoch) - 1
 
-    def _prepare(self, permissions: Permissions) -> None:
-        """Refuse what SQLite would wait for, or repair by removing it; make a missing file with its permissions."""
+    def _prepare(self, permissions: Permissions) -> bool:
+        """Refuse what SQLite would wait for, or repair by removing it; make a missing file with its permissions.
+
+        Returns whether a write-ahead log lies beside the file, as after a crash.
+        """
         try:
             beside = [self.path.with_name(self.path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
             for file in (self.path, *beside):
@@ -136,6 +139,7 @@ class StateDatabase:
                     raise self._damaged(f"it is empty, but {left} beside it is not")
                 if size := self.path.stat().st_size:
                     raise self._damaged(f"it is cut off: {size} bytes")
+            return beside[0].exists()
         except OSError as error:
             raise StateStoreError(self.path, f"cannot be used: {explain(error, self.path.parent)}") from error
 

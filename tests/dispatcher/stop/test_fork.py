@@ -6,7 +6,6 @@ import os
 import pickle
 import select
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -131,10 +130,6 @@ def test_the_parent_works_on_after_a_fork(make: Make) -> None:
     assert got == [1, 2]
 
 
-@pytest.mark.skipif(
-    (3, 13) <= sys.version_info < (3, 13, 4),
-    reason="in this Python no thread made before a fork starts after it: python/cpython#134381",
-)
 @pytest.mark.parametrize("capacity", [None, 2])
 def test_a_dispatcher_that_was_not_started_before_the_fork_works_in_the_child(capacity: int | None) -> None:
     got: list[int] = []
