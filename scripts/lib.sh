@@ -5,6 +5,9 @@ venv="$root/.venv"
 TEST_EXTRAS=cli,spark,connect,postgres,examples,dev
 QUICK_TESTS="not slow and not spark and not long"
 PYTEST_WORKERS=(--numprocesses auto --maxprocesses 8)
+# Compiled tests are kept for the next run, whatever the environment says: to rewrite their assertions takes 10 seconds.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX="$root/.venv-pycache"
 
 die() {
   printf '%s: %s\n' "$(basename "$0")" "$1" >&2

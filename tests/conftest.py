@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,9 +25,13 @@ SPARK_FILES = (
 )
 SPARK_REPORT = "tests/pipeline/spark/report/"
 LONG_FILES = (
+    "tests/dispatcher/service/test_interpreter_exit.py",
     "tests/dispatcher/test_cli.py",
+    "tests/dispatcher/test_interruption.py",
     "tests/pipeline/cli/",
     "tests/pipeline/journal/test_arrow_journal.py",
+    "tests/pipeline/lookup/test_postgres_table.py",
+    "tests/statemachines/resourcemanager/daemon/test_daemon_stress.py",
     "tests/statemachines/simulation/test_openb.py",
     "tests/statemachines/simulation/test_recorded_waits.py",
     "tests/statemachines/simulation/workload/test_broken_files.py",
@@ -35,7 +40,7 @@ LONG_FILES = (
     "tests/test_command_mistakes.py",
     "tests/test_wheel.py",
 )
-"""They run the command as a process for each test, a whole trace, or thousands of damaged files."""
+"""They run a process for each test, a server, a whole trace, or thousands of damaged files."""
 
 
 def needs_spark(nodeid: str) -> bool:
@@ -54,6 +59,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "spark" if needs_spark(nodeid) else super()._split_scope(nodeid)
 
     return Scheduling(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which the marks select no test: reading them all takes seconds."""
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    for mark, files in (("spark", SPARK_FILES), ("long", LONG_FILES)):
+        if f"not {mark}" in config.option.markexpr and path.startswith(files):
+            return True
+    return None
 
 
 def pytest_configure(config: pytest.Config) -> None:
