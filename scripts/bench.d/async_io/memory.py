@@ -64,8 +64,8 @@ def memory(settings: Settings) -> Figures:
         return {}
     growth = sampled.at(1.0) / sampled.at(0.1) - 1
     print(f"\nMemory of {TASKS} Python workers, {rows:,} rows without latency through ordered_wait on Spark")
-    told = ", ".join(f"{part:.0%}: {sampled.at(part) / 2**20:,.1f}" for part in PARTS_TOLD)
-    print(f"RSS in MiB at {told} ({growth:+.1%} from 10 %); {took_s:,.1f} s, {rows / took_s:,.0f} rows/s")
+    samples = ", ".join(f"{part:.0%}: {sampled.at(part) / 2**20:,.1f}" for part in PARTS_TOLD)
+    print(f"RSS in MiB at {samples} ({growth:+.1%} from 10 %); {took_s:,.1f} s, {rows / took_s:,.0f} rows/s")
     return {"async.memory.growth": growth, "async.memory.rows": rows}
 
 

@@ -298,9 +298,9 @@ def test_a_stale_open_segment_is_set_aside_and_the_closed_one_stays(tmp_path: Pa
     found = verify(tmp_path / "journal")
     done = recover(tmp_path / "journal").done
 
-    told = ".segment-00000001.journal.open: is stale: segment-00000001.journal is closed"
-    assert (found.events, found.problems) == (100, (told,))
-    assert done == (f"{told}: set aside as segment-00000001.journal.open.aside",)
+    finding = ".segment-00000001.journal.open: is stale: segment-00000001.journal is closed"
+    assert (found.events, found.problems) == (100, (finding,))
+    assert done == (f"{finding}: set aside as segment-00000001.journal.open.aside",)
     assert (tmp_path / "journal" / "segment-00000001.journal").read_bytes() == before
     assert (tmp_path / "journal" / "segment-00000001.journal.open.aside").read_bytes() == stale.read_bytes()
     assert verify(tmp_path / "journal") == (100, 100, (), (), ())
@@ -373,10 +373,10 @@ def test_files_are_set_aside_under_names_of_their_own_and_told_once(tmp_path: Pa
     journal.writer.close()
     folder = tmp_path / "journal"
 
-    told = []
+    findings = []
     for _ in range(3):
         shutil.copy(stale, folder)
-        told += [line.rpartition(" ")[2] for line in recover(folder).done]
+        findings += [line.rpartition(" ")[2] for line in recover(folder).done]
     again = recover(folder).done
     pytest.importorskip("typer", reason="typer is not installed: pip install 'central-dispatcher[cli]'")
     from typer.testing import CliRunner
@@ -385,10 +385,10 @@ def test_files_are_set_aside_under_names_of_their_own_and_told_once(tmp_path: Pa
 
     shown = CliRunner().invoke(app, ["verify", str(folder)])
 
-    assert told == [f"segment-00000001.journal.open.aside{number}" for number in ("", "-2", "-3")]
+    assert findings == [f"segment-00000001.journal.open.aside{number}" for number in ("", "-2", "-3")]
     assert again == ()
     assert shown.exit_code == 0
-    assert shown.output.splitlines()[0] == f"set aside by recovery, and not read: {', '.join(told)}"
+    assert shown.output.splitlines()[0] == f"set aside by recovery, and not read: {', '.join(findings)}"
 
 
 # -- two journals ----------------------------------------------------------------------------------------------------
@@ -418,16 +418,16 @@ def test_each_journal_has_an_id_of_its_own_which_stays(two: tuple[Path, Path]) -
 def test_a_segment_of_another_journal_is_told_not_read_and_set_aside(two: tuple[Path, Path]) -> None:
     one, other = two
     shutil.copy(segment_path(other, 2), one)
-    told = f"segment-00000002.journal: is of another journal, {journal_id(other)}"
+    finding = f"segment-00000002.journal: is of another journal, {journal_id(other)}"
 
     problems = verify(one).problems
     reported: list[str] = []
     read = [row["seq"] for row in read_rows(one, EVENTS, on_damage=reported.append)]
     done = recover(one).done
 
-    assert f"{told}: not read" in problems
-    assert (read, reported) == ([1, 2, 5, 6], [f"{told}: not read"])
-    assert done == (f"{told}: set aside as segment-00000002.journal.aside",)
+    assert f"{finding}: not read" in problems
+    assert (read, reported) == ([1, 2, 5, 6], [f"{finding}: not read"])
+    assert done == (f"{finding}: set aside as segment-00000002.journal.aside",)
     assert (one / "segment-00000002.journal.aside").read_bytes() == segment_path(other, 2).read_bytes()
 
 
@@ -435,13 +435,13 @@ def test_a_manifest_of_another_journal_is_told_and_set_aside(two: tuple[Path, Pa
     one, other = two
     own, foreign = journal_id(one), journal_id(other)
     shutil.copy(other / MANIFEST, one)
-    told = f"journal.json: is of another journal, {foreign}; the segments are of {own}"
+    finding = f"journal.json: is of another journal, {foreign}; the segments are of {own}"
 
     problems = verify(one).problems
     done = recover(one).done
 
-    assert problems == (told,)
-    assert done == (f"{told}: set aside as journal.json.aside",)
+    assert problems == (finding,)
+    assert done == (f"{finding}: set aside as journal.json.aside",)
     assert journal_id(one) == own
     assert verify(one) == (6, 6, (), (), ())
 

@@ -95,7 +95,7 @@ class Recording:
         self.events.append(event)
         return True
 
-    def told(self) -> list[str]:
+    def news(self) -> list[str]:
         """What was posted, as `RMApp KILL`; each must be for an entity of the right kind."""
         names = []
         for event in self.events:
@@ -114,13 +114,13 @@ class FakeScheduler:
         self.released: list[tuple[str, str]] = []
         self.blacklisted: list[tuple[str, list[str], list[str]]] = []  # (attempt, additions, removals)
         self.allocated: list[RMContainer] = []
-        self.told: list[SchedulerEvent] = []  # by direct call
+        self.news: list[SchedulerEvent] = []  # by direct call
         self.queue: str | None = "root.default"  # of every application
         self.longest_lifetime_s: int | None = None
         self.nodes_with_masters: set[str] = set()
 
     def handle(self, event: SchedulerEvent) -> None:
-        self.told.append(event)
+        self.news.append(event)
 
     def allocate(
         self,

@@ -66,7 +66,7 @@ class Cluster:
         self.scheduler: Any = self.context.scheduler
         self.on_heartbeat = self.scheduler._on_heartbeat
         self.tracker = ResourceTrackerService(self.context, NodesListManager(self.context))
-        self.told: list[Any] = []  # events for applications and attempts
+        self.news: list[Any] = []  # events for applications and attempts
         self.tags = itertools.count(1)
         self.short: set[str] = set()  # nodes that may have less than what their containers have
         self.blacklists: dict[str, set[str]] = {}  # by attempt
@@ -75,8 +75,8 @@ class Cluster:
         register(RMContainerEventType, EntityEventHandler(self.context.containers))
         register(RMNodeEventType, EntityEventHandler(self.context.nodes))
         register(SchedulerEventType, self.scheduler)
-        register(RMAppEventType, self.told.append)
-        register(RMAppAttemptEventType, self.told.append)
+        register(RMAppEventType, self.news.append)
+        register(RMAppAttemptEventType, self.news.append)
         register(NodesListManagerEventType, lambda event: None)
         register(AMLauncherEventType, lambda event: event.entity())
 
@@ -193,8 +193,8 @@ class Cluster:
     def where(self, containers: list[RMContainer]) -> list[str]:
         return [container.node.split(":")[0] for container in containers]
 
-    def told_names(self) -> list[str]:
-        return [f"{event.type.name} {event.entity}" for event in self.told]
+    def news_names(self) -> list[str]:
+        return [f"{event.type.name} {event.entity}" for event in self.news]
 
     def waiting_tags(self) -> list[int]:
         return [request.tag for _, request in self.scheduler.waiting()]

@@ -169,15 +169,15 @@ def test_queues_registrations_and_audit_lines_have_tables_of_their_own(
     )
     [audit] = tables.audit.collect()
     assert audit[:5] == (5, AT, rm, 5, "a.RMAuditLogger")
-    told = {name: value for name, value in audit.asDict().items() if value is not None}
-    assert (told["user"], told["operation"], told["target"], told["result"]) == (
+    fields = {name: value for name, value in audit.asDict().items() if value is not None}
+    assert (fields["user"], fields["operation"], fields["target"], fields["result"]) == (
         "ann",
         "AM Allocated Container",
         "Scheduler",
         "SUCCESS",
     )
     assert "queuename" in tables.audit.columns
-    assert "queuename" not in told
+    assert "queuename" not in fields
 
 
 def test_undeclared_transitions_are_listed_with_file_and_line(

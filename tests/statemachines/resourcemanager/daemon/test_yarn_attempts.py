@@ -265,13 +265,13 @@ def test_node_that_runs_a_given_up_master_is_told_to_stop_it_when_it_comes_back(
         master.allocate()
         yarn.advance(EXPIRY_MS // 2)
         lost = yarn.node_states(), yarn.states(app)
-        told = yarn.heartbeat("n1", running=frozenset([master.container.entity])).action
+        news = yarn.heartbeat("n1", running=frozenset([master.container.entity])).action
         yarn.register("n1")
         yarn.heartbeat("n1", running=frozenset([master.container.entity]))
         cleaned = yarn.heartbeat("n1", running=frozenset([master.container.entity])).containers_to_clean
 
         assert lost == ({"n1": "LOST"}, ("ACCEPTED", ["FAILED", "SCHEDULED"]))
-        assert told is NodeAction.RESYNC
+        assert news is NodeAction.RESYNC
         assert cleaned == {master.container.entity}
         assert yarn.states(app) == ("ACCEPTED", ["FAILED", "LAUNCHED"])
 

@@ -91,7 +91,7 @@ def test_container_grows_and_shrinks_when_its_node_says_so() -> None:
         (task,) = master.get_running(ask(2))
 
         response = master.allocate(resizes=[(task.entity, Resource(6, 1))])
-        told = yarn.heartbeat("n1").containers_to_update
+        news = yarn.heartbeat("n1").containers_to_update
         yarn.heartbeat("n1", resized=((task.entity, Resource(6, 1)),))
         yarn.advance(10_000_000)  # the increase is confirmed, so it is not taken back
         grown = yarn.clients.get_container_report(task.entity).resource
@@ -99,7 +99,7 @@ def test_container_grows_and_shrinks_when_its_node_says_so() -> None:
         master.allocate(resizes=[(task.entity, Resource(1, 1))])
 
         assert response.resized == [(task.entity, Resource(6, 1))]
-        assert told in ({}, {task.entity: Resource(6, 1)})
+        assert news in ({}, {task.entity: Resource(6, 1)})
         assert (grown, refused) == (Resource(6, 1), [])
         assert len(master.get(ask(8))) == 1
 
@@ -275,12 +275,12 @@ def test_what_the_master_said_of_the_end_is_told_with_the_end() -> None:
     with Yarn("n1") as yarn:
         app = yarn.submit()
         master = yarn.run(app)
-        told: list[tuple[str, str]] = []
+        news: list[tuple[str, str]] = []
         yarn.manager.dispatcher.register(
-            RMAppAttemptEventType, lambda _: told.append((yarn.report(app).state, yarn.report(app).final_status))
+            RMAppAttemptEventType, lambda _: news.append((yarn.report(app).state, yarn.report(app).final_status))
         )
 
         master.finish_and_exit(final_status=FinalApplicationStatus.FAILED)
 
-        assert {final_status for state, final_status in told if state == "RUNNING"} == {"UNDEFINED"}
-        assert told[-1] == ("FINISHED", "FAILED")
+        assert {final_status for state, final_status in news if state == "RUNNING"} == {"UNDEFINED"}
+        assert news[-1] == ("FINISHED", "FAILED")

@@ -166,7 +166,7 @@ def test_arc_leads_to_its_state_and_posts_its_events(workshop: Workshop, case: C
     send(app, case.event, **more)
 
     assert (app.state.name, workshop.recorder.machines["RMApp"].invalid) == (case.to, 0)
-    assert workshop.posted.told() == list(case.posts)
+    assert workshop.posted.news() == list(case.posts)
 
 
 def test_all_arcs_of_the_table_have_a_case_for_each_state_that_they_can_reach() -> None:
@@ -191,7 +191,7 @@ def test_final_state_is_stored_and_then_taken(workshop: Workshop, state: str, ev
 
     assert (update.entity, update.state.state, update.notify) == (app.entity, outcome.replace("ING", "ED"), True)
     assert (app.state.name, app.pending) == (outcome, None)
-    assert workshop.posted.told() == ([] if outcome == "FINISHING" else list(FINISH))
+    assert workshop.posted.news() == ([] if outcome == "FINISHING" else list(FINISH))
 
 
 def test_all_arcs_that_store_a_final_state_have_an_outcome() -> None:

@@ -234,7 +234,7 @@ def test_application_that_unregistered_finishes_whatever_comes_first(workshop: W
         send(app, event)
 
     assert app.state is RMAppState.FINISHED
-    assert workshop.posted.told() == ["Scheduler APP_REMOVED", "RMAppManager APP_COMPLETED"]
+    assert workshop.posted.news() == ["Scheduler APP_REMOVED", "RMAppManager APP_COMPLETED"]
 
 
 @pytest.mark.parametrize(("event", "final"), [("KILL", "KILLED"), ("APP_REJECTED", "FAILED")])

@@ -42,7 +42,7 @@ def recover(
 
 def told_directly(workshop: Workshop) -> list[tuple[str, str, bool]]:
     """The direct calls of the scheduler: (type, entity, is_recovering)."""
-    return [(event.type.name, event.entity, event.is_recovering) for event in workshop.scheduler.told]  # type: ignore[attr-defined]
+    return [(event.type.name, event.entity, event.is_recovering) for event in workshop.scheduler.news]  # type: ignore[attr-defined]
 
 
 def states(app: RMApp) -> list[str]:
@@ -58,7 +58,7 @@ def test_ended_application_is_recovered_without_the_scheduler(workshop: Workshop
     send(app, "APP_RUNNING_ON_NODE")
 
     assert (app.state.name, states(app), app.finish_ms) == (end, ["FAILED", end], 70)
-    assert workshop.posted.told() == [*COMPLETED, "RMNode CLEANUP_APP"]
+    assert workshop.posted.news() == [*COMPLETED, "RMNode CLEANUP_APP"]
     assert told_directly(workshop) == []
 
 
@@ -67,7 +67,7 @@ def test_attempt_without_a_stored_end_takes_the_end_of_its_application(workshop:
     app = recover(workshop, attempt_record(1), state="KILLED", finish_ms=70)
 
     assert (app.state.name, states(app)) == ("KILLED", ["KILLED"])
-    assert workshop.posted.told() == COMPLETED
+    assert workshop.posted.news() == COMPLETED
 
 
 def test_record_of_a_recovered_application_is_what_was_stored(workshop: Workshop) -> None:
@@ -87,7 +87,7 @@ def test_application_without_an_attempt_goes_on_as_a_new_one(workshop: Workshop)
     """The scheduler answers, and that starts the first attempt."""
     app = recover(workshop)
 
-    assert (app.state.name, workshop.posted.told()) == ("SUBMITTED", [])
+    assert (app.state.name, workshop.posted.news()) == ("SUBMITTED", [])
     assert told_directly(workshop) == [("APP_ADDED", app.entity, False)]
 
 
@@ -99,7 +99,7 @@ def test_live_attempt_waits_for_its_master_which_may_register_at_once(workshop: 
         ("APP_ADDED", app.entity, True),
         ("APP_ATTEMPT_ADDED", "appattempt_0_0001_000002", True),
     ]
-    assert workshop.posted.told() == ["RMApp ATTEMPT_LAUNCHED"]
+    assert workshop.posted.news() == ["RMApp ATTEMPT_LAUNCHED"]
     assert "appattempt_0_0001_000002" in workshop.context.am_liveliness_monitor
     workshop.masters.register_application_master("appattempt_0_0001_000002")
 
@@ -111,7 +111,7 @@ def test_time_of_the_first_launch_stays(workshop: Workshop) -> None:
 
     send(app, "ATTEMPT_LAUNCHED")
 
-    assert (app.launch_ms, workshop.posted.told()) == (3, [])
+    assert (app.launch_ms, workshop.posted.news()) == (3, [])
 
 
 def test_without_work_preserving_recovery_the_scheduler_does_not_get_the_live_attempt() -> None:
@@ -131,12 +131,12 @@ def test_without_work_preserving_recovery_the_scheduler_does_not_get_the_live_at
 )
 def test_application_learns_of_an_end_that_only_its_attempt_had_stored(workshop: Workshop, end: str, then: str) -> None:
     app = recover(workshop, attempt_record(1, end, diagnostics="because"))
-    told, removed = workshop.posted.events
+    news, removed = workshop.posted.events
 
-    app.handle(told)
+    app.handle(news)
 
     assert told_directly(workshop)[-1] == ("APP_ATTEMPT_ADDED", "appattempt_0_0001_000001", True)
-    assert (told.type.name, told.diagnostics) == (f"ATTEMPT_{end}", "because")
+    assert (news.type.name, news.diagnostics) == (f"ATTEMPT_{end}", "because")
     assert (removed.type.name, removed.entity) == ("APP_ATTEMPT_REMOVED", "appattempt_0_0001_000001")
     assert app.state.name == then
 

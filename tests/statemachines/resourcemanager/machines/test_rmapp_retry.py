@@ -170,7 +170,7 @@ def test_attempts_that_are_too_old_leave_the_store_where_there_are_more_than_all
 
     fail(app)
 
-    assert workshop.posted.told() == [*["RMStateStore REMOVE_APP_ATTEMPT"] * 2, "RMAppAttempt START"]
+    assert workshop.posted.news() == [*["RMStateStore REMOVE_APP_ATTEMPT"] * 2, "RMAppAttempt START"]
     removed = workshop.posted.events[:2]
     assert [event.entity for event in removed] == ["appattempt_0_0001_000001", "appattempt_0_0001_000002"]
     assert not any(event.notify for event in removed)
@@ -182,7 +182,7 @@ def test_attempts_that_are_too_old_leave_the_store_while_killing_too(workshop: W
 
     fail(app)
 
-    assert workshop.posted.told() == ["RMStateStore REMOVE_APP_ATTEMPT", "RMStateStore UPDATE_APP"]
+    assert workshop.posted.news() == ["RMStateStore REMOVE_APP_ATTEMPT", "RMStateStore UPDATE_APP"]
 
 
 def test_attempt_leaves_the_store_once(workshop: Workshop) -> None:
@@ -208,7 +208,7 @@ def test_attempts_stay_in_the_store_otherwise(submitted: dict[str, Any]) -> None
 
     fail(app)
 
-    assert "RMStateStore REMOVE_APP_ATTEMPT" not in workshop.posted.told()
+    assert "RMStateStore REMOVE_APP_ATTEMPT" not in workshop.posted.news()
 
 
 def test_attempt_that_is_not_too_old_stays_in_the_store_with_its_successors(workshop: Workshop) -> None:

@@ -149,7 +149,7 @@ def test_arc_leads_to_its_state_and_posts_its_events(workshop: Workshop, case: C
     send(attempt, case.event, **more)
 
     assert (attempt.state.name, workshop.recorder.machines["RMAppAttempt"].invalid) == (case.to, 0)
-    assert workshop.posted.told() == list(case.posts)
+    assert workshop.posted.news() == list(case.posts)
 
 
 def test_all_arcs_of_the_table_have_a_case_for_each_state() -> None:
@@ -169,7 +169,7 @@ def test_final_state_is_stored_and_then_taken(workshop: Workshop, state: str, ev
 
     assert (stored.entity, stored.state.state, stored.notify) == (attempt.entity, outcome.replace("ING", "ED"), True)
     assert (attempt.state.name, attempt.pending) == (outcome, None)
-    assert workshop.posted.told() == list(posts)
+    assert workshop.posted.news() == list(posts)
 
 
 def test_all_arcs_that_store_a_final_state_have_an_outcome() -> None:

@@ -34,7 +34,7 @@ def test_launch_is_told_to_an_application_that_takes_it(workshop: Workshop, app_
 
     send(attempt, "LAUNCHED")
 
-    assert workshop.posted.told() == ["RMApp ATTEMPT_LAUNCHED"] * is_told
+    assert workshop.posted.news() == ["RMApp ATTEMPT_LAUNCHED"] * is_told
 
 
 def test_registration_says_where_the_master_is(workshop: Workshop) -> None:
@@ -215,8 +215,8 @@ def test_attempt_that_unregistered_finishes_whatever_comes_first(workshop: Works
         send(attempt, event)
 
     assert attempt.state is RMAppAttemptState.FINISHED
-    told = workshop.posted.told()
-    assert [told.count(name) for name in ("RMApp ATTEMPT_FINISHED", "AMLauncher CLEANUP")] == [1, 1]
+    news = workshop.posted.news()
+    assert [news.count(name) for name in ("RMApp ATTEMPT_FINISHED", "AMLauncher CLEANUP")] == [1, 1]
 
 
 @pytest.mark.parametrize(("event", "final"), [("KILL", "KILLED"), ("FAIL", "FAILED")])
@@ -239,7 +239,7 @@ def test_unmanaged_master_is_not_cleaned_up(workshop: Workshop, state: str, even
     for each in (event, "ATTEMPT_UPDATE_SAVED"):
         send(attempt, each)
 
-    assert "AMLauncher CLEANUP" not in workshop.posted.told()
+    assert "AMLauncher CLEANUP" not in workshop.posted.news()
     assert attempt.state.name in ("KILLED", "FAILED", "FINISHED")
 
 
@@ -277,9 +277,9 @@ def test_containers_are_kept_on_request_when_another_attempt_follows(
     for each in (event, "ATTEMPT_UPDATE_SAVED"):
         send(attempt, each)
 
-    told = {posted.type.name: posted for posted in workshop.posted.events}
-    app_told = told.get("ATTEMPT_FAILED") or told["ATTEMPT_KILLED"]
-    assert (app_told.keep_containers, told["APP_ATTEMPT_REMOVED"].keep_containers) == (keeps, keeps)
+    news = {posted.type.name: posted for posted in workshop.posted.events}
+    app_news = news.get("ATTEMPT_FAILED") or news["ATTEMPT_KILLED"]
+    assert (app_news.keep_containers, news["APP_ATTEMPT_REMOVED"].keep_containers) == (keeps, keeps)
 
 
 def test_containers_of_the_last_attempt_are_not_kept(workshop: Workshop) -> None:

@@ -113,10 +113,10 @@ def test_missing_master_container_is_pulled_again_half_a_second_later(workshop: 
     send(attempt, "CONTAINER_ALLOCATED")
 
     workshop.clock.advance(499)
-    assert workshop.posted.told() == []
+    assert workshop.posted.news() == []
     workshop.clock.advance(1)
 
-    assert workshop.posted.told() == ["RMAppAttempt CONTAINER_ALLOCATED"]
+    assert workshop.posted.news() == ["RMAppAttempt CONTAINER_ALLOCATED"]
 
 
 def test_master_is_not_fetched_again_when_the_attempt_has_gone_on(workshop: Workshop) -> None:
@@ -130,7 +130,7 @@ def test_master_is_not_fetched_again_when_the_attempt_has_gone_on(workshop: Work
 
     workshop.clock.advance(500)
 
-    assert workshop.posted.told() == []
+    assert workshop.posted.news() == []
 
 
 def test_master_that_is_there_is_not_fetched_again(workshop: Workshop) -> None:
@@ -201,8 +201,8 @@ def test_blacklist_counts_as_long_as_enough_nodes_are_left(
 
     send(attempt, "ATTEMPT_ADDED")
 
-    told = (names[:avoided], []) if is_told_to_avoid else ([], names[:avoided])
-    assert workshop.scheduler.blacklisted == [(FIRST, *told)]
+    news = (names[:avoided], []) if is_told_to_avoid else ([], names[:avoided])
+    assert workshop.scheduler.blacklisted == [(FIRST, *news)]
 
 
 def test_nodes_that_could_not_run_the_master_are_not_counted_as_left(workshop: Workshop) -> None:

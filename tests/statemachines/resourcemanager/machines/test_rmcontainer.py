@@ -87,7 +87,7 @@ def test_arc_leads_to_its_state_and_posts_its_events(workshop: Workshop, case: C
     take(container, case)
 
     assert (container.state.name, workshop.recorder.machines["RMContainer"].invalid) == (case.to, 0)
-    assert workshop.posted.told() == list(case.posts)
+    assert workshop.posted.news() == list(case.posts)
 
 
 def test_all_arcs_of_the_table_have_a_case() -> None:
@@ -153,7 +153,7 @@ def test_event_for_an_ended_container_is_dropped(workshop: Workshop) -> None:
     for event in ("FINISHED", "KILL", "EXPIRE"):
         handler.handle(event_for(container, event))
 
-    assert (container.state.name, workshop.posted.told()) == ("COMPLETED", list(ENDED))
+    assert (container.state.name, workshop.posted.news()) == ("COMPLETED", list(ENDED))
 
 
 # -- what it keeps ----------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_container_of_an_attempt_that_is_forgotten_ends_all_the_same(workshop: W
 
     container.handle(event_for(container, "KILL"))
 
-    assert (container.state.name, workshop.posted.told()) == ("KILLED", list(STOP))
+    assert (container.state.name, workshop.posted.news()) == ("KILLED", list(STOP))
 
 
 def test_end_is_kept_with_its_time(workshop: Workshop) -> None:
@@ -231,7 +231,7 @@ def test_acquired_container_that_is_not_launched_expires(workshop: Workshop) -> 
     expirer.expire_due()
 
     (expired,) = workshop.posted.events
-    assert (workshop.posted.told(), expired.entity) == (["Scheduler CONTAINER_EXPIRED"], TASK)
+    assert (workshop.posted.news(), expired.entity) == (["Scheduler CONTAINER_EXPIRED"], TASK)
 
 
 @pytest.mark.parametrize("event", ["RELEASED", "EXPIRE", "KILL"])
@@ -311,7 +311,7 @@ def test_container_of_a_size_that_was_never_asked_for_is_stopped(workshop: Works
     report(container, Resource(4096, 500))
 
     (clean_up,) = workshop.posted.events
-    assert (workshop.posted.told(), clean_up.about) == (["RMNode CLEANUP_CONTAINER"], TASK)
+    assert (workshop.posted.news(), clean_up.about) == (["RMNode CLEANUP_CONTAINER"], TASK)
     assert container.last_confirmed == BOOKED
 
 

@@ -163,7 +163,7 @@ def test_arc_leads_to_its_state_and_posts_its_events(workshop: Workshop, case: C
     node = take(workshop, case)
 
     assert (node.state.name, workshop.recorder.machines["RMNode"].invalid) == (case.to, 0)
-    assert workshop.posted.told() == list(case.posts)
+    assert workshop.posted.news() == list(case.posts)
 
 
 def test_all_arcs_of_the_table_have_a_case() -> None:
@@ -186,7 +186,7 @@ def test_node_knows_whether_the_scheduler_has_it(workshop: Workshop, case: Case)
     """Otherwise the scheduler would remove the node twice, or add it twice."""
     node = take(workshop, case)
 
-    last_word = [told for told in case.posts if told in (ADDED, REMOVED)][-1]
+    last_word = [news for news in case.posts if news in (ADDED, REMOVED)][-1]
     assert node.in_scheduler is (last_word == ADDED)
 
 

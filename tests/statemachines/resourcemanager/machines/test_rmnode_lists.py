@@ -40,7 +40,7 @@ def test_reports_wait_for_the_scheduler_with_one_node_update(workshop: Workshop,
     report(node, launched=(TASK,))
     report(node, finished=(DONE,))
 
-    assert workshop.posted.told() == ["RMApp APP_RUNNING_ON_NODE", "Scheduler NODE_UPDATE"]
+    assert workshop.posted.news() == ["RMApp APP_RUNNING_ON_NODE", "Scheduler NODE_UPDATE"]
     assert node.pull_updates() == [((TASK,), ()), ((), (DONE,))]
     assert node.pull_updates() == []
 
@@ -51,7 +51,7 @@ def test_scheduler_is_told_again_once_it_has_fetched_the_reports(workshop: Works
 
     report(node)
 
-    assert workshop.posted.told() == ["Scheduler NODE_UPDATE"] * 2
+    assert workshop.posted.news() == ["Scheduler NODE_UPDATE"] * 2
 
 
 def test_report_during_a_pull_posts_its_own_node_update(workshop: Workshop, node: RMNode) -> None:
@@ -74,7 +74,7 @@ def test_report_during_a_pull_posts_its_own_node_update(workshop: Workshop, node
 
     assert node.pull_updates() == []
 
-    assert (appended, workshop.posted.told()[-1]) == ([((TASK,), ())], "Scheduler NODE_UPDATE")
+    assert (appended, workshop.posted.news()[-1]) == ([((TASK,), ())], "Scheduler NODE_UPDATE")
 
 
 def test_pull_survives_a_queue_that_is_cleared_meanwhile(node: RMNode) -> None:
@@ -92,7 +92,7 @@ def test_pull_survives_a_queue_that_is_cleared_meanwhile(node: RMNode) -> None:
 def test_report_without_news_of_containers_is_not_queued(workshop: Workshop, node: RMNode) -> None:
     report(node)
 
-    assert (node.pull_updates(), workshop.posted.told()) == ([], ["Scheduler NODE_UPDATE"])
+    assert (node.pull_updates(), workshop.posted.news()) == ([], ["Scheduler NODE_UPDATE"])
 
 
 def test_node_that_falls_ill_drops_its_reports_and_its_containers(workshop: Workshop, node: RMNode) -> None:
@@ -104,7 +104,7 @@ def test_node_that_falls_ill_drops_its_reports_and_its_containers(workshop: Work
     report(node)
 
     assert (node.pull_updates(), node.containers) == ([], set())
-    assert workshop.posted.told()[-2:] == ["NodesListManager NODE_USABLE", "Scheduler NODE_UPDATE"]
+    assert workshop.posted.news()[-2:] == ["NodesListManager NODE_USABLE", "Scheduler NODE_UPDATE"]
 
 
 @pytest.mark.parametrize("healthy", [True, False])
@@ -235,7 +235,7 @@ def test_application_is_notified_once_that_it_runs_on_the_node(
     report(node, **news)
 
     running = workshop.posted.events[0]
-    assert workshop.posted.told() == ["RMApp APP_RUNNING_ON_NODE", "Scheduler NODE_UPDATE"]
+    assert workshop.posted.news() == ["RMApp APP_RUNNING_ON_NODE", "Scheduler NODE_UPDATE"]
     assert (running.entity, running.node, node.running_apps) == (APP, NODE, {APP})
 
 
@@ -243,7 +243,7 @@ def test_unknown_application_is_cleaned_up(workshop: Workshop, node: RMNode) -> 
     report(node, launched=("container_0_0009_01_000001",))
 
     assert (node.running_apps, node.apps_to_clean) == (set(), ["application_0_0009"])
-    assert workshop.posted.told() == ["Scheduler NODE_UPDATE"]
+    assert workshop.posted.news() == ["Scheduler NODE_UPDATE"]
 
 
 def test_ended_application_no_longer_runs_here(node: RMNode) -> None:
@@ -281,5 +281,5 @@ def test_container_is_notified_of_the_size_that_its_node_reports(workshop: Works
     report(node, resized=((TASK, LARGER),))
 
     done = workshop.posted.events[-1]
-    assert workshop.posted.told() == ["Scheduler NODE_UPDATE", "RMContainer NM_DONE_CHANGE_RESOURCE"]
+    assert workshop.posted.news() == ["Scheduler NODE_UPDATE", "RMContainer NM_DONE_CHANGE_RESOURCE"]
     assert (done.entity, done.resource) == (TASK, LARGER)

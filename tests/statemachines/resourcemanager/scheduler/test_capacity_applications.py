@@ -51,7 +51,7 @@ def cluster() -> QueueCluster:
 def test_application_is_taken_by_its_queues_name_or_path(cluster: QueueCluster, name: str) -> None:
     app = cluster.add_app(queue=name)
 
-    assert cluster.told_names() == [f"APP_ACCEPTED {app}"]
+    assert cluster.news_names() == [f"APP_ACCEPTED {app}"]
     assert cluster.scheduler.queue_of(app) == "root.research.day"
 
 
@@ -71,7 +71,7 @@ def test_application_is_rejected_with_the_reason(
     app = cluster.add_app(**submission)
 
     assert answer == message
-    (event,) = cluster.told
+    (event,) = cluster.news
     assert (event.type.name, event.entity, event.diagnostics) == ("APP_REJECTED", app, message)
     assert cluster.scheduler.queue_of(app) is None
     assert cluster.info("root").applications == 0
@@ -248,7 +248,7 @@ def test_recovered_application_whose_queue_is_gone_is_killed() -> None:
 
     recovered(cluster, queue="gone", count=1)
 
-    (event,) = cluster.told
+    (event,) = cluster.news
     assert (event.type.name, event.diagnostics) == (
         "KILL",
         "queue gone does not exist; queues that accept applications: a",
@@ -261,7 +261,7 @@ def test_recovered_application_is_taken_by_a_queue_that_is_stopped_or_full() -> 
 
     recovered(cluster, queue="a", count=2)
 
-    assert (cluster.told, cluster.info("root.a").applications, cluster.info("root.a").state) == ([], 2, "STOPPED")
+    assert (cluster.news, cluster.info("root.a").applications, cluster.info("root.a").state) == ([], 2, "STOPPED")
 
 
 def recovered(cluster: QueueCluster, queue: str, count: int) -> list[str]:

@@ -82,7 +82,7 @@ def test_books_allocate_a_request_that_fits(event_driven: Collaborators) -> None
 
     (container,) = event_driven.first.new
     assert container.node == event_driven.node.node_id
-    assert event_driven.posted.told() == ["RMContainer START"]
+    assert event_driven.posted.news() == ["RMContainer START"]
 
 
 def test_books_keep_a_request_without_room_pending(event_driven: Collaborators) -> None:
@@ -130,7 +130,7 @@ def test_cancelled_reservation_kills_its_container(on_heartbeats: Collaborators)
     on_heartbeats.books.cancel_reservations(on_heartbeats.second)
 
     assert (on_heartbeats.node.reserved_container, on_heartbeats.policy.charged) == (None, [])
-    assert on_heartbeats.posted.told() == ["RMContainer KILL"]
+    assert on_heartbeats.posted.news() == ["RMContainer KILL"]
 
 
 def test_reserved_container_is_allocated_once_there_is_room(on_heartbeats: Collaborators) -> None:

@@ -19,7 +19,7 @@ def test_application_and_attempt_hear_that_they_are_accepted(cluster: Cluster) -
 
     attempt = cluster.add_attempt(app)
 
-    assert cluster.told_names() == [f"APP_ACCEPTED {app}", f"ATTEMPT_ADDED {attempt}"]
+    assert cluster.news_names() == [f"APP_ACCEPTED {app}", f"ATTEMPT_ADDED {attempt}"]
 
 
 def test_container_is_allocated_at_once_where_there_is_room(cluster: Cluster) -> None:
@@ -30,7 +30,7 @@ def test_container_is_allocated_at_once_where_there_is_room(cluster: Cluster) ->
     (container,) = cluster.context.containers.values()
     assert (container.entity, container.node, container.state.name) == ("container_0_0001_01_000001", node, "ALLOCATED")
     assert (container.attempt, container.application) == (attempt, "application_0_0001")
-    assert cluster.told_names()[-1] == f"CONTAINER_ALLOCATED {attempt}"
+    assert cluster.news_names()[-1] == f"CONTAINER_ALLOCATED {attempt}"
     cluster.check()
 
 

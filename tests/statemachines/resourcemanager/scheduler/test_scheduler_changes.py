@@ -34,9 +34,9 @@ def test_running_container_gets_another_size(cluster: Cluster, size: Resource) -
 
     assert container.request.resource == size
     (acquired,) = posted(cluster, RMContainerEventType.ACQUIRE_UPDATED_CONTAINER)
-    (told,) = posted(cluster, RMNodeEventType.UPDATE_CONTAINER)
+    (news,) = posted(cluster, RMNodeEventType.UPDATE_CONTAINER)
     assert (acquired.entity, acquired.resource) == (container.entity, size)  # type: ignore[attr-defined]
-    assert (told.entity, told.about) == (container.node, (container.entity, size))  # type: ignore[attr-defined]
+    assert (news.entity, news.about) == (container.node, (container.entity, size))  # type: ignore[attr-defined]
     cluster.check()
 
 

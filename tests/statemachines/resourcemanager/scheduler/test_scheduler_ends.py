@@ -29,12 +29,12 @@ def test_removed_attempt_loses_its_containers_and_its_asks(cluster: Cluster) -> 
     containers = cluster.get(attempt, HALF, SMALL)
     cluster.ask(attempt, ALL, HALF, Resource(99, 1))
     cluster.ask(other, HALF)
-    cluster.told.clear()
+    cluster.news.clear()
 
     cluster.remove_attempt(attempt)
 
     assert [container.state.name for container in containers] == ["KILLED", "KILLED"]
-    ends = [event.status for event in cluster.told if event.type.name == "CONTAINER_FINISHED"]
+    ends = [event.status for event in cluster.news if event.type.name == "CONTAINER_FINISHED"]
     assert ends == [ContainerStatus(container.entity, EXIT_ABORTED, "its attempt ended") for container in containers]
     assert cluster.scheduler.waiting() == []
     assert len(cluster.pull(other)) == 1
@@ -46,7 +46,7 @@ def test_node_that_goes_takes_its_containers_with_it(cluster: Cluster, way: str)
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()
     containers = cluster.get(attempt, HALF)
     cluster.ask(attempt, SMALL)
-    cluster.told.clear()
+    cluster.news.clear()
 
     if way == "lost":
         cluster.lose_node(node)
@@ -54,7 +54,7 @@ def test_node_that_goes_takes_its_containers_with_it(cluster: Cluster, way: str)
         cluster.tracker.heartbeat(node, healthy=False)
 
     assert containers[0].state.name == "KILLED"
-    assert [event.status.exit_status for event in cluster.told] == [EXIT_ABORTED, EXIT_ABORTED]
+    assert [event.status.exit_status for event in cluster.news] == [EXIT_ABORTED, EXIT_ABORTED]
     assert list(cluster.scheduler.nodes()) == []
     assert cluster.pull(attempt) == []
     cluster.check()
@@ -124,7 +124,7 @@ def test_container_that_has_ended_is_not_kept_while_its_attempt_lives_on(cluster
 
     cluster.finish(cluster.get(attempt, SMALL)[0])
     cluster.ask(attempt, releases=(cluster.get(attempt, SMALL)[0].entity,))
-    cluster.told.clear()
+    cluster.news.clear()
     cluster.dispatcher.events.clear()
 
     assert count_containers() == before

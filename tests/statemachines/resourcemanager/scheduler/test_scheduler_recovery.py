@@ -46,7 +46,7 @@ def test_running_containers_of_a_known_attempt_are_taken_back(cluster: Cluster) 
     (scheduled,) = cluster.scheduler.nodes()
     assert (scheduled.free_memory_mb, scheduled.free_gpu_milli) == (6, [1000, 600])
     assert cluster.scheduler.has_master_container(node)
-    assert {event.type.name for event in cluster.told} == {"APP_RUNNING_ON_NODE"}
+    assert {event.type.name for event in cluster.news} == {"APP_RUNNING_ON_NODE"}
     cluster.finish(task)
     cluster.check()
 
@@ -76,7 +76,7 @@ def test_container_that_ended_meanwhile_ends_here_too_and_has_no_room(cluster: C
 
     cluster.add_node("n1", containers=(report(app, 2, status=status),))
 
-    assert cluster.told[-1].status == status
+    assert cluster.news[-1].status == status
     assert cluster.scheduler.live_containers(attempt) == []
     cluster.check()
 
@@ -146,5 +146,5 @@ def test_container_that_was_given_up_a_moment_ago_is_not_taken_back(cluster: Clu
 def test_recovered_application_is_not_answered(cluster: Cluster) -> None:
     app = cluster.add_app(is_recovering=True)
 
-    assert cluster.told == []
+    assert cluster.news == []
     assert cluster.scheduler.queue_of(app) == "root.default"

@@ -30,7 +30,7 @@ def test_nodes_are_decommissioned(workshop: Workshop, admin: AdminService, lists
 
     admin.refresh_nodes(["node1"])
 
-    assert (workshop.posted.told(), lists.excluded) == (["RMNode DECOMMISSION"], {"node1"})
+    assert (workshop.posted.news(), lists.excluded) == (["RMNode DECOMMISSION"], {"node1"})
 
 
 @pytest.mark.parametrize(("given_s", "timeout_s"), [(60, 60), (None, 3600)])
@@ -42,7 +42,7 @@ def test_graceful_decommissioning_has_the_given_or_the_configured_timeout(
     admin.refresh_nodes(["node1"], graceful=True, timeout_s=given_s)
 
     (emptied,) = workshop.posted.events
-    assert (workshop.posted.told(), emptied.about) == (["RMNode GRACEFUL_DECOMMISSION"], timeout_s)
+    assert (workshop.posted.news(), emptied.about) == (["RMNode GRACEFUL_DECOMMISSION"], timeout_s)
 
 
 def test_only_included_hosts_have_nodes(workshop: Workshop, admin: AdminService, lists: NodesListManager) -> None:
@@ -50,7 +50,7 @@ def test_only_included_hosts_have_nodes(workshop: Workshop, admin: AdminService,
 
     admin.refresh_nodes(include=["node2"])
 
-    assert (workshop.posted.told(), lists.included) == (["RMNode SHUTDOWN"], {"node2"})
+    assert (workshop.posted.news(), lists.included) == (["RMNode SHUTDOWN"], {"node2"})
 
 
 def test_included_hosts_stay_as_they_were(admin: AdminService, lists: NodesListManager) -> None:
@@ -69,7 +69,7 @@ def test_recommissioned_host_may_have_nodes_again(
 
     admin.recommission(["node1"])
 
-    assert (workshop.posted.told(), lists.excluded) == (["RMNode RECOMMISSION"], set())
+    assert (workshop.posted.news(), lists.excluded) == (["RMNode RECOMMISSION"], set())
 
 
 def test_capacity_of_a_node_is_changed(workshop: Workshop, admin: AdminService) -> None:
@@ -78,7 +78,11 @@ def test_capacity_of_a_node_is_changed(workshop: Workshop, admin: AdminService) 
     admin.update_node_resource(NODE, Resource(1, 2))
 
     (update,) = workshop.posted.events
-    assert (workshop.posted.told(), update.entity, update.about) == (["RMNode RESOURCE_UPDATE"], NODE, Resource(1, 2))
+    assert (workshop.posted.news(), update.entity, update.about) == (
+        ["RMNode RESOURCE_UPDATE"],
+        NODE,
+        Resource(1, 2),
+    )
 
 
 def test_node_keeps_its_new_partition(workshop: Workshop, admin: AdminService) -> None:
@@ -87,7 +91,11 @@ def test_node_keeps_its_new_partition(workshop: Workshop, admin: AdminService) -
     admin.replace_labels_on_node(NODE, "gpu")
 
     (update,) = workshop.posted.events
-    assert (workshop.posted.told(), update.entity, update.partition) == (["Scheduler NODE_LABELS_UPDATE"], NODE, "gpu")
+    assert (workshop.posted.news(), update.entity, update.partition) == (
+        ["Scheduler NODE_LABELS_UPDATE"],
+        NODE,
+        "gpu",
+    )
     assert (node.spec.partition, node.spec.capacity) == ("gpu", SPEC.capacity)
 
 

@@ -56,14 +56,14 @@ def handle(desk: Desk, type: AMLauncherEventType, *, broken: bool = False) -> li
 def test_master_is_launched_in_its_container(desk: Desk) -> None:
     calls = handle(desk, LAUNCH)
 
-    assert (calls, desk.posted.told()) == ([("start", MASTER)], ["RMAppAttempt LAUNCHED"])
+    assert (calls, desk.posted.news()) == ([("start", MASTER)], ["RMAppAttempt LAUNCHED"])
 
 
 @pytest.mark.parametrize("type", AMLauncherEventType)
 def test_without_node_managers_nothing_is_launched_or_posted(desk: Desk, type: AMLauncherEventType) -> None:
     ApplicationMasterLauncher(desk.context).handle(AMLauncherEvent(type, ATTEMPT))
 
-    assert desk.posted.told() == []
+    assert desk.posted.news() == []
 
 
 def test_attempt_is_notified_of_a_failed_launch(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
@@ -71,7 +71,7 @@ def test_attempt_is_notified_of_a_failed_launch(desk: Desk, caplog: pytest.LogCa
         handle(desk, LAUNCH, broken=True)
 
     (failed,) = desk.posted.events
-    assert desk.posted.told() == ["RMAppAttempt LAUNCH_FAILED"]
+    assert desk.posted.news() == ["RMAppAttempt LAUNCH_FAILED"]
     assert (failed.entity, failed.diagnostics) == (ATTEMPT, "launch failed: the disk is full")
     assert f"{ATTEMPT}: launch failed: OSError('the disk is full')" in caplog.text
 

@@ -142,7 +142,7 @@ def test_registration_gives_the_attempt_the_address_of_its_master(
     response = masters.register_application_master(attempt.entity, "node1", 8030, "http://node1/ui")
 
     (event,) = desk.posted.events
-    assert desk.posted.told() == ["RMAppAttempt REGISTERED"]
+    assert desk.posted.news() == ["RMAppAttempt REGISTERED"]
     assert (event.entity, event.host, event.rpc_port, event.tracking_url) == (
         attempt.entity,
         "node1",
@@ -201,7 +201,7 @@ def test_heartbeat_updates_the_attempt(desk: Desk, masters: ApplicationMasterSer
     masters.allocate(attempt.entity, progress=0.25, tracking_url="http://new")
 
     (event,) = desk.posted.events
-    assert desk.posted.told() == ["RMAppAttempt STATUS_UPDATE"]
+    assert desk.posted.news() == ["RMAppAttempt STATUS_UPDATE"]
     assert (event.entity, event.progress, event.tracking_url) == (attempt.entity, 0.25, "http://new")
 
 
@@ -362,7 +362,7 @@ def test_response_that_got_lost_comes_again(desk: Desk, masters: ApplicationMast
 
     assert (again is lost, next_.response_id, list(next_.allocated)) == (True, 2, [])
     assert len(desk.scheduler.asked) == 1
-    assert desk.posted.told() == ["RMAppAttempt STATUS_UPDATE"]
+    assert desk.posted.news() == ["RMAppAttempt STATUS_UPDATE"]
 
 
 def test_heartbeat_that_comes_again_is_a_sign_of_life(desk: Desk, masters: ApplicationMasterService) -> None:
@@ -459,7 +459,7 @@ def test_finishing_gives_the_attempt_the_end_that_the_master_reports(
     )
 
     (event,) = desk.posted.events
-    assert (stored, desk.posted.told()) == (False, ["RMAppAttempt UNREGISTERED"])
+    assert (stored, desk.posted.news()) == (False, ["RMAppAttempt UNREGISTERED"])
     assert (event.diagnostics, event.final_status, event.tracking_url) == (
         "all done",
         FinalApplicationStatus.FAILED,
@@ -470,12 +470,12 @@ def test_finishing_gives_the_attempt_the_end_that_the_master_reports(
 def test_master_may_ask_again_whether_its_end_is_stored(desk: Desk, masters: ApplicationMasterService) -> None:
     attempt = registered(desk)
     answers = [masters.finish_application_master(attempt.entity) for _ in range(2)]
-    told = desk.posted.told()
+    news = desk.posted.news()
     desk._put(attempt.app, "FINISHING")
 
     answers.append(masters.finish_application_master(attempt.entity))
 
-    assert (answers, told, desk.posted.events) == ([False, False, True], ["RMAppAttempt UNREGISTERED"], [])
+    assert (answers, news, desk.posted.events) == ([False, False, True], ["RMAppAttempt UNREGISTERED"], [])
 
 
 @pytest.mark.parametrize("state", ["FINISHING", "FINISHED", "FAILED", "KILLED"])
@@ -493,7 +493,7 @@ def test_master_outside_of_the_cluster_need_not_ask_again(desk: Desk, masters: A
     attempt = registered(desk, unmanaged_am=True)
 
     assert masters.finish_application_master(attempt.entity) is True
-    assert desk.posted.told() == ["RMAppAttempt UNREGISTERED"]
+    assert desk.posted.news() == ["RMAppAttempt UNREGISTERED"]
 
 
 def test_attempt_that_is_registered_again_begins_anew(desk: Desk, masters: ApplicationMasterService) -> None:

@@ -41,7 +41,7 @@ def test_submission_begins_an_application(desk: Desk, clients: ClientRMService) 
 
     assert ids == [FIRST, "application_0_0002"]
     assert [(app.entity, app.state.name) for app in desk.context.apps.values()] == [(id, "NEW") for id in ids]
-    assert desk.posted.told() == ["RMApp START", "RMApp START"]
+    assert desk.posted.news() == ["RMApp START", "RMApp START"]
     start = desk.posted.events[0]
     assert (start.entity, start.payload) == (FIRST, {"name": "wordcount", "user": "alice", "queue": "root.a"})
 
@@ -203,7 +203,7 @@ def test_repetition_waits_as_the_first_one_does(submitters: Submitters) -> None:
     submitters.handle("APP_NEW_SAVED")
 
     assert (before, [answer.result(TIMEOUT_S) for answer in answers]) == ([False] * 3, [FIRST] * 3)
-    assert submitters.desk.posted.told().count("RMApp START") == 1
+    assert submitters.desk.posted.news().count("RMApp START") == 1
 
 
 def test_repetition_waits_for_what_was_submitted_on_the_handler_thread(submitters: Submitters) -> None:

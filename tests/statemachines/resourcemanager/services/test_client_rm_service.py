@@ -87,7 +87,12 @@ def test_kill_posts_an_event_with_diagnostics(desk: Desk, clients: ClientRMServi
     ended = clients.force_kill_application(app.entity, "because")
 
     (kill,) = desk.posted.events
-    assert (ended, desk.posted.told(), kill.entity, kill.diagnostics) == (False, ["RMApp KILL"], app.entity, "because")
+    assert (ended, desk.posted.news(), kill.entity, kill.diagnostics) == (
+        False,
+        ["RMApp KILL"],
+        app.entity,
+        "because",
+    )
 
 
 @pytest.mark.parametrize("state", ENDED)
@@ -114,7 +119,7 @@ def test_attempt_can_be_failed(desk: Desk, clients: ClientRMService) -> None:
     clients.fail_application_attempt(attempt.entity)
 
     (fail,) = desk.posted.events
-    assert (desk.posted.told(), fail.entity) == (["RMAppAttempt FAIL"], attempt.entity)
+    assert (desk.posted.news(), fail.entity) == (["RMAppAttempt FAIL"], attempt.entity)
     assert fail.diagnostics == "failed by its user"
 
 
@@ -183,7 +188,7 @@ def test_signal_goes_to_the_node(desk: Desk, clients: ClientRMService, signal: s
     clients.signal_to_container(container.entity, signal)
 
     (event,) = desk.posted.events
-    assert (desk.posted.told(), event.entity) == (["RMNode SIGNAL_CONTAINER"], container.node)
+    assert (desk.posted.news(), event.entity) == (["RMNode SIGNAL_CONTAINER"], container.node)
     assert event.about == (container.entity, signal)
 
 
@@ -360,8 +365,8 @@ def test_attempt_report_says_what_there_is(desk: Desk, clients: ClientRMService)
     assert (report.start_ms, report.finish_ms) == (attempt.start_ms, 9)
 
 
-@pytest.mark.parametrize(("state", "told"), [("ALLOCATED", "NEW"), ("ACQUIRED", "NEW"), ("RUNNING", "RUNNING")])
-def test_containers_of_an_attempt_are_reported(desk: Desk, clients: ClientRMService, state: str, told: str) -> None:
+@pytest.mark.parametrize(("state", "news"), [("ALLOCATED", "NEW"), ("ACQUIRED", "NEW"), ("RUNNING", "RUNNING")])
+def test_containers_of_an_attempt_are_reported(desk: Desk, clients: ClientRMService, state: str, news: str) -> None:
     attempt = desk.attempt("RUNNING")
     desk.clock.advance(5)
     container = desk.live(attempt.entity, 2, state, priority=3)
@@ -370,7 +375,7 @@ def test_containers_of_an_attempt_are_reported(desk: Desk, clients: ClientRMServ
 
     assert report == clients.get_container_report(container.entity)
     assert (report.container_id, report.attempt_id, report.node) == (container.entity, attempt.entity, NODE)
-    assert (report.state, report.priority, report.kind) == (told, 3, "map")
+    assert (report.state, report.priority, report.kind) == (news, 3, "map")
     assert (report.resource, report.created_ms) == (Resource(1024, 1000), 5)
 
 
@@ -391,13 +396,13 @@ def test_node_report_has_capacity_and_use(desk: Desk, clients: ClientRMService) 
 
 
 @pytest.mark.parametrize(
-    ("states", "told"), [(None, ["RUNNING", "LOST"]), (["LOST", "REBOOTED"], ["LOST"]), (["UNHEALTHY"], [])]
+    ("states", "news"), [(None, ["RUNNING", "LOST"]), (["LOST", "REBOOTED"], ["LOST"]), (["UNHEALTHY"], [])]
 )
-def test_nodes_by_state(desk: Desk, clients: ClientRMService, states: list[str] | None, told: list[str]) -> None:
+def test_nodes_by_state(desk: Desk, clients: ClientRMService, states: list[str] | None, news: list[str]) -> None:
     desk.node("LOST")
     desk.node("RUNNING")
 
-    assert [report.state for report in clients.get_cluster_nodes(states)] == told
+    assert [report.state for report in clients.get_cluster_nodes(states)] == news
 
 
 def test_unknown_node_state_is_refused(clients: ClientRMService) -> None:

@@ -1,4 +1,4 @@
-"""Which hosts may have nodes, and which applications are notified of their changes."""
+"""Which hosts may have nodes, and which applications are news of their changes."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def add_node(workshop: Workshop, host: str) -> RMNode:
 
 def settle(workshop: Workshop, lists: NodesListManager) -> list[str]:
     """Have nodes and lists handle all posted events; returns the events for the nodes."""
-    nodes, told, events = NodeEventDispatcher(workshop.context), [], workshop.posted.events
+    nodes, news, events = NodeEventDispatcher(workshop.context), [], workshop.posted.events
     while events:
         event: Any = events.pop(0)
         if isinstance(event, RMNodeEvent):
-            told.append(f"{event.type.name} {event.entity}")
+            news.append(f"{event.type.name} {event.entity}")
             nodes.handle(event)
         elif isinstance(event, NodesListManagerEvent):
             lists.handle(event)
-    return told
+    return news
 
 
 def pass_time(workshop: Workshop, lists: NodesListManager, ms: int) -> None:

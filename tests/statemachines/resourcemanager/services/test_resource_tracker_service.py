@@ -48,7 +48,7 @@ def test_registered_node_starts_with_its_containers(workshop: Workshop, tracker:
 
     (started,) = workshop.posted.events
     node = workshop.context.nodes[node_id]
-    assert (node_id, node.state.name, workshop.posted.told()) == (NODE, "NEW", ["RMNode STARTED"])
+    assert (node_id, node.state.name, workshop.posted.news()) == (NODE, "NEW", ["RMNode STARTED"])
     assert isinstance(started, RMNodeStartedEvent)
     assert (started.entity, started.payload) == (NODE, node.payload())
     assert (started.containers, started.running_apps, started.healthy) == ((RUNS,), (APP,), False)
@@ -104,7 +104,7 @@ def test_node_that_is_being_emptied_may_reconnect(
 
     tracker.register_node(SPEC, running_apps=[APP])
 
-    assert workshop.posted.told() == ["RMNode GRACEFUL_DECOMMISSION", "RMNode RECONNECTED"]
+    assert workshop.posted.news() == ["RMNode GRACEFUL_DECOMMISSION", "RMNode RECONNECTED"]
 
 
 def test_unregistering_node_is_shut_down(workshop: Workshop, tracker: ResourceTrackerService) -> None:
@@ -112,7 +112,7 @@ def test_unregistering_node_is_shut_down(workshop: Workshop, tracker: ResourceTr
 
     tracker.unregister_node(NODE)
 
-    assert workshop.posted.told() == ["RMNode STARTED", "RMNode SHUTDOWN"]
+    assert workshop.posted.news() == ["RMNode STARTED", "RMNode SHUTDOWN"]
     assert NODE not in workshop.context.nm_liveliness_monitor
 
 
@@ -240,7 +240,7 @@ def test_node_that_is_silent_for_too_long_expires(workshop: Workshop, node: RMNo
     workshop.context.nm_liveliness_monitor.expire_due()
 
     (expired,) = workshop.posted.events
-    assert (workshop.posted.told(), expired.entity) == (["RMNode EXPIRE"], node.entity)
+    assert (workshop.posted.news(), expired.entity) == (["RMNode EXPIRE"], node.entity)
 
 
 @pytest.mark.parametrize("sign_of_life", ["heartbeat", "registration"])
@@ -256,7 +256,7 @@ def test_node_that_is_heard_of_does_not_expire(
     workshop.clock.advance(599_999)
     workshop.context.nm_liveliness_monitor.expire_due()
 
-    assert "RMNode EXPIRE" not in workshop.posted.told()
+    assert "RMNode EXPIRE" not in workshop.posted.news()
 
 
 def test_any_host_may_have_nodes_while_both_lists_are_empty(tracker: ResourceTrackerService) -> None:
@@ -302,7 +302,7 @@ def test_node_that_has_begun_anew_without_registering_is_rebooted(
     answer = tracker.heartbeat(NODE, response_id=response_id)
 
     assert answer.action is NodeAction.RESYNC
-    assert workshop.posted.told() == ["RMNode REBOOTING"]
+    assert workshop.posted.news() == ["RMNode REBOOTING"]
     assert NODE not in workshop.context.nm_liveliness_monitor
 
 

@@ -28,7 +28,7 @@ def desk() -> Desk:
 
 def stored(desk: Desk) -> list[RMApp]:
     """The submissions in the records that were posted to the store with `notify` False."""
-    assert set(desk.posted.told()) <= {"RMStateStore UPDATE_APP"}
+    assert set(desk.posted.news()) <= {"RMStateStore UPDATE_APP"}
     assert not any(event.notify for event in desk.posted.events)
     return [event.state.submission for event in desk.posted.events]
 
@@ -61,7 +61,7 @@ def test_forgotten_applications_leave_the_store_with_their_attempts() -> None:
     completed(RMAppManager(desk.context), app)
 
     (removal,) = desk.posted.events
-    assert (desk.posted.told(), removal.entity, removal.notify) == (["RMStateStore REMOVE_APP"], app.entity, False)
+    assert (desk.posted.news(), removal.entity, removal.notify) == (["RMStateStore REMOVE_APP"], app.entity, False)
     assert removal.state == ("appattempt_0_0001_000001", "appattempt_0_0001_000002")
 
 

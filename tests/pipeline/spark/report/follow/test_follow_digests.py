@@ -79,10 +79,10 @@ def test_digests_of_parts_of_the_transitions_add_up(journal: JournalBuilder) -> 
     journal.move(3, "RMApp", "application_1", "SUBMITTED APP_ACCEPTED ACCEPTED", at=9)
     journal.move(4, "RMApp", "application_1", "ACCEPTED NODE_UPDATE ACCEPTED", at=11)
     journal.move(5, "RMApp", "application_1", "ACCEPTED NODE_UPDATE ACCEPTED", at=12)
-    told = {2: (1, 5), 3: (2, 4)}
+    known = {2: (1, 5), 3: (2, 4)}
     seq = F.col("seq")
     entered, stay = (
-        F.coalesce(*(F.when(seq == at, F.lit(values[i])) for at, values in told.items())).cast("long") for i in (0, 1)
+        F.coalesce(*(F.when(seq == at, F.lit(values[i])) for at, values in known.items())).cast("long") for i in (0, 1)
     )
     transitions = journal.tables().transitions.select("*", entered.alias("entered_seq"), stay.alias("stay_ns"))
     first, second = transitions.where("seq <= 2"), transitions.where("seq > 2")

@@ -26,7 +26,7 @@ def moves(*rows: tuple[int, str, str, int]) -> pd.DataFrame:
     )
 
 
-def told(taken: Taken) -> list[tuple[int, Any, Any]]:
+def stays_in(taken: Taken) -> list[tuple[int, Any, Any]]:
     """seq, entered_seq and stay_ns of each row, with None where they are null."""
     rows = taken.rows[["seq", "entered_seq", "stay_ns"]].astype("object")
     return [tuple(row) for row in rows.where(rows.notna(), None).itertuples(index=False)]
@@ -35,7 +35,7 @@ def told(taken: Taken) -> list[tuple[int, Any, Any]]:
 def test_stay_is_from_entering_a_state_to_leaving_it() -> None:
     taken = take_in(moves((1, "a", "NEW RUNNING", TODAY_NS), (4, "a", "RUNNING DONE", TODAY_NS + 3)), no_memory(), ENDS)
 
-    assert told(taken) == [(1, None, None), (4, 1, 3)]
+    assert stays_in(taken) == [(1, None, None), (4, 1, 3)]
 
 
 def test_a_stay_that_began_in_an_earlier_batch_is_found_when_it_ends() -> None:
@@ -43,14 +43,14 @@ def test_a_stay_that_began_in_an_earlier_batch_is_found_when_it_ends() -> None:
 
     second = take_in(moves((5, "a", "RUNNING DONE", TODAY_NS + 7)), first.memory, ENDS)
 
-    assert told(second) == [(5, 1, 7)]
+    assert stays_in(second) == [(5, 1, 7)]
     assert second.memory.entity.tolist() == ["b"]  # a has come to its end
 
 
 def test_rows_of_a_batch_may_come_in_any_order() -> None:
     taken = take_in(moves((4, "a", "RUNNING DONE", 30), (1, "a", "NEW RUNNING", 10)), no_memory(), ENDS)
 
-    assert told(taken) == [(4, 1, 20), (1, None, None)]
+    assert stays_in(taken) == [(4, 1, 20), (1, None, None)]
 
 
 def test_transition_that_keeps_the_state_or_is_refused_ends_no_stay() -> None:
@@ -65,7 +65,7 @@ def test_transition_that_keeps_the_state_or_is_refused_ends_no_stay() -> None:
         ENDS,
     )
 
-    assert told(taken) == [(1, None, None), (2, None, None), (3, None, None), (4, 1, 30)]
+    assert stays_in(taken) == [(1, None, None), (2, None, None), (3, None, None), (4, 1, 30)]
 
 
 def test_a_batch_without_changes_of_state_keeps_the_memory() -> None:
@@ -86,13 +86,13 @@ def test_state_that_was_not_entered_by_a_transition_has_no_stay() -> None:
     """A host that comes back is a new machine under the old id, and begins in NEW."""
     taken = take_in(moves((1, "a", "NEW RUNNING", 10), (2, "a", "NEW RUNNING", 30)), no_memory(), ENDS)
 
-    assert told(taken) == [(1, None, None), (2, None, None)]
+    assert stays_in(taken) == [(1, None, None), (2, None, None)]
 
 
 def test_a_stay_is_never_negative_when_the_clock_is_set_back() -> None:
     taken = take_in(moves((1, "a", "NEW RUNNING", 100), (2, "a", "RUNNING DONE", 40)), no_memory(), ENDS)
 
-    assert told(taken) == [(1, None, None), (2, 1, 0)]
+    assert stays_in(taken) == [(1, None, None), (2, 1, 0)]
 
 
 def test_a_late_transition_is_returned_and_spoils_no_stay() -> None:
@@ -101,8 +101,8 @@ def test_a_late_transition_is_returned_and_spoils_no_stay() -> None:
     late = take_in(moves((3, "a", "PAUSED RUNNING", 30)), first.memory, ENDS)
     last = take_in(moves((9, "a", "PAUSED DONE", 90)), late.memory, ENDS)
 
-    assert told(late) == [(3, None, None)]
-    assert told(last) == [(9, 5, 40)]
+    assert stays_in(late) == [(3, None, None)]
+    assert stays_in(last) == [(9, 5, 40)]
 
 
 def test_processor_remembers_by_slot() -> None:

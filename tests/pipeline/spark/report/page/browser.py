@@ -88,9 +88,9 @@ class Browser:
 
     def press(self, key: str) -> None:
         """Press and release a key, where the focus is."""
-        told = {"key": key, "code": key, "windowsVirtualKeyCode": {"Enter": 13, "Tab": 9}[key]}
-        self("Input.dispatchKeyEvent", type="keyDown", text="\r" if key == "Enter" else "", **told)
-        self("Input.dispatchKeyEvent", type="keyUp", **told)
+        key_event = {"key": key, "code": key, "windowsVirtualKeyCode": {"Enter": 13, "Tab": 9}[key]}
+        self("Input.dispatchKeyEvent", type="keyDown", text="\r" if key == "Enter" else "", **key_event)
+        self("Input.dispatchKeyEvent", type="keyUp", **key_event)
 
     def screenshot(self, file: Path, selector: str = "html") -> None:
         """Write a picture of an element, including any part outside the window."""
