@@ -13,7 +13,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Protocol, Self, cast
 
@@ -62,7 +63,10 @@ class Service:
         self.name = name or type(self).__name__
         self.config: Any = None
         """The argument of `init`, set before the hook."""
-        self._life = threading.Condition(threading.Lock())  # leaf lock: nothing foreign runs under it
+        # Leaf lock: nothing foreign runs under it. Re-entrant: a signal handler may interrupt its holder.
+        self._life = threading.Condition(threading.RLock())
+        self._changing: set[int] = set()  # threads amid a change of state; any thread adds and removes itself
+        self._stop_deferred = False  # a signal handler called `stop` amid a change; any thread
         self._state = ServiceState.NOTINITED  # guarded by _life; never goes back
         self._hook_thread: int | None = None  # guarded by _life: the thread that runs init's or start's hook
         self._stop_pending = False  # guarded by _life: a stop came during that hook
@@ -109,12 +113,16 @@ class Service:
         """Stop the service, from any state and any thread, including a handler's. Repeating it does nothing.
 
         On return the stop hook has run, unless init's or start's hook is still running: the stop hook then runs right
-        after it, on its thread. A second caller returns at once; `wait_for_service_to_stop` waits.
+        after it, on its thread. A second caller returns at once; `wait_for_service_to_stop` waits. A signal handler may
+        call it, too: if it interrupts a change of state, the stop follows that change.
 
         Raises:
             Exception: raised by the stop hook; the service still counts as stopped.
         """
-        with self._life:
+        if threading.get_ident() in self._changing:
+            self._stop_deferred = True
+            return
+        with self._change():
             if self._state is ServiceState.STOPPED:
                 return
             self._state = ServiceState.STOPPED
@@ -167,7 +175,7 @@ class Service:
 
     def _enter(self, wanted: ServiceState) -> bool:
         """Change the state once no other thread runs a hook; False if the service is already in that state."""
-        with self._life:
+        with self._change():
             while True:
                 if wanted not in _ALLOWED[self._state]:
                     raise ServiceStateError(self.name, self._state, wanted, _ADVICE.get(self._state, ""))
@@ -175,17 +183,32 @@ class Service:
                     return False
                 if self._hook_thread in (None, threading.get_ident()):
                     break
+                self._changing.discard(threading.get_ident())
                 self._life.wait()
+                self._changing.add(threading.get_ident())
             self._state = wanted
             self._hook_thread = threading.get_ident()
             return True
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Hold the lock for a change of state. A stop by a signal handler that interrupts the change follows it."""
+        try:
+            self._changing.add(threading.get_ident())
+            with self._life:
+                yield
+        finally:
+            self._changing.discard(threading.get_ident())
+            if self._stop_deferred:
+                self._stop_deferred = False
+                self.stop()
 
     def _run_hook(self, entered: ServiceState, hook: Callable[[], None]) -> None:
         try:
             hook()
         except BaseException as error:
             self.note_failure(error)
-            with self._life:
+            with self._change():
                 self._hook_thread = None
                 self._stop_pending = False
                 self._state = ServiceState.STOPPED
@@ -195,7 +218,7 @@ class Service:
                 message = "%s: stop after a failed %s failed too: %s"
                 tell(log, logging.WARNING, message, self.name, entered.name, text_of(second))
             raise
-        with self._life:
+        with self._change():
             self._hook_thread = None
             stop_pending, self._stop_pending = self._stop_pending, False
             self._life.notify_all()
@@ -218,7 +241,8 @@ class Service:
 
     def _after_fork(self) -> None:
         """In a forked child: make a new lock, since a thread of the parent may have held the old one."""
-        self._life = threading.Condition(threading.Lock())
+        self._life = threading.Condition(threading.RLock())
+        self._changing.clear()
 
     def _notify_listeners(self) -> None:
         for notify in self._listeners:
