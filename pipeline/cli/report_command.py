@@ -98,7 +98,7 @@ def print_refusals(refusals: Mapping[str, int], console: Console) -> None:
     """Print why applications were refused, with the number of each reason, most frequent first."""
     ordered = sorted(refusals.items(), key=lambda item: -item[1])
     for reason, count in ordered[:_REASONS_PRINTED]:
-        say(console, f"{count:,} applications refused: {reason}", style="red")
+        say(console, f"{count:,} application{'s' if count > 1 else ''} refused: {reason}", style="red")
     if len(ordered) > _REASONS_PRINTED:
         say(console, f"and more for {len(ordered) - _REASONS_PRINTED:,} other reasons", style="red")
 

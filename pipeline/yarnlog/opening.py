@@ -9,6 +9,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +18,8 @@ from pipeline.yarnlog.clock import YarnLogError
 
 _BUFFER_BYTES = 1 << 20
 _LOOKED_AT_BYTES = 4096
+_LONGEST_LINE = 1 << 20
+"""Bytes, or characters in UTF-16, of a line that are read at once: what is no log may have no lines at all."""
 _UTF_8_BOM = b"\xef\xbb\xbf"
 _UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -24,6 +27,8 @@ _UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 @contextmanager
 def opened_log(path: str | Path) -> Iterator[Iterable[bytes]]:
     """The lines of a log in UTF-8, unpacked as the file's suffix says, without a byte order mark.
+
+    A line of more than 1 MiB comes in pieces.
 
     Raises:
         YarnLogError: while opening or reading: the file cannot be read, is not packed as its suffix says or is damaged.
@@ -47,10 +52,10 @@ def _in_utf_8(file: io.BufferedReader[Any]) -> Iterator[Iterable[bytes]]:
         file.read(len(_UTF_8_BOM))
     encoding = _utf_16(start)
     if encoding is None:
-        yield file
+        yield iter(partial(file.readline, _LONGEST_LINE), b"")
         return
     with io.TextIOWrapper(file, encoding, errors="replace", newline="\n") as text:
-        yield (line.encode() for line in text)
+        yield (line.encode() for line in iter(partial(text.readline, _LONGEST_LINE), ""))
 
 
 def _utf_16(start: bytes) -> str | None:

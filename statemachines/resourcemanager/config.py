@@ -218,6 +218,20 @@ class ResourceManagerConfig(ConfigModel):
     )
 
     @model_validator(mode="after")
+    def _heartbeats_in_time(self) -> Self:
+        expiry_s = min(self.nm_expiry_interval_s, self.am_expiry_interval_s)
+        for key, interval_ms in (
+            ("nm_heartbeat_interval_ms", self.nm_heartbeat_interval_ms),
+            ("simulation.heartbeat_interval_ms", self.simulation.heartbeat_interval_ms),
+        ):
+            if interval_ms >= 1000 * expiry_s:
+                raise ValueError(
+                    f"{key}: {interval_ms} ms is no less than the silence of {expiry_s:g} s after which a node is lost "
+                    "or a master has failed (nm_expiry_interval_s, am_expiry_interval_s); choose less"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _recovers_from_its_store(self) -> Self:
         if self.journal.write_ahead:
             raise ValueError(

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.yarnlog import Record, Unparsed, YarnLogError, log_files, read_log
 from pipeline.yarnlog.files import daemon_of
+from pipeline.yarnlog.opening import opened_log
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -143,6 +144,20 @@ def test_a_log_in_another_encoding_is_read(tmp_path: Path, encoding: str, mark: 
 
     assert [one.text for one in found] == [f"{LINE}\nnext\u0a0a", LINE]
     assert [one.message.entity for one in found if isinstance(one, Record)] == ["äpp_1", "äpp_1"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_line_without_an_end_comes_in_pieces(tmp_path: Path, encoding: str) -> None:
+    """`/dev/zero` has no line that ends."""
+    path = tmp_path / "a.log"
+    path.write_bytes(("a" * (5 << 20) + "\nb\n").encode(encoding))
+
+    with opened_log(path) as lines:
+        read = list(lines)
+
+    assert max(map(len, read)) == 1 << 20
+    assert b"".join(read) == b"a" * (5 << 20) + b"\nb\n"
+    assert read[-1] == b"b\n"
 
 
 def test_a_log_in_utf_16_that_is_cut_off_is_read_to_its_end(tmp_path: Path) -> None:

@@ -47,6 +47,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("nodes: [{host: a, memory_mb: 1, vcores: 1, gpu: 1}]", "unknown key nodes[0].gpu"),
         ("nodes: [{host: a}]", "nodes[0].memory_mb is missing"),
         ("nm_expiry_interval_s: 0", "nm_expiry_interval_s: 0 is not allowed"),
+        (
+            "nm_heartbeat_interval_ms: 600000",
+            "nm_heartbeat_interval_ms: 600000 ms is no less than the silence of 600 s",
+        ),
+        (
+            "{simulation: {heartbeat_interval_ms: 700}, nm_heartbeat_interval_ms: 5, am_expiry_interval_s: 0.7}",
+            "simulation.heartbeat_interval_ms: 700 ms is no less than the silence of 0.7 s",
+        ),
         ("state_store: {kind: sqlite}", "path: required for kind sqlite"),
         ("state_store: {path: rm.db}", "not allowed for kind memory"),
         ("nodes: [", "line 1"),
