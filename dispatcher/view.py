@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter_ns, time
 from typing import TYPE_CHECKING, Literal
 
+from dispatcher.dispatching.failures import FailureRecord
 from dispatcher.dispatching.runs import MAIL_TYPE, current_run
 from dispatcher.queue.contents import QueueCounts, sums
 from dispatcher.queue.state import DRAINING, STOPPED, QueuedEvent
@@ -48,24 +49,6 @@ class RunningNow:
     """Unix seconds; in a flood of quick events the start of their batch."""
     running_s: float
     thread_id: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FailureRecord:
-    """An event whose handler raised, or that has none."""
-
-    number: int
-    """Counts the failures of a dispatcher, from 1."""
-    at: float
-    """Unix seconds."""
-    event_class: str
-    event_type: str
-    entity: str | None
-    error_class: str
-    message: str
-    """At most 500 characters."""
-    frames: tuple[str, ...]
-    """The last 20 frames of the traceback as text, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +163,8 @@ class DispatcherView:
         ]
 
     def failures(self) -> list[FailureRecord]:
-        """The last 100 failures, newest first."""
-        return []
+        """The last 100 failures, newest first. Reads the source files of their frames, unless they are cached."""
+        return self._dispatching.errors.failures.newest_first()
 
     def queue_contents(self) -> QueueCounts[Enum]:
         """Events that wait, by type, without the types that cannot be hashed. More than 50,000 are sampled."""
