@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import REGISTRY
 
 from dispatcher.async_dispatcher import AsyncDispatcher
@@ -76,6 +82,12 @@ def _family(spec: MetricSpec, values: dict[str, Any]) -> Metric:
             if histogram is not None:
                 add_histogram(histograms, [name], histogram)
         return histograms
+    if spec.kind == "summary":
+        summaries = SummaryMetricFamily(spec.name, spec.help, labels=labels)
+        for name, times in values.items():
+            for label, (count, seconds) in times.items():
+                summaries.add_metric([name, *label], count, seconds)
+        return summaries
     make = GaugeMetricFamily if spec.kind == "gauge" else CounterMetricFamily
     family = make(spec.name, spec.help, labels=labels)
     for name, value in values.items():
@@ -86,14 +98,14 @@ def _family(spec: MetricSpec, values: dict[str, Any]) -> Metric:
 
 
 def _contents(dispatchers: dict[str, AsyncDispatcher]) -> Metric:
-    """The events that wait, by type. Not part of the statistics, because it walks through the whole queue."""
+    """The events that wait, by type. Not part of the statistics, because it walks through the queue."""
     family = GaugeMetricFamily(
         "dispatcher_event_queue_contents",
-        "Events waiting in the queue, by type.",
+        "Events waiting in the queue, by type; of more than 50,000 an estimate, from a sample.",
         labels=["dispatcher", "event_class", "event_type"],
     )
     for name, dispatcher in dispatchers.items():
-        for event_type, count in dispatcher.queue.state.waiting():
+        for event_type, count in dispatcher.queue.contents.by_type()[0]:
             family.add_metric([name, class_name(event_type), type_name(event_type)], count)
     return family
 
