@@ -374,9 +374,8 @@ class AsyncDispatcher(Service, StatsAttributes):
         self.queue.shutdown.discard()
         self.nudge()
         if not self._drain.finished.wait(grace):
-            waited_s, what = monotonic() - started, self._describe_handler()
             message = "%s: stop gave up after %.3g s: a handler is still %s"
-            tell(log, logging.ERROR, message, self.name, waited_s, what)
+            tell(log, logging.ERROR, message, self.name, monotonic() - started, self._describe_handler())
 
     def _describe_handler(self) -> str:
         return describe_run(self._thread, self._run_now())
