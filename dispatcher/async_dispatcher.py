@@ -40,8 +40,9 @@ from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
 from dispatcher.signals import run_until_signal
-from dispatcher.stats import DispatcherStats, StatsAttributes, take_stats
+from dispatcher.stats import DispatcherStats, StatsAttributes
 from dispatcher.util.foreign import tell
+from dispatcher.view import DispatcherView
 
 log = logging.getLogger(__name__)
 
@@ -99,17 +100,16 @@ class AsyncDispatcher(Service, StatsAttributes):
         )
         if journal is not None:
             journal.attach(virtual=clock_ns is not None, on_failure=self._on_journal_failure, on_flush_due=queue.wake)
-        self._routes = routes = RoutingTable(name, self._default_handler())
-        self._drain = Drain(queue, self.progress)
+        self._drain, self._routes = Drain(queue, self.progress), RoutingTable(name, self._default_handler())
         self._dispatching = BatchDispatching(
             name,
             queue,
             mailbox,
-            routes,
+            self._routes,
             config,
             progress=self.progress,
             drain=self._drain,
-            errors=ErrorPolicy(self, routes, exit_action),
+            errors=ErrorPolicy(self, self._routes, exit_action),
             size_log=size_log,
             journal=journal,
             clock_ns=clock_ns,
@@ -118,9 +118,10 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._processor = MailboxProcessor(self._dispatching, mailbox)
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=self._processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
-        after_s = config.handler_warn_after_s
-        watch = HandlerWatch(name, after_s, self.progress, self._describe_handler, self._break_batch)
+        warn_after_s = config.handler_warn_after_s
+        watch = HandlerWatch(name, warn_after_s, self.progress, self._describe_handler, self._break_batch)
         self._monitor = Monitor(config, queue, size_log, watch)
+        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -251,8 +252,7 @@ class AsyncDispatcher(Service, StatsAttributes):
 
     def stats(self) -> DispatcherStats:
         """All that is counted, at this moment."""
-        is_failed = self.failure_cause is not None
-        return take_stats(self.queue, self._dispatching, self._routes, self._processor, self.journal, is_failed)
+        return self.view.stats()
 
     @property
     def capacity(self) -> int | None:
@@ -388,6 +388,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         super()._after_fork()
         if self._thread.ident is None:
             return
+        self.view.forget()
         self._drain.after_fork()
         self.queue.shutdown.after_fork()
         self._mailbox.after_fork()

@@ -52,15 +52,15 @@ class BatchDispatching:
         clock_ns: Callable[[], int] | None,
         idle_action: Callable[[], bool] | None,
     ) -> None:
-        self._queue = queue
+        self.queue = queue  # never changes, like all fields that do not say otherwise
         self._entries, self._flags, self._popleft = queue.entries, queue.flags, queue.entries.popleft
         self._room, self._bounded = queue.room, queue.room.capacity is not None
         self._mailbox, self._parking = mailbox, mailbox.parking
-        self._routes = routes
+        self.routes = routes
         self._errors = errors
-        self._drain = drain
+        self.drain = drain
         self._size_log = size_log
-        self._journal = journal
+        self.journal = journal
         self._idle_action = idle_action
         capacity = config.queue_capacity
         # Smaller batches for a bounded queue: its size is checked between batches, and the warning should come in time.
@@ -98,7 +98,7 @@ class BatchDispatching:
                 return
         if count > self._batch_size:
             if count >= SIZE_STEP:
-                self._size_log(count, self._queue.room.remaining())
+                self._size_log(count, self.queue.room.remaining())
             count = self._batch_size
         # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
         turns: Iterator[tuple[()]] = repeat((), count)
@@ -131,7 +131,7 @@ class BatchDispatching:
         while True:
             turns = repeat((), 1)
             progress.turns = (self._taken + 1, turns)
-            entry = self._queue.shutdown.take_last(starmap(self._popleft, turns))
+            entry = self.queue.shutdown.take_last(starmap(self._popleft, turns))
             if entry is None:
                 break
             self._taken += 1
@@ -149,7 +149,7 @@ class BatchDispatching:
 
     def _await_events(self, controller: MailboxController) -> int:
         """The queue is empty: wait for a post. Returns how many events are queued then; 0: let the loop turn first."""
-        entries, flags, mailbox, queue, parking = self._entries, self._flags, self._mailbox, self._queue, self._parking
+        entries, flags, mailbox, queue, parking = self._entries, self._flags, self._mailbox, self.queue, self._parking
         if not self._is_to_wait(controller):
             # If the idle action posted, dispatch at once: another turn of the loop costs as much as several events.
             return len(entries) if flags.phase < STOPPED and not mailbox.new_mail else 0
@@ -171,10 +171,10 @@ class BatchDispatching:
 
     def _is_to_wait(self, controller: MailboxController) -> bool:
         """The queue is empty: end the drain, or run the idle action. Returns whether to wait for the next post."""
-        if self._drain.waiters:
-            self._drain.notify()
-        shutdown = self._queue.shutdown
-        if self._queue.phase < STOPPED and self._mailbox.has_mail():
+        if self.drain.waiters:
+            self.drain.notify()
+        shutdown = self.queue.shutdown
+        if self.queue.phase < STOPPED and self._mailbox.has_mail():
             return False
         if shutdown.is_ending():
             shutdown.shut(STOPPED)
@@ -183,8 +183,8 @@ class BatchDispatching:
             return False
         if self._idle_action is not None and self._idle_action():
             return False
-        if self._journal is not None:
-            self._journal.idle()
+        if self.journal is not None:
+            self.journal.idle()
         return True
 
     def _dispatch_quickly(self, batch: Iterator[Any], count: int) -> None:
@@ -212,7 +212,7 @@ class BatchDispatching:
                     progress.entry = event
                     if event.type is not known:
                         event_type = event.type
-                        route = self._routes.by_type.get(id(event_type)) or self._routes.find(event_type)
+                        route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
                         handle, known = route.handle, event_type
                     handle(event)
                     event = None
@@ -268,12 +268,12 @@ class BatchDispatching:
         event, enqueued_ns = entry, 0
         if type(entry) is QueuedEvent:
             if entry.key is not None:
-                self._queue.coalescing.close(entry)
+                self.queue.coalescing.close(entry)
             event, enqueued_ns = entry.event, entry.enqueued_ns
         started_ns = self.progress.since_ns = perf_counter_ns()
         try:
             event_type = event.type
-            route = self._routes.by_type.get(id(event_type)) or self._routes.find(event_type)
+            route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
             route.handle(event)
             route.handled += 1
         except BaseException as error:

@@ -26,6 +26,16 @@ def type_of(event: Any) -> Any:
         return None
 
 
+def entity_of(event: Any) -> str | None:
+    """`event.entity` as text, cut to 2,000 characters; None if it has none, or if looking at it raises."""
+    try:
+        entity = event.entity
+        return None if entity is None else _cut(lambda: str(entity), lambda _: text_of(entity))
+    except BaseException as error:
+        reraise_interrupt(error)
+        return None
+
+
 def is_member(event_type: Any) -> bool:
     """Whether it is an Enum member. Unlike `isinstance`, does not ask the object for its `__class__`."""
     return issubclass(type(event_type), Enum)
