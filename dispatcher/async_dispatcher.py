@@ -23,8 +23,9 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.monitor import HandlerWatch, Monitor, QueueSizeLog, describe_stack, shared_time_service
+from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, shared_time_service
 from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.runs import Run, current_run
 from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.writer import JournalWriter
@@ -110,18 +111,18 @@ class AsyncDispatcher(Service, StatsAttributes):
             progress=self.progress,
             drain=self._drain,
             errors=ErrorPolicy(self, self._routes, exit_action),
-            size_log=size_log,
             journal=journal,
             clock_ns=clock_ns,
             idle_action=idle_action,
         )
-        self._processor = MailboxProcessor(self._dispatching, mailbox)
+        slow = self._dispatching.slow
+        self._processor = MailboxProcessor(
+            self._dispatching, mailbox, slow_after_ns=slow.limit_ns, on_slow=slow.mail_ended
+        )
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=self._processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
-        warn_after_s = config.handler_warn_after_s
-        watch = HandlerWatch(name, warn_after_s, self.progress, self._describe_handler, self._break_batch)
-        self._monitor = Monitor(config, queue, size_log, watch)
         self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor)
+        self._monitor = Monitor(name, config, self._thread, queue, size_log, slow, self._run_now, self._break_batch)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -377,7 +378,10 @@ class AsyncDispatcher(Service, StatsAttributes):
             tell(log, logging.ERROR, message, self.name, waited_s, what)
 
     def _describe_handler(self) -> str:
-        return describe_stack(self._thread, self.progress.event())
+        return describe_run(self._thread, self._run_now())
+
+    def _run_now(self) -> Run | None:
+        return current_run(self.progress, self._processor)
 
     def _check_not_forked(self) -> None:
         if self.queue.phase == FORKED:

@@ -16,10 +16,11 @@ from pathlib import Path
 from time import perf_counter_ns, time
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+from dispatcher.dispatching.runs import MAIL_TYPE, current_run
 from dispatcher.queue.state import DRAINING, STOPPED, QueuedEvent, contents, event_of
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
-from dispatcher.util.foreign import class_name, entity_of, text_of, type_name, type_of
+from dispatcher.util.foreign import class_name, entity_of, text_of
 from dispatcher.util.histogram import snapshot
 
 if TYPE_CHECKING:
@@ -141,19 +142,18 @@ class DispatcherView:
         return take_stats(self._queue, self._dispatching, self._routes, self._processor, self._journal, is_failed)
 
     def running(self) -> RunningNow | None:
-        """The event that the handler thread is at work on; None: it waits, or is between two events."""
-        progress = self._dispatching.progress
-        since_ns, event = progress.since_ns, progress.event()
-        if not since_ns or event is None:
+        """The event or mail that the handler thread is at work on; None: it waits, or is between two."""
+        run = current_run(self._dispatching.progress, self._processor)
+        if run is None:
             return None
-        running_s = max(0, perf_counter_ns() - since_ns) / 1e9
-        event_type = type_of(event)
+        running_s = run.seconds()
+        event_class, event_type = run.type_labels()
         return RunningNow(
-            kind="event",
-            event_class=class_name(event_type),
-            event_type=type_name(event_type),
-            entity=entity_of(event),
-            description="",
+            kind=run.kind,
+            event_class=event_class,
+            event_type=event_type,
+            entity=entity_of(run.subject) if run.kind == "event" else None,
+            description=run.what() if run.kind == "mail" else "",
             since=time() - running_s,
             running_s=running_s,
             thread_id=self._thread.ident,
@@ -168,14 +168,20 @@ class DispatcherView:
 
     def types(self) -> list[TypeNumbers]:
         """Every event type that was handled or has failed."""
-        handled_and_failed: dict[tuple[str, str], tuple[int, int]] = {}
-        for route in self._routes.all():
-            key = route.event_class, route.name
-            handled, failed = handled_and_failed.get(key, (0, 0))
-            handled_and_failed[key] = handled + route.handled, failed + route.failed
+        stats = self.stats()
         return [
-            TypeNumbers(*key, handled=handled, failed=failed, slow=0, timed=0, handling_s=0.0, queue_timed=0, queue_s=0)
-            for key, (handled, failed) in handled_and_failed.items()
+            TypeNumbers(
+                *key,
+                handled=stats.handled_by_type.get(key, 0),
+                failed=stats.failed_by_type.get(key, 0),
+                slow=slow,
+                timed=0,
+                handling_s=0.0,
+                queue_timed=0,
+                queue_s=0.0,
+            )
+            for key, slow in stats.slow_by_type.items()
+            if key != MAIL_TYPE
         ]
 
     def failures(self) -> list[FailureRecord]:

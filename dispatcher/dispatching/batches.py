@@ -15,8 +15,9 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
-from dispatcher.dispatching.monitor import SIZE_STEP, QueueSizeLog
+from dispatcher.dispatching.monitor import SIZE_STEP
 from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.runs import SlowRuns
 from dispatcher.dispatching.times import EventTimes, IdleTime
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
@@ -24,6 +25,7 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent
 from dispatcher.routes import RoutingTable
+from dispatcher.util.foreign import type_of
 
 _NOTHING: Final = object()
 """Is not the type of any event."""
@@ -47,7 +49,6 @@ class BatchDispatching:
         progress: Progress,
         drain: Drain,
         errors: ErrorPolicy,
-        size_log: QueueSizeLog,
         journal: JournalWriter | None,
         clock_ns: Callable[[], int] | None,
         idle_action: Callable[[], bool] | None,
@@ -59,7 +60,6 @@ class BatchDispatching:
         self.routes = routes
         self._errors = errors
         self.drain = drain
-        self._size_log = size_log
         self.journal = journal
         self._idle_action = idle_action
         capacity = config.queue_capacity
@@ -69,6 +69,7 @@ class BatchDispatching:
         self.progress = progress  # this and the two below say who may touch them
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
         self.idle = IdleTime()
+        self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._journaled = (
             JournaledDispatching(
                 name,
@@ -77,6 +78,7 @@ class BatchDispatching:
                 routes,
                 progress=progress,
                 times=times,
+                slow=self.slow,
                 errors=errors,
                 journal=journal,
                 clock_ns=clock_ns,
@@ -98,7 +100,7 @@ class BatchDispatching:
                 return
         if count > self._batch_size:
             if count >= SIZE_STEP:
-                self._size_log(count, self.queue.room.remaining())
+                self._room.on_size(count, self._room.remaining())
             count = self._batch_size
         # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
         turns: Iterator[tuple[()]] = repeat((), count)
@@ -106,6 +108,7 @@ class BatchDispatching:
         before = self._taken
         progress.turns = (before + count, turns)
         progress.begun += 1
+        quickly, last, since_ns = False, None, 0
         started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
         try:
             if self._journaled is not None:
@@ -113,8 +116,10 @@ class BatchDispatching:
             elif count > 1 and times.singly:
                 self._dispatch_singly(batch)
             else:
+                quickly = True
                 self._dispatch_quickly(batch, count)
         finally:
+            last, since_ns = progress.entry, progress.since_ns
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
@@ -122,7 +127,11 @@ class BatchDispatching:
             self._taken = upto - length_hint(turns)
         if waited:
             idle.end(started_ns)
-        times.end_batch(self._taken - before, started_ns)
+        ended_ns = times.end_batch(self._taken - before, started_ns)
+        if quickly and ended_ns - since_ns > self.slow.limit_ns and type(last) is not QueuedEvent:
+            # The watch has ended the batch early, so it is the last event that took so long.
+            self.routes.find(type_of(last)).slow += 1
+            self.slow.event_ended(last, since_ns, ended_ns)
 
     def dispatch_last(self) -> None:
         """After STOPPED: dispatch the events posted before producers saw that, and what handlers post to finish."""
@@ -278,5 +287,9 @@ class BatchDispatching:
             route.handled += 1
         except BaseException as error:
             self._errors.failed(event, error)
+            route = self.routes.find(type_of(event))
         finished_ns = self.progress.since_ns = perf_counter_ns()
         self.times.note(started_ns, finished_ns, enqueued_ns)
+        if finished_ns - started_ns > self.slow.limit_ns:
+            route.slow += 1
+            self.slow.event_ended(event, started_ns, finished_ns)
