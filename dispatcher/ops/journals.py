@@ -22,6 +22,7 @@ from dispatcher.journal.format.segments import Summary, segment_number
 from dispatcher.journal.reader import open_frames
 from dispatcher.journal.snapshot import look_at, summarize
 from dispatcher.ops.answers import Refusal
+from dispatcher.service import ServiceState
 from dispatcher.util.units import NS_PER_S
 from dispatcher.view import DispatcherView
 
@@ -34,7 +35,10 @@ _NS_PER_MS: Final = 1_000_000
 
 def journal_of(views: list[DispatcherView], name: str | None) -> Path:
     """The one journal, or the dispatcher's of that name. Raises Refusal."""
-    paths = {view.name: view.journal_path for view in views if view.journal_path is not None}
+    with_one = [view for view in views if view.journal_path is not None]
+    if name is None:  # one that has ended does not make the question ambiguous
+        with_one = [view for view in with_one if view.state is ServiceState.STARTED] or with_one
+    paths = {view.name: view.journal_path for view in with_one}
     if name is not None:
         path = paths.get(name)
         if path is None:
