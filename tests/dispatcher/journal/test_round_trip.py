@@ -371,14 +371,20 @@ WRONG = [
     (Loose(Job.STARTED, Inner(anything=Decimal(1))), r"its field value is Inner.*\(an Inner\), .* \(a dict\)"),
     (Loose(Job.STARTED, "\ud800"), "its field value does not go into JSON and back"),
     (Loose(Job.STARTED, object()), "its field value does not go into JSON and back"),
-    (Loose(Job.STARTED, EqualToAll()), "<Loose, whose repr raised RuntimeError> cannot .* its field value does not go into JSON"),
+    (
+        Loose(Job.STARTED, EqualToAll()),
+        "<Loose, whose repr raised RuntimeError> cannot .* its field value does not go into JSON",
+    ),
     (Plain(Job.STARTED, number="5"), r"its field number is '5' \(a str\), and would come back as 5 \(an int\)"),  # type: ignore[arg-type]
     (Plain(Job.STARTED, number=True), r"its field number is True \(a bool\), and would come back as 1 \(an int\)"),
     (Plain(Job.STARTED, number=1.0), r"its field number is 1.0 \(a float\), and would come back as 1 \(an int\)"),  # type: ignore[arg-type]
     (Plain(Job.STARTED, amount=5), r"its field amount is 5 \(an int\), and would come back as 5.0 \(a float\)"),
     (Plain(Job.STARTED, number=[]), "its field number would not be read again: Input should be a valid integer"),  # type: ignore[arg-type]
     (Plain(Job.STARTED, text=Name.A), r"its field text is <Name.A: 'a'> \(a Name\)"),
-    (Plain(Job.STARTED, number=10**4300), "<Plain, whose repr raised ValueError> cannot .* its field number does not go into JSON and back"),
+    (
+        Plain(Job.STARTED, number=10**4300),
+        "<Plain, whose repr raised ValueError> cannot .* its field number does not go into JSON and back",
+    ),
     (
         Plain(Job.STARTED, at=datetime(2024, 7, 1, tzinfo=ZoneInfo("Europe/Berlin"))),
         r"its field at is datetime.*ZoneInfo.*would come back as .*TzInfo",
