@@ -220,11 +220,16 @@ class _Connection(HTTPConnection):
 
 
 class _DeadlineSocket:
-    """What `http.client` uses of a socket. A peer that sends a byte now and then does not move the deadline."""
+    """What `http.client` uses of a socket. A peer that sends a byte now and then does not move the deadline.
+
+    As with a socket, its files are still readable once it is closed.
+    """
 
     def __init__(self, connected: socket.socket, connection: _Connection) -> None:
         self._socket = connected
         self._connection = connection
+        self._files = 0
+        self._is_closed = False
 
     def sendall(self, data: bytes) -> None:
         self._prepare()
@@ -232,6 +237,7 @@ class _DeadlineSocket:
 
     def makefile(self, mode: str) -> io.BufferedReader:
         assert mode == "rb", mode
+        self._files += 1
         return io.BufferedReader(_Reader(self))
 
     def receive_into(self, buffer: Any) -> int:
@@ -239,7 +245,16 @@ class _DeadlineSocket:
         return self._socket.recv_into(buffer)
 
     def close(self) -> None:
-        self._socket.close()
+        self._is_closed = True
+        self._close_last()
+
+    def close_file(self) -> None:
+        self._files -= 1
+        self._close_last()
+
+    def _close_last(self) -> None:
+        if self._is_closed and not self._files:
+            self._socket.close()
 
     def _prepare(self) -> None:
         remaining_s = self._connection.deadline - time.monotonic()
@@ -257,3 +272,8 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         return self._source.receive_into(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._source.close_file()

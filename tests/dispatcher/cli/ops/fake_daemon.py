@@ -56,7 +56,7 @@ class FakeDaemon:
 
     def end(self) -> None:
         """Listen no more; the socket stays, as after a kill. Connections that are open end with their next request."""
-        self.answers = {"": lambda handler: handler.connection.close()}
+        self.answers = {"": raw(b"")}
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)
