@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import socketserver
+import ssl
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -20,8 +21,15 @@ Answers = dict[str, Any]
 class FakeDaemon:
     """Answers as `answers` says, which a test may change at any time. Ends with the `with` block."""
 
-    def __init__(self, path: Path | None = None, answers: Answers | None = None, base: str = "/ops/v1") -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        answers: Answers | None = None,
+        base: str = "/ops/v1",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.path = path
+        self._tls = tls
         self.answers = answers if answers is not None else calm()
         self.base = base
         self.asked: list[str] = []
@@ -44,7 +52,9 @@ class FakeDaemon:
                 return "test"
 
         if self.path is None:
-            self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            self._server = server = _TcpServer(("127.0.0.1", 0), Handler)
+            if self._tls is not None:
+                server.socket = self._tls.wrap_socket(server.socket, server_side=True)
         else:
             self._server = _UnixServer(str(self.path), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
@@ -64,7 +74,7 @@ class FakeDaemon:
     @property
     def url(self) -> str:
         address: Any = self._server.server_address
-        return f"http://127.0.0.1:{address[1]}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{address[1]}"
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         self.asked.append(handler.path)
@@ -81,9 +91,20 @@ class FakeDaemon:
             reply(handler, 200, found)
 
 
-class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class _Server(socketserver.ThreadingMixIn):
     daemon_threads = True
     block_on_close = False
+
+    def handle_error(self, *_: object) -> None:
+        """The client has left: nothing to print."""
+
+
+class _UnixServer(_Server, socketserver.UnixStreamServer):
+    pass
+
+
+class _TcpServer(_Server, HTTPServer):
+    pass
 
 
 def reply(handler: BaseHTTPRequestHandler, status: int, answer: Any) -> None:
