@@ -30,8 +30,11 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="print one line of J
     from dispatcher.web.doors import door_folder, find_doors
 
     doors = find_doors()
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
         answers = list(zip(doors, pool.map(_ask, doors), strict=True))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C does not wait for an answer
     ended = [door for door, answer in answers if isinstance(answer, NoDaemonError)]
     running = [(door, answer) for door, answer in answers if not isinstance(answer, NoDaemonError)]
     if as_json:
