@@ -19,6 +19,7 @@ from typing import Any, Protocol, Self, cast
 
 from dispatcher.errors import ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
+from dispatcher.util.histogram import snapshot
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Service:
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
         self.failure_state: ServiceState | None = None  # in which it failed; written under _life, read by any thread
         self._listeners: list[Callable[[Service], None]] = []  # replaced under _life, never changed in place
+        self._composites: tuple[weakref.ref[Service], ...] = ()  # those it was added to; replaced, never changed
         _all_services.add(self)
 
     @property
@@ -83,6 +85,12 @@ class Service:
 
     def in_state(self, *states: ServiceState) -> bool:
         return self._state in states
+
+    def is_ending(self) -> bool:
+        """Whether this service, or a composite that it was added to, has begun to stop. Takes no lock."""
+        if self._state is ServiceState.STOPPED:
+            return True
+        return any(composite is not None and composite.is_ending() for composite in (ref() for ref in self._composites))
 
     def init(self, config: Any = None) -> None:
         """Prepare the service. Repeating it does nothing.
@@ -232,6 +240,11 @@ class Service:
 _all_services: weakref.WeakSet[Service] = weakref.WeakSet()
 
 
+def all_services() -> list[Service]:
+    """Every service of the process that is still referred to, whatever its state. Any thread."""
+    return snapshot(lambda: list(_all_services))
+
+
 def _after_fork() -> None:
     for service in _all_services:
         service._after_fork()
@@ -252,6 +265,7 @@ class CompositeService(Service):
 
     def add_service(self, service: Service) -> None:
         """Add a child before `init`. A child added later is stopped with the others, but not started."""
+        service._composites = (*service._composites, weakref.ref(self))
         with self._life:
             self.services = (*self.services, service)
 

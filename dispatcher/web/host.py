@@ -9,56 +9,58 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher.errors import DispatcherError
 from dispatcher.service import Service
 from dispatcher.util.foreign import tell
-from dispatcher.util.terminal import one_line
-from dispatcher.web import doors
 from dispatcher.web.config import WebConfig
-from dispatcher.web.security import Principal
+from dispatcher.web.origins import as_address
 
 if TYPE_CHECKING:
-    import uvicorn
+    from dispatcher.web.listeners import Listeners
+    from dispatcher.web.server import ServerThread
 
 log = logging.getLogger(__name__)
 
-_LONGEST_START_S: Final = 10.0
-_LONGEST_STOP_S: Final = 0.9
-_BACKLOG: Final = 512
+LONGEST_STOP_S: Final = 0.9
 
 
 class WebHost(Service):
     """Serves an ASGI app while started: on a Unix socket that only the daemon's user reaches, and on TCP if asked to.
 
     Add it to a daemon before the dispatchers: it then starts before and stops after them, so that a daemon that drains
-    can be looked at.
+    can be looked at. Requests that change something get 503 from the moment at which the daemon begins to stop.
+
+    Every request's scope has `principal`, and the host itself as `web_host`. In a forked child there is no door.
 
     Raises (from `start`):
-        ConfigError: it cannot listen where it is told to, or must not. DispatcherError: the extra `web` is missing, or
-        the app failed to start.
+        ConfigError: it cannot listen where it is told to, or must not; tokens or certificates are unsound.
+        DispatcherError: the extra `web` is missing, or the app failed to start.
     """
 
     def __init__(self, app: Any, config: WebConfig | None = None, name: str = "web") -> None:
         super().__init__(name)
         self.settings = config or WebConfig()
-        self.socket_path: Path | None = None  # written by start and stop
-        """The Unix socket, once started."""
-        self.port: int | None = None  # written by start and stop
-        """The TCP port, once started; None without TCP."""
         self.stopping = asyncio.Event()
-        """Set when the host stops: on its loop's thread, which alone may wait for it."""
+        """Set when the host stops. On its loop's thread only."""
         self._app = app
-        self._server: uvicorn.Server | None = None  # written by start, before the thread starts
-        self._loop: asyncio.AbstractEventLoop | None = None  # written by start, before the thread starts
-        self._thread: threading.Thread | None = None  # written by start
-        self._listeners_bound: list[socket.socket] = []  # written by start, before the thread starts
         self._pid = os.getpid()
+        self._sockets: Listeners | None = None  # written by start, and in a forked child
+        self._server: ServerThread | None = None  # written by start, and in a forked child
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The Unix socket, once started; None without one."""
+        return self._sockets.socket_path if self._sockets is not None else None
+
+    @property
+    def port(self) -> int | None:
+        """The TCP port, once started; None without TCP."""
+        address = self._sockets.address if self._sockets is not None else None
+        return address[1] if address is not None else None
 
     @property
     def url(self) -> str | None:
@@ -66,83 +68,54 @@ class WebHost(Service):
         if self.port is None:
             return None
         host = self.settings.host
-        if ":" in host:
+        if ":" in host:  # IPv6, maybe with a zone, such as fe80::1%eth0
             host = f"[{host.replace('%', '%25')}]"
         return f"{'https' if self.settings.tls else 'http'}://{host}:{self.port}"
 
     def service_start(self) -> None:
         try:
-            import uvicorn
-        except ModuleNotFoundError:
-            raise DispatcherError("the door needs its extra: pip install 'central-dispatcher[web]'") from None
+            from dispatcher.web.gate import Gate
+            from dispatcher.web.listeners import Listeners, tls_for
+            from dispatcher.web.login import Identities
+            from dispatcher.web.server import ServerThread
+        except ModuleNotFoundError as error:
+            raise DispatcherError(
+                f"{self.name}: the door needs its extra (no module {error.name}): pip install 'central-dispatcher[web]'"
+            ) from None
         settings = self.settings
-        if settings.unix_socket:
-            path = settings.socket_path or doors.socket_path(self.name)
-            self._listeners_bound.append(doors.listen_at(path, _BACKLOG))
-            self.socket_path = path
-        if settings.port is not None:
-            self._listeners_bound.append(self._tcp_socket(settings.host, settings.port))
-            self.port = self._listeners_bound[-1].getsockname()[1]
-        uv_config = uvicorn.Config(
-            self._gate,
-            interface="asgi3",
-            http="h11",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]
-        )
-        self._server = uvicorn.Server(uv_config)
-        self._loop = asyncio.new_event_loop()
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(started,), name=f"{self.name}-web", daemon=True)
-        self._thread.start()
-        deadline = time.monotonic() + _LONGEST_START_S
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise DispatcherError(f"{self.name}: the app did not start; see the log")
-            time.sleep(0.002)
+        self._pid = os.getpid()
+        tls = tls_for(settings.tls) if settings.tls is not None else None
+        gate = Gate(self._app, settings, Identities(settings, time.monotonic), self.is_ending, {"web_host": self})
+        self._sockets = Listeners(settings, self.name)
+        self._warn_of_plain_tokens()
+        self._server = ServerThread(self.name, gate, settings, self._sockets, tls, self.stopping, self.note_failure)
+        self._server.start()
 
     def service_stop(self) -> None:
-        if self._pid != os.getpid() or self._thread is None:
+        if self._pid != os.getpid():
             return
-        assert self._loop is not None
-        if self.socket_path is not None:
-            self.socket_path.unlink(missing_ok=True)
-        try:
-            self._loop.call_soon_threadsafe(self._begin_stop)
-        except RuntimeError:
-            return  # the loop has ended
-        self._thread.join(_LONGEST_STOP_S)
-        if self._thread.is_alive():
-            tell(log, logging.WARNING, "%s: the door's thread has not ended in %s s", self.name, _LONGEST_STOP_S)
-
-    def _begin_stop(self) -> None:
-        self.stopping.set()
         if self._server is not None:
-            self._server.should_exit = True
+            self._server.begin_stop()
+            if not self._server.join(LONGEST_STOP_S):
+                message = "%s: something blocks the door's loop; its thread is left behind"
+                tell(log, logging.WARNING, message, self.name)
+            if self._sockets is not None:
+                self._sockets.refuse()
+        elif self._sockets is not None:  # its start failed half-way
+            self._sockets.close()
 
-    def _run(self, started: threading.Event) -> None:
-        assert self._loop is not None
-        assert self._server is not None
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._server.serve(self._listeners_bound))
-        except BaseException as error:
-            self.note_failure(error)
-            tell(log, logging.ERROR, "%s: the door's server failed", self.name, error=error)
-        finally:
-            self._loop.close()
+    def _warn_of_plain_tokens(self) -> None:
+        assert self._sockets is not None
+        known = as_address(self._sockets.address[0]) if self._sockets.address is not None else None
+        if self.settings.tls is None and known is not None and not known.is_loopback:
+            message = "%s: web.tls is not set, so tokens pass the network in plain text"
+            tell(log, logging.WARNING, message, self.name)
 
-    async def _gate(self, scope: Any, receive: Any, send: Any) -> None:
-        scope["web_host"] = self
-        scope["principal"] = Principal("local", "admin")
-        await self._app(scope, receive, send)
-
-    def _tcp_socket(self, host: str, port: int) -> socket.socket:
-        try:
-            return socket.create_server((host, port), backlog=_BACKLOG)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"web.host {one_line(host)}, web.port {port}: cannot listen there: {error}") from error
+    def _after_fork(self) -> None:
+        """In a forked child: no thread serves, so nothing may look as if it did."""
+        super()._after_fork()
+        if self._server is not None:
+            self._server.close_in_child()
+        elif self._sockets is not None:
+            self._sockets.close_in_child()
+        self._server = self._sockets = None
