@@ -43,6 +43,7 @@ class Reason(Answer):
 
     reason: str
     dispatcher: str | None = None
+    service: str | None = None
     seconds: Real | None = None
 
 
@@ -237,7 +238,7 @@ class Stack(Answer):
 class Samples(Answer):
     """`/dispatchers/{name}/running?samples=N`: stacks, the most frequent first."""
 
-    items: list[Stack]
+    stacks: list[Stack]
     samples: Whole
     idle: Whole = 0
     """Samples in which nothing ran."""

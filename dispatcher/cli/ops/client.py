@@ -20,7 +20,14 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
-from dispatcher.cli.ops.errors import DoorError, NoAnswerError, NoDaemonError, NotThereError, RefusedError
+from dispatcher.cli.ops.errors import (
+    DoorError,
+    ErrorAnswerError,
+    NoAnswerError,
+    NoDaemonError,
+    NotThereError,
+    RefusedError,
+)
 from dispatcher.util.terminal import one_line
 
 TIMEOUT_S: Final = 5.0
@@ -182,7 +189,7 @@ class Client:
             return RefusedError(f"{label}: refuses (HTTP {status}): {reason}; {advice}")
         if status == 404:
             return NotThereError(f"{label}: {reason}")
-        return NoAnswerError(f"{label}: answers with HTTP {status}: {reason}")
+        return ErrorAnswerError(f"{label}: answers with HTTP {status}: {reason}")
 
 
 def _first_of(body: bytes) -> str:

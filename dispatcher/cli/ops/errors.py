@@ -29,5 +29,9 @@ class NoAnswerError(DoorError):
     """The daemon is there, but its answer is late, incomplete or nonsense."""
 
 
-class NotThereError(NoAnswerError):
+class ErrorAnswerError(NoAnswerError):
+    """The daemon answers with an error: it is busy, for example."""
+
+
+class NotThereError(ErrorAnswerError):
     """The daemon answers, and knows nothing by that name."""

@@ -62,7 +62,8 @@ def _reasons_of_one(numbers: DispatcherNumbers) -> set[str]:
 
 def reason_text(reason: Reason) -> str:
     """`stuck (central, 61.2 s)`."""
-    details = [each for each in (reason.dispatcher, duration(reason.seconds) if reason.seconds else None) if each]
+    known = (reason.dispatcher, reason.service, duration(reason.seconds) if reason.seconds else None)
+    details = [each for each in known if each]
     return f"{reason.reason} ({', '.join(details)})" if details else reason.reason
 
 
@@ -74,6 +75,12 @@ def running_of(client: Client, dispatcher: str) -> Running | None:
 def failures_of(client: Client, dispatcher: str, limit: int) -> list[Failure]:
     """A dispatcher's last failures, newest first."""
     return client.get(Page[Failure], "dispatchers", dispatcher, "failures", limit=limit).items
+
+
+def handler_frames(stack: Sequence[Frame]) -> Sequence[Frame]:
+    """The frames without the dispatcher's own, and without those above it, which have started the thread."""
+    first = next((number for number, frame in enumerate(stack) if frame.internal), 0)
+    return [frame for frame in stack[first:] if not frame.internal]
 
 
 def frame_text(frame: Frame) -> str:

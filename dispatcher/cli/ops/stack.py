@@ -67,7 +67,7 @@ def _lines(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
     running = numbers.running
     what = f"{running.what}, for {duration(running.running_s)}" if running else "nothing"
     yield f"{numbers.name}: runs {what}; {found.samples} samples"
-    for each in found.items:
+    for each in found.stacks:
         yield f"{each.count:>5} of {found.samples}"
         for frame, left_out in _without_ours(each):
             if left_out:
@@ -80,14 +80,18 @@ def _lines(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
 
 
 def _without_ours(found: Stack) -> Iterator[tuple[Frame | None, int]]:
-    """The frames of the handlers, each with the number of the dispatcher's own that came before it."""
+    """The frames of the handlers, each with how many others came before it."""
+
+    from dispatcher.cli.ops.look import handler_frames
+
     left_out = 0
+    shown = handler_frames(found.stack)
     for frame in found.stack:
-        if frame.internal:
-            left_out += 1
-        else:
+        if any(frame is each for each in shown):
             yield frame, left_out
             left_out = 0
+        else:
+            left_out += 1
     if left_out:
         yield None, left_out
 
@@ -95,6 +99,6 @@ def _without_ours(found: Stack) -> Iterator[tuple[Frame | None, int]]:
 def _folded(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
     from dispatcher.cli.ops.look import short_path
 
-    for each in found.items:
+    for each in found.stacks:
         frames = [f"{short_path(frame.file)}:{frame.function}".replace(";", ",") for frame in each.stack]
         yield f"{';'.join([numbers.name.replace(';', ','), *frames])} {each.count}"

@@ -135,7 +135,7 @@ def _process_line(process: Process) -> str:
 
 def _dispatcher_lines(numbers: DispatcherNumbers, running: Running | None, failure: Failure | None) -> Iterator[str]:
     from dispatcher.cli.ops.figures import clock_time, count, duration
-    from dispatcher.cli.ops.look import frame_text
+    from dispatcher.cli.ops.look import frame_text, handler_frames
 
     yield f"{numbers.name}: {numbers.kind} {numbers.state}" + (", drained" if numbers.is_drained else "")
     if numbers.failure is not None:
@@ -151,7 +151,7 @@ def _dispatcher_lines(numbers: DispatcherNumbers, running: Running | None, failu
         yield "  running  nothing"
     else:
         yield f"  running  {_cut(running.what)} for {duration(running.running_s)}"
-        for frame in running.stack[-_FRAMES:]:
+        for frame in (handler_frames(running.stack) or running.stack)[-_FRAMES:]:
             yield f"             {_cut(frame_text(frame))}"
     if failure is not None:
         yield f"  failure  {clock_time(failure.at)} {_cut(failure.what)}: {_cut(failure.error)}"

@@ -132,7 +132,8 @@ class TopApp(App[int]):
         self._prompt("filter of event types", self.state.filter, asks_entity=False)
 
     def action_entity(self) -> None:
-        self._prompt("id of an entity, such as job_17", self.state.wish.entity or "", asks_entity=True)
+        what = "id of an entity, such as app_17, or app_17 machine=rmapp"
+        self._prompt(what, self.state.wish.entity or "", asks_entity=True)
 
     def action_close(self) -> None:
         """Escape: of what is open, the uppermost closes."""

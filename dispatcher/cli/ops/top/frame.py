@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Frame, Running, TypeNumbers
 from dispatcher.cli.ops.figures import clock_time, count, duration, share, size, sparkline
-from dispatcher.cli.ops.look import STUCK_AFTER_S, frame_text, reason_text
+from dispatcher.cli.ops.look import STUCK_AFTER_S, frame_text, handler_frames, reason_text
 from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
 from dispatcher.util.terminal import one_line
 
@@ -226,9 +226,8 @@ def _running(look: Look, width: int, height: int) -> list[Text]:
 
 
 def _innermost(running: Running, room: int) -> Sequence[Frame]:
-    """The last frames, the handlers' before the dispatcher's own."""
-    own = [frame for frame in running.stack if not frame.internal]
-    frames = own if own else running.stack
+    """The last frames of the handler; where there are none, of the dispatcher."""
+    frames = handler_frames(running.stack) or running.stack
     return frames[-room:] if room > 0 else []
 
 

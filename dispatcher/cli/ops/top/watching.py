@@ -9,7 +9,7 @@ from typing import Final
 
 from dispatcher.cli.ops.answers import Entity, Page, TypeNumbers
 from dispatcher.cli.ops.client import Address, Client
-from dispatcher.cli.ops.errors import DoorError, NotThereError
+from dispatcher.cli.ops.errors import DoorError, ErrorAnswerError, NotThereError
 from dispatcher.cli.ops.look import failures_of, running_of, summary_of
 from dispatcher.cli.ops.top.state import Look, Wish, needs_attention
 
@@ -18,6 +18,8 @@ _TYPES: Final = 100
 _ALL_TYPES: Final = 1000
 _FAILURES: Final = 20
 _TRANSITIONS: Final = 50
+MACHINE: Final = " machine="
+"""Between an entity's id and its kind of machine, where several machines have the id."""
 
 
 class Watcher:
@@ -75,9 +77,10 @@ class Watcher:
             return Look(at_s, summary, name, entity=entity)  # the dispatcher has gone meanwhile
 
     def _entity(self, client: Client, entity: str) -> Entity | str:
+        name, _, machine = entity.partition(MACHINE)
         try:
-            return client.get(Entity, "entities", entity, limit=_TRANSITIONS)
-        except NotThereError as error:
+            return client.get(Entity, "entities", name, machine=machine or None, limit=_TRANSITIONS)
+        except ErrorAnswerError as error:
             return str(error)
 
 

@@ -256,7 +256,7 @@ def samples_of(now: dict[str, Any] | None, samples: int = 20) -> dict[str, Any]:
     """Most samples in one stack, the others one frame above."""
     folded = [{"count": samples - 3, "stack": stack()}, {"count": 3, "stack": stack()[:-1]}] if now else []
     idle = 0 if now else samples
-    return {**page(*folded), "samples": samples, "interval_ms": 50, "idle": idle}
+    return {"stacks": folded, "samples": samples, "interval_ms": 50, "idle": idle}
 
 
 TYPES = [

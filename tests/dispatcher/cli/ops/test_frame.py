@@ -80,8 +80,8 @@ def test_a_hanging_handler_is_shown_first_with_its_stack() -> None:
     assert "> scheduler" in lines[3]
     assert "runs 61.2 s" in lines[3]
     at = lines.index(line_with(lines, "RUNNING for 61.2 s: NodeEventType.UPDATE of node_17"))
-    assert lines[at + 5].strip() == "store/sqlite.py:58 in __enter__: self._lock.acquire()"
-    assert not any("dispatching/batches.py" in line for line in lines)
+    assert lines[at + 4].strip() == "store/sqlite.py:58 in __enter__: self._lock.acquire()"
+    assert not any(text in line for line in lines for text in ("dispatching/batches.py", "_bootstrap"))
 
 
 def test_a_dispatcher_that_has_failed_shows_why() -> None:
