@@ -116,6 +116,8 @@ class DispatcherView:
         """None: no bound."""
         self.handler_warn_after_s = config.handler_warn_after_s
         """A run longer than this is slow; None: no run is."""
+        self.liveness_stuck_after_s = config.liveness_stuck_after_s
+        """A run longer than this asks for a restart of the process; None: no run does."""
         self.journal_path: Path | None = journal.path if journal is not None else None
         _views.add(self)
 
@@ -158,6 +160,14 @@ class DispatcherView:
             running_s=running_s,
             thread_id=self._thread.ident,
         )
+
+    def running_s(self) -> float:
+        """How long the handler thread has been at work on its event or mail, in seconds; 0.0: it is not.
+
+        Unlike `running`, it looks at nothing that belongs to the event.
+        """
+        run = current_run(self._dispatching.progress, self._processor)
+        return run.seconds() if run is not None else 0.0
 
     def stack(self) -> list[traceback.FrameSummary]:
         """The frames of the handler thread, outermost first; empty when it has none. Their lines are read lazily."""
@@ -213,6 +223,10 @@ class DispatcherView:
         if type(entry) is not QueuedEvent or not entry.enqueued_ns:
             return None
         return max(0, perf_counter_ns() - entry.enqueued_ns) / 1e9
+
+    def is_starting(self) -> bool:
+        """The dispatcher is not started yet."""
+        return self._dispatcher.is_starting()
 
     def is_draining(self) -> bool:
         """A stop waits for the handler thread to handle what is queued."""
