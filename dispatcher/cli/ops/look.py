@@ -28,6 +28,16 @@ class Summary:
         """`ok`, or the first reason."""
         return self.reasons[0].reason if self.reasons else "ok"
 
+    def is_stuck(self, dispatcher: str | None) -> bool:
+        """Whether what the dispatcher runs has taken too long."""
+        return any(each.reason == "stuck" and each.dispatcher == dispatcher for each in self.reasons)
+
+    def needs_attention(self) -> str | None:
+        """The dispatcher to look at first: one that has failed, one that is stuck, or the first."""
+        failed = [each.name for each in self.dispatchers if each.failure is not None]
+        stuck = [each.name for each in self.dispatchers if self.is_stuck(each.name)]
+        return next(iter([*failed, *stuck, *(each.name for each in self.dispatchers)]), None)
+
 
 def summary_of(client: Client) -> Summary:
     """Ask a daemon how it is: two requests."""

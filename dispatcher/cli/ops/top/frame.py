@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Frame, Running, TypeNumbers
 from dispatcher.cli.ops.figures import clock_time, count, duration, share, size, sparkline
-from dispatcher.cli.ops.look import STUCK_AFTER_S, frame_text, handler_frames, reason_text
+from dispatcher.cli.ops.look import frame_text, handler_frames, reason_text
 from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
 from dispatcher.util.terminal import one_line
 
@@ -117,7 +117,7 @@ def _dispatchers(state: TopState, look: Look, width: int, most: int) -> list[Tex
     for each in shown:
         history = state.histories.get(each.name, History())
         is_chosen = each.name == look.dispatcher and len(everybody) > 1
-        word, style = _state_of(each)
+        word, style = _state_of(each, look.summary.is_stuck(each.name))
         line = _Line(width, "bold" if is_chosen else "")
         line.text(f"{'>' if is_chosen else ' '} {each.name}", name + 2).text(word, 12, style)
         line.number(count(each.queue.size), 8, _queue_style(each))
@@ -152,12 +152,12 @@ def _details(numbers: DispatcherNumbers) -> Iterator[str]:
     yield f"{count(numbers.handled)} handled"
 
 
-def _state_of(numbers: DispatcherNumbers) -> tuple[str, str]:
+def _state_of(numbers: DispatcherNumbers, is_stuck: bool) -> tuple[str, str]:
     if numbers.failure is not None:
         return "FAILED", _BAD
     running = numbers.running
-    if running is not None and running.running_s >= _SHOWN_RUN_S:
-        return f"runs {duration(running.running_s)}", _BAD if running.running_s >= STUCK_AFTER_S else "#e8c547"
+    if running is not None and (is_stuck or running.running_s >= _SHOWN_RUN_S):
+        return f"runs {duration(running.running_s)}", _BAD if is_stuck else "#e8c547"
     return numbers.state, _GOOD if numbers.state == "STARTED" else _DIM
 
 
@@ -216,7 +216,7 @@ def _running(look: Look, width: int, height: int) -> list[Text]:
     running = look.running
     if running is None:
         return [_line(f" RUNNING on {look.dispatcher}: nothing" if look.dispatcher else " RUNNING", width, _BAND)]
-    is_stuck = running.running_s >= STUCK_AFTER_S
+    is_stuck = look.summary.is_stuck(look.dispatcher)
     title = f" RUNNING for {duration(running.running_s)}: {running.what}"
     lines = [_line(title, width, "bold white on #a02c2c" if is_stuck else _BAND)]
     room = height - 1

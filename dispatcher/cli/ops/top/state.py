@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Running, TypeNumbers
-from dispatcher.cli.ops.look import STUCK_AFTER_S, Summary
+from dispatcher.cli.ops.answers import Entity, Failure, Running, TypeNumbers
+from dispatcher.cli.ops.look import Summary
 
 HISTORY_S: Final = 60
 
@@ -137,16 +137,6 @@ class TopState:
         self.wish = replace(self.wish, dispatcher=chosen)
         if chosen != self.look.dispatcher:
             self.look = replace(self.look, dispatcher=chosen, types=(), running=None, failures=())
-
-
-def needs_attention(dispatchers: Sequence[DispatcherNumbers]) -> str | None:
-    """The dispatcher to look at first: one that has failed, the one that is stuck for longest, or the first."""
-    if not dispatchers:
-        return None
-    failed = [each for each in dispatchers if each.failure is not None]
-    stuck = [each for each in dispatchers if each.running is not None and each.running.running_s >= STUCK_AFTER_S]
-    stuck.sort(key=lambda each: each.running.running_s if each.running else 0.0, reverse=True)
-    return (failed + stuck + list(dispatchers))[0].name
 
 
 def _is_other_process(before: Look, after: Look) -> bool:

@@ -11,7 +11,7 @@ from dispatcher.cli.ops.answers import Entity, Page, TypeNumbers
 from dispatcher.cli.ops.client import Address, Client
 from dispatcher.cli.ops.errors import DoorError, ErrorAnswerError, NotThereError
 from dispatcher.cli.ops.look import failures_of, running_of, summary_of
-from dispatcher.cli.ops.top.state import Look, Wish, needs_attention
+from dispatcher.cli.ops.top.state import Look, Wish
 
 INTERVAL_S: Final = 1.0
 _TYPES: Final = 100
@@ -58,7 +58,7 @@ class Watcher:
         summary = summary_of(client)
         at_s = time.monotonic()
         names = {each.name for each in summary.dispatchers}
-        name = wish.dispatcher if wish.dispatcher in names else needs_attention(summary.dispatchers)
+        name = wish.dispatcher if wish.dispatcher in names else summary.needs_attention()
         entity = self._entity(client, wish.entity) if wish.entity else None
         if name is None:
             return Look(at_s, summary, None, entity=entity)

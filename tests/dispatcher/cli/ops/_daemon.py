@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from enum import Enum
 
-from dispatcher import AsyncDispatcher, CompositeService
+from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig
 from dispatcher.ops import OpsDoor
 
 
@@ -41,7 +41,8 @@ class Jobs:
 
 def main(name: str) -> None:
     jobs, daemon = Jobs(), CompositeService(name)
-    central, other = AsyncDispatcher(name="central"), AsyncDispatcher(name="other")
+    config = DispatcherConfig(handler_warn_after_s=0.5)
+    central, other = AsyncDispatcher(config, name="central"), AsyncDispatcher(config, name="other")
     for service in (OpsDoor(name=name), central, other):
         daemon.add_service(service)
     for dispatcher in (central, other):

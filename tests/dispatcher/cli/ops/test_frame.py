@@ -9,7 +9,7 @@ import pytest
 from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Page, Process, Running, TypeNumbers
 from dispatcher.cli.ops.look import Summary, reasons_of
 from dispatcher.cli.ops.top.frame import frame_of
-from dispatcher.cli.ops.top.state import Look, Sort, TopState, Wish, needs_attention
+from dispatcher.cli.ops.top.state import Look, Sort, TopState, Wish
 
 from . import fake_daemon as fake
 
@@ -21,12 +21,13 @@ def look_at(answers: fake.Answers, at_s: float = 1.0, **more: Any) -> Look:
     process = Process.model_validate(answers["/process"])
     dispatchers = Page[DispatcherNumbers].model_validate(answers["/dispatchers"]).items
     reasons = process.health.reasons if process.health else list(reasons_of(dispatchers))
-    name = more.pop("dispatcher", needs_attention(dispatchers))
+    summary = Summary(process, dispatchers, reasons)
+    name = more.pop("dispatcher", summary.needs_attention())
     base = f"/dispatchers/{name}"
     now = answers.get(f"{base}/running")
     return Look(
         at_s,
-        Summary(process, dispatchers, reasons),
+        summary,
         name,
         Page[TypeNumbers].model_validate(answers.get(f"{base}/types", fake.page())).items,
         Running.model_validate(now) if now else None,
