@@ -58,7 +58,7 @@ class BatchDispatching:
         self._room, self._bounded = queue.room, queue.room.capacity is not None
         self._mailbox, self._parking = mailbox, mailbox.parking
         self.routes = routes
-        self._errors = errors
+        self.errors = errors
         self.drain = drain
         self.journal = journal
         self._idle_action = idle_action
@@ -247,7 +247,7 @@ class BatchDispatching:
                 if type(event) is QueuedEvent:  # not a handler's error: `_dispatch_one` deals with those
                     raise
                 failed, event = event, None
-                self._errors.failed(failed, error)
+                self.errors.failed(failed, error)
                 if mailbox.new_mail:
                     return
 
@@ -290,7 +290,7 @@ class BatchDispatching:
             route.handle(event)
             route.handled += 1
         except BaseException as error:
-            self._errors.failed(event, error)
+            self.errors.failed(event, error)
             route = self.routes.find(type_of(event))
         finished_ns = self.progress.since_ns = perf_counter_ns()
         self.times.note(route, started_ns, finished_ns, enqueued_ns)
