@@ -206,15 +206,21 @@ class Failure(Answer):
 
 
 class Transition(Answer):
-    """A row of an entity's history."""
+    """A row of an entity's history: a transition, or an event about the entity that made none."""
 
     at: Real
     seq: Whole | None = None
-    from_state: str = ""
-    event_type: str = ""
+    from_state: str | None = None
+    event_type: str | None = None
     to_state: str | None = None
-    valid: bool = True
+    valid: bool | None = None
     error: str | None = None
+
+    @property
+    def what(self) -> str:
+        """`NEW -> SUBMITTED on START`."""
+        change = " -> ".join(each for each in (self.from_state, self.to_state) if each)
+        return f"{change or 'no transition'} on {self.event_type or '?'}"
 
 
 class Entity(Answer):

@@ -262,10 +262,8 @@ def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -
     rows = answer.history.items
     for each in rows[: height - 2]:
         seq = f" #{each.seq}" if each.seq is not None else ""
-        arrow = f" -> {each.to_state}" if each.to_state else ""
-        change = f"{each.from_state}{arrow} on {each.event_type}"
-        wrong = f": {each.error}" if each.error else "" if each.valid else ": invalid"
-        lines.append(_line(f"  {clock_time(each.at)}{seq}  {change}{wrong}", width, _BAD if wrong else ""))
+        wrong = f": {each.error}" if each.error else ": invalid" if each.valid is False else ""
+        lines.append(_line(f"  {clock_time(each.at)}{seq}  {each.what}{wrong}", width, _BAD if wrong else ""))
     if len(rows) > height - 2 or answer.history.next is not None:
         lines.append(_line("  ... there are earlier ones", width, _DIM))
     elif not answer.complete:

@@ -143,6 +143,17 @@ def test_an_entity_takes_the_place_of_what_runs_and_failed() -> None:
     assert not any("LAST FAILURES" in line for line in lines)
 
 
+def test_an_event_that_made_no_transition_is_in_the_history_too() -> None:
+    rows = fake.page({"at": 0, "seq": 7, "from_state": "", "event_type": "PING", "to_state": None, "valid": True})
+    state = state_of(fake.calm(), entity=Entity.model_validate({**fake.ENTITY, "history": rows, "complete": False}))
+    state.wish = Wish(entity="app_17")
+
+    lines = frame(state)
+
+    assert line_with(lines, "#7  no transition on PING")
+    assert line_with(lines, "the beginning is not kept any more")
+
+
 def test_while_the_daemon_is_away_the_last_frame_stays_without_colours() -> None:
     state = state_of(fake.calm())
     state.missed("rm (4711): nobody listens there", 100.0)

@@ -99,6 +99,15 @@ def test_a_handler_that_hangs_is_found_with_what_waits_behind_it(daemon: Daemon,
     assert json.loads(run("status", "--json").out)["dispatchers"][1]["queue"]["size"] == 100
 
 
+def test_a_failed_event_is_the_last_failure(daemon: Daemon, run: Run) -> None:
+    daemon.do("fail")
+
+    status = run("status")
+
+    assert "1 accepted, 0 handled, 1 failed" in status.out
+    assert r"Job.FAIL of job_5: ValueError: job_5 cannot be \x1b[2J done" in status.out
+
+
 def test_a_socket_that_kill_9_has_left_is_no_daemon(daemon: Daemon, run: Run) -> None:
     daemon.process.kill()
     daemon.process.wait(TIMEOUT_S)
