@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -446,3 +447,28 @@ def test_a_listener_that_never_speaks_is_given_up_during_the_handshake(
 
     assert ended.code == 1
     assert "no answer within 0.2 s" in ended.err
+
+
+def test_the_help_of_the_command_imports_neither_textual_nor_what_talks_to_daemons() -> None:
+    code = (
+        "import sys; from dispatcher.cli.group import command_line; command_line();"
+        "print([name for name in sys.modules if name in ('textual', 'starlette', 'dispatcher.cli.ops.client')])"
+    )
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["status", "ps", "stack"])
+def test_only_top_imports_textual(command: str) -> None:
+    code = (
+        f"import sys; sys.argv = ['dispatcher', {command!r}, '--help']\n"
+        "from dispatcher.cli import main\n"
+        "try: main()\n"
+        "finally: print('textual' in sys.modules, file=sys.stderr)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ended.stderr.strip() == "False"
