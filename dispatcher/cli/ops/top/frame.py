@@ -237,8 +237,8 @@ def _failures(look: Look, width: int, height: int) -> list[Text]:
     room = height - 1
     for number, each in enumerate(look.failures[:room]):
         lines.append(_failure(each, width))
-        spare = room - min(room, len(look.failures)) if number == 0 else 0
-        lines += [_line(f"     {' '.join(frame.split())}", width, _DIM) for frame in each.frames[-spare:] if spare]
+        if number == 0:
+            lines += _more_of(each, width, room - min(room, len(look.failures)))
     if not look.failures:
         lines.append(_line("  none", width, _DIM))
     return lines[:height]
@@ -248,6 +248,16 @@ def _failure(failure: Failure, width: int) -> Text:
     line = _line(f"  {clock_time(failure.at)} {failure.what}: {failure.error}", width)
     line.stylize(_DIM, 0, 2 + len(clock_time(failure.at)))
     return line
+
+
+def _more_of(failure: Failure, width: int, room: int) -> list[Text]:
+    """Of the newest failure, what its line has no room for: the message, and as many frames as there are lines."""
+    if room <= 0:
+        return []
+    whole = f"  {clock_time(failure.at)} {failure.what}: {failure.error}"
+    message = [_line(f"     {failure.message}", width)] if cell_len(one_line(whole)) > width else []
+    frames = failure.frames[-(room - len(message)) :] if room > len(message) else []
+    return message + [_line(f"     {' '.join(frame.split())}", width, _DIM) for frame in frames]
 
 
 def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -> list[Text]:

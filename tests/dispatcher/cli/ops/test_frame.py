@@ -93,6 +93,19 @@ def test_a_dispatcher_that_has_failed_shows_why() -> None:
     assert line_with(lines, "AppEventType.KILL of app_1: InvalidStateTransitionError: RMApp app_1")
 
 
+def test_the_newest_failure_has_its_message_and_frames_where_there_is_room() -> None:
+    answers = fake.failing()
+    lines = frame(state_of(answers))
+    at = lines.index(line_with(lines, "AppEventType.KILL of app_1: InvalidStateTransitionError"))
+
+    assert lines[at + 1].strip() == "RMApp app_1: no transition from FINISHED on KILL"
+    assert lines[at + 2].strip() == 'File "/srv/rm/apps.py", line 12, in handle self.machine.do(event)'
+    assert "AppEventType.KILL of app_2" in lines[at + 3]
+
+    answers["/dispatchers/writer/failures"] = fake.page(*map(fake.failure, range(1, 30)))
+    assert "AppEventType.KILL of app_2" in frame(state_of(answers))[at + 1]
+
+
 def test_with_more_dispatchers_than_lines_the_chosen_one_is_among_those_shown() -> None:
     answers = fake.answers_of(*(fake.numbers(f"d{number}") for number in range(30)))
 
