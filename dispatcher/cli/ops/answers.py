@@ -226,7 +226,7 @@ class Transition(Answer):
 class Entity(Answer):
     """`/entities/{id}`."""
 
-    entity: str
+    id: str
     machine: str | None = None
     state: str | None = None
     since: Real | None = None

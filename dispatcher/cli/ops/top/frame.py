@@ -104,26 +104,26 @@ def _head(state: TopState, width: int, now_s: float) -> Text:
 
 def _dispatchers(state: TopState, look: Look, width: int, most: int) -> list[Text]:
     spark = max((each for each in _SPARKS if each <= 12 + (width - 80) // 3), default=_SPARKS[0])
-    name = width - 67 - 2 * (spark - 12)
+    name = width - 64 - 2 * (spark - 12)
     everybody = look.summary.dispatchers
     at = next((number for number, each in enumerate(everybody) if each.name == look.dispatcher), 0)
     first = max(0, min(at - most // 2, len(everybody) - most))
     shown = everybody[first : first + most]
     title = "DISPATCHER" if len(shown) == len(everybody) else f"{at + 1} of {len(everybody)}"
     header = _Line(width, _BAND)
-    header.text(f"  {title}", name + 2).text("STATE", 12).number("QUEUED", 8).text("last 60 s", spark)
-    header.number("RATE/s", 8).text("last 60 s", spark).number("FAILED", 7)
+    header.text(f"  {title}", name + 2).text("STATE", 12).number("QUEUED", 7).text("last 60 s", spark)
+    header.number("RATE/s", 7).text("last 60 s", spark).number("FAILED", 6)
     lines = [header.done()]
     for each in shown:
         history = state.histories.get(each.name, History())
         is_chosen = each.name == look.dispatcher and len(everybody) > 1
         word, style = _state_of(each, look.summary.is_stuck(each.name))
         line = _Line(width, "bold" if is_chosen else "")
-        line.text(f"{'>' if is_chosen else ' '} {each.name}", name + 2).text(word, 12, style)
-        line.number(count(each.queue.size), 8, _queue_style(each))
+        line.text(f"{'>' if is_chosen else ' '} {_both_ends(each.name, name)}", name + 2).text(word, 12, style)
+        line.number(count(each.queue.size), 7, _queue_style(each))
         line.text(sparkline(list(history.queue), spark, history.total), spark, "#e8c547")
-        line.number(count(each.rate.s1), 8).text(sparkline(list(history.rate), spark, history.total), spark, "#6bb5ff")
-        lines.append(line.number(count(each.failed), 7, _BAD if each.failed else "").done())
+        line.number(count(each.rate.s1), 7).text(sparkline(list(history.rate), spark, history.total), spark, "#6bb5ff")
+        lines.append(line.number(count(each.failed), 6, _BAD if each.failed else "").done())
     chosen = next((each for each in shown if each.name == look.dispatcher), None)
     if chosen is None:
         lines.append(_line("  no dispatcher", width, _DIM))
@@ -132,6 +132,12 @@ def _dispatchers(state: TopState, look: Look, width: int, most: int) -> list[Tex
     else:
         lines.append(_line(f"  {', '.join(_details(chosen))}", width, _DIM))
     return lines
+
+
+def _both_ends(name: str, most: int) -> str:
+    """Of a long name the beginning and the end: dispatchers of one daemon may differ in either."""
+    shown = one_line(name)
+    return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[len(shown) - (most - most // 2 - 1) :]}"
 
 
 def _details(numbers: DispatcherNumbers) -> Iterator[str]:
@@ -268,7 +274,7 @@ def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -
         ]
     machine = f" ({answer.machine})" if answer.machine else ""
     since = f" since {clock_time(answer.since)}" if answer.since is not None else ""
-    lines = [_line(f" ENTITY {answer.entity}{machine}: {answer.state or 'no state'}{since} (Esc closes)", width, _BAND)]
+    lines = [_line(f" ENTITY {answer.id}{machine}: {answer.state or 'no state'}{since} (Esc closes)", width, _BAND)]
     rows = answer.history.items
     for each in rows[: height - 2]:
         seq = f" #{each.seq}" if each.seq is not None else ""

@@ -324,7 +324,7 @@ def failing() -> Answers:
 
 
 ENTITY = {
-    "entity": "app_17",
+    "id": "app_17",
     "machine": "rmapp",
     "state": "RUNNING",
     "since": NOW_MS - 5000,

@@ -250,3 +250,11 @@ def test_choosing_a_dispatcher_stays_within_the_list() -> None:
     assert state.wish.dispatcher == "scheduler"
     assert state.look is not None
     assert state.look.types == ()  # they were of the other one
+
+
+def test_long_names_of_dispatchers_keep_both_ends() -> None:
+    names = ("ResourceManager", "ResourceManager-scheduler", "ResourceManager-store")
+
+    lines = frame(state_of(fake.answers_of(*map(fake.numbers, names))))
+
+    assert [line[2:18].strip() for line in lines[2:5]] == ["ResourceManager", "Resource…heduler", "Resource…r-store"]
