@@ -25,7 +25,7 @@ from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, shared_time_service
 from dispatcher.dispatching.progress import Progress
-from dispatcher.dispatching.runs import Run, current_run
+from dispatcher.dispatching.runs import current_run
 from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.writer import JournalWriter
@@ -36,7 +36,7 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.coalescing import KeyOf
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, contents
+from dispatcher.queue.state import ABANDONED, DRAINING, FORKED
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
@@ -88,7 +88,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         self.journal = journal  # where handled events are recorded; None: nowhere
         self.progress = Progress()  # how far the handler thread has got
         self._write_ahead = WriteAhead(name, journal)
-        size_log = QueueSizeLog(name, config, lambda: self.queue.state.waiting(), self.progress.event)
+        size_log = QueueSizeLog(name, config, lambda: self.queue.contents.by_type()[0], self.progress.event)
         self.queue = queue = EventQueue(
             name,
             mailbox,
@@ -121,7 +121,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=self._processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
         self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor)
-        self._monitor = Monitor(name, config, self._thread, queue, size_log, slow, self._run_now, self._break_batch)
+        self._monitor = Monitor(name, config, self._thread, self._dispatching, self._processor, self._break_batch)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -266,8 +266,8 @@ class AsyncDispatcher(Service, StatsAttributes):
         return len(self.queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """Events that wait, by event type; without the types that cannot be hashed."""
-        return contents(self.queue.state.waiting())
+        """Events that wait, by event type; without the types that cannot be hashed. See `view` for a long queue."""
+        return self.view.queue_contents().counts
 
     def is_drained(self) -> bool:
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
@@ -379,10 +379,7 @@ class AsyncDispatcher(Service, StatsAttributes):
             tell(log, logging.ERROR, message, self.name, waited_s, what)
 
     def _describe_handler(self) -> str:
-        return describe_run(self._thread, self._run_now())
-
-    def _run_now(self) -> Run | None:
-        return current_run(self.progress, self._processor)
+        return describe_run(self._thread, current_run(self.progress, self._processor))
 
     def _check_not_forked(self) -> None:
         if self.queue.phase == FORKED:
