@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 _LONGEST_START_S: Final = 10.0
 _POLITE_S: Final = 0.4
 """How long clients have to take the end of their answers when the host stops."""
-_LAST_S: Final = 0.2
+_CLOSING_S: Final = 0.35
+"""And how long the app's own shutdown has after that."""
+_LAST_S: Final = 0.1
 _LOOK_S: Final = 1.0
 """Between two looks at the clients that keep their connections waiting."""
 
@@ -157,12 +159,11 @@ class ServerThread:
         self._loop.call_later(_POLITE_S, self._abort_all)
 
     def _abort_all(self) -> None:
-        self._server.force_exit = True
         for each in list(self._open):
             each.transport.abort()
         self._gate.end_requests()
         if self._serving is not None:  # the app's start-up or its shutdown may not end
-            self._loop.call_later(_LAST_S, self._serving.cancel)
+            self._loop.call_later(_CLOSING_S, self._serving.cancel)
 
     async def _cancel_rest(self) -> None:
         rest = asyncio.all_tasks() - {asyncio.current_task()}
