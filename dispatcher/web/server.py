@@ -17,7 +17,7 @@ from typing import Any, Final
 import uvicorn
 
 from dispatcher.errors import DispatcherError
-from dispatcher.util.foreign import describe, tell
+from dispatcher.util.foreign import tell
 from dispatcher.web.config import WebConfig
 from dispatcher.web.gate import Gate
 from dispatcher.web.listeners import BACKLOG, DoorLoop, Listeners
@@ -44,7 +44,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
-        self._is_listening.set()
+        if self.started:  # older versions return when the app has failed
+            self._is_listening.set()
 
 
 class ServerThread:
@@ -103,10 +104,8 @@ class ServerThread:
         self._thread.start()
         if not self._is_listening.wait(_LONGEST_START_S):
             raise DispatcherError(f"{self._name}: the app's start-up has not ended in {_LONGEST_START_S:g} s")
-        if self._failure is not None:
-            raise DispatcherError(
-                f"{self._name}: the app failed to start: {describe(self._failure)}; the log has more"
-            ) from self._failure
+        if not self._server.started:
+            raise DispatcherError(f"{self._name}: the app failed to start; the log says how") from self._failure
 
     def begin_stop(self) -> None:
         """End the streams of events, then all else: politely at first, by force after `_POLITE_S`."""
