@@ -439,8 +439,7 @@ def test_a_stop_gives_up_on_a_coroutine_and_says_where_it_hangs(
     dispatcher.stop()
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    [gave_up] = [record.message for record in caplog.records if "gave up" in record.message]
-    assert "cancels the coroutines of 2 events" in gave_up
+    [gave_up] = [record.message for record in caplog.records if "cancels the coroutines of" in record.message]
     assert "in handle" in gave_up
     assert "await end" in gave_up
     assert "job_0" in gave_up
@@ -469,7 +468,7 @@ def test_a_stop_names_a_coroutine_that_blocks_its_loop(
     dispatcher.stop()
     opened.set()
 
-    [gave_up] = [record.message for record in caplog.records if "gave up" in record.message]
+    [gave_up] = [record.message for record in caplog.records if "cancels the coroutines of" in record.message]
     assert "opened.wait(TIMEOUT_S)" in gave_up
 
 
