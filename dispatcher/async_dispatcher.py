@@ -26,7 +26,7 @@ from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, shared_time_service
 from dispatcher.dispatching.progress import Progress
-from dispatcher.dispatching.runs import Run, current_run
+from dispatcher.dispatching.runs import current_run
 from dispatcher.dispatching.stopping import StopWait
 from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
@@ -38,7 +38,7 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.coalescing import KeyOf
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, Times, contents
+from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
@@ -90,7 +90,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         self.progress = Progress()  # how far the handler thread has got
         self._write_ahead = write_ahead = WriteAhead(name, journal)
         times: Times = "all" if journal is not None else config.measure_times
-        size_log = QueueSizeLog(name, config, lambda: self.queue.state.waiting(), self.progress.event)
+        size_log = QueueSizeLog(name, config, lambda: self.queue.contents.by_type()[0], self.progress.event)
         self.queue = queue = EventQueue(
             name, mailbox, config, times=times, is_inside=self.is_inside, on_size=size_log, write_ahead=write_ahead
         )
@@ -120,7 +120,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
         self.view = DispatcherView(self, config, self._thread, dispatching, processor)
-        self._monitor = Monitor(name, config, self._thread, queue, size_log, slow, self._run_now, self._break_batch)
+        self._monitor = Monitor(name, config, self._thread, dispatching, processor, self._break_batch)
         self._stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
 
     # -- handlers ------------------------------------------------------------------------------------------------
@@ -271,8 +271,8 @@ class AsyncDispatcher(Service, StatsAttributes):
         return len(self.queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """Events that wait, by event type; without the types that cannot be hashed."""
-        return contents(self.queue.state.waiting())
+        """Events that wait, by event type; without the types that cannot be hashed. See `view` for a long queue."""
+        return self.view.queue_contents().counts
 
     def is_drained(self) -> bool:
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
@@ -378,10 +378,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         return self._time_service or shared_time_service()
 
     def _describe_handler(self) -> str:
-        return describe_run(self._thread, self._run_now())
-
-    def _run_now(self) -> Run | None:
-        return current_run(self.progress, self._processor)
+        return describe_run(self._thread, current_run(self.progress, self._processor))
 
     def _check_not_forked(self) -> None:
         if self.queue.phase == FORKED:

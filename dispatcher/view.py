@@ -13,11 +13,13 @@ import weakref
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from time import perf_counter_ns, time
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from time import time
+from typing import TYPE_CHECKING, Literal
 
+from dispatcher.dispatching.failures import FailureRecord
 from dispatcher.dispatching.runs import MAIL_TYPE, current_run
-from dispatcher.queue.state import DRAINING, STOPPED, QueuedEvent, contents, event_of
+from dispatcher.queue.contents import QueueCounts, sums
+from dispatcher.queue.state import DRAINING, STOPPED
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
 from dispatcher.util.foreign import class_name, entity_of, text_of
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from dispatcher.dispatching.batches import BatchDispatching
     from dispatcher.mailbox.processor import MailboxProcessor
 
-K = TypeVar("K")
+__all__ = ["DispatcherView", "FailureRecord", "QueueCounts", "RunningNow", "TypeNumbers", "dispatchers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +52,6 @@ class RunningNow:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureRecord:
-    """An event whose handler raised, or that has none."""
-
-    number: int
-    """Counts the failures of a dispatcher, from 1."""
-    at: float
-    """Unix seconds."""
-    event_class: str
-    event_type: str
-    entity: str | None
-    error_class: str
-    message: str
-    """At most 500 characters."""
-    frames: tuple[str, ...]
-    """The last 20 frames of the traceback as text, outermost first."""
-
-
-@dataclass(frozen=True, slots=True)
 class TypeNumbers:
     """The numbers of one event type since the start."""
 
@@ -83,14 +67,6 @@ class TypeNumbers:
     queue_timed: int
     """Events timed in the queue; `queue_s` is the sum of their times."""
     queue_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCounts(Generic[K]):
-    """How many queued events there are of each kind; `approximate`: scaled from a sample of a long queue."""
-
-    counts: dict[K, int]
-    approximate: bool
 
 
 class DispatcherView:
@@ -187,32 +163,24 @@ class DispatcherView:
         ]
 
     def failures(self) -> list[FailureRecord]:
-        """The last 100 failures, newest first."""
-        return []
+        """The last 100 failures, newest first. Reads the source files of their frames, unless they are cached."""
+        return self._dispatching.errors.failures.newest_first()
 
     def queue_contents(self) -> QueueCounts[Enum]:
-        """Events that wait, by type; without the types that cannot be hashed."""
-        return QueueCounts(contents(self._queue.state.waiting()), approximate=False)
+        """Events that wait, by type, without the types that cannot be hashed. More than 50,000 are sampled."""
+        counted, approximate = self._queue.contents.by_type()
+        return QueueCounts(sums(counted), approximate)
 
     def queue_entities(self, limit: int = 20) -> QueueCounts[str]:
-        """Events that wait, by their `entity`: the `limit` entities with most events, largest first."""
-        counts: dict[str, int] = {}
-        for entry in snapshot(self._queue.entries.copy):
-            entity = entity_of(event_of(entry))
-            if entity is not None:
-                counts[entity] = counts.get(entity, 0) + 1
-        largest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
-        return QueueCounts(dict(largest), approximate=False)
+        """As `queue_contents`, by their `entity`: the `limit` entities with most events, largest first."""
+        return self._queue.contents.by_entity(limit)
 
     def oldest_wait_s(self) -> float | None:
-        """How long the oldest queued event has waited, in seconds; None: the queue is empty, or it is not known."""
-        try:
-            entry = self._queue.entries[0]
-        except IndexError:
-            return None
-        if type(entry) is not QueuedEvent or not entry.enqueued_ns:
-            return None
-        return max(0, perf_counter_ns() - entry.enqueued_ns) / 1e9
+        """How long the oldest queued event has waited, in seconds, at least; None: the queue is empty.
+
+        It is exact if posts note their time (`measure_times: all`, or a journal), else to the second.
+        """
+        return self._dispatching.backlog.oldest_wait_s()
 
     def is_draining(self) -> bool:
         """A stop waits for the handler thread to handle what is queued."""
@@ -227,8 +195,8 @@ class DispatcherView:
         return self._thread.is_alive()
 
     def full_since_s(self) -> float | None:
-        """How long a bounded queue has been at its capacity, in seconds; None: it is not."""
-        return 0.0 if self._queue.room.remaining() == 0 else None
+        """How long a bounded queue has been at its capacity, in seconds, to the second; None: it is not."""
+        return self._dispatching.backlog.full_since_s()
 
     def journal_is_failed(self) -> bool:
         """The journal could not be written and has ended."""

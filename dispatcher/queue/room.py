@@ -59,6 +59,10 @@ class QueueRoom:
         """The number of permits left; None: no bound. Any thread."""
         return None if self.capacity is None else len(self.permits)
 
+    def is_full(self) -> bool:
+        """The queue is at its capacity, or a producer still waits for room. Any thread."""
+        return self.capacity is not None and (not self.permits or bool(self.waiters))
+
     def take(self, wait: bool = True) -> bool:
         """Take a permit, if the queue is bounded. If none is left, apply the policy; False: the post is refused.
 
