@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -137,6 +139,13 @@ def test_an_event_dispatcher_takes_an_async_handler(loop: asyncio.AbstractEventL
         dispatcher.handle(Keyed(1))
         assert dispatcher.await_drained(TIMEOUT_S)
     assert got == [1]
+
+
+def test_a_dispatcher_without_async_handlers_does_not_import_asyncio() -> None:
+    program = "import sys; from dispatcher import AsyncDispatcher; AsyncDispatcher(); print('asyncio' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ran.stdout.strip() == "False"
 
 
 # -- in hand -----------------------------------------------------------------------------------------------------------
