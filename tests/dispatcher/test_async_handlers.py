@@ -14,6 +14,7 @@ import pytest
 from dispatcher import (
     AsyncDispatcher,
     DispatcherConfig,
+    DispatcherGroup,
     EventDispatcher,
     MultiDispatcher,
     aio,
@@ -690,3 +691,91 @@ def test_coroutines_are_timed_from_their_beginning_to_their_end(make: Make, hand
     assert dispatcher.await_drained(TIMEOUT_S)
     assert sum(dispatcher.handling_time.counts) == 3
     assert sum(dispatcher.queue_time.counts) == 3
+
+
+# -- the end of a queue, groups, other loops ---------------------------------------------------------------------------
+
+
+def test_a_coroutine_that_begins_as_the_queue_ends_may_still_post(
+    make: Make, handler: Latched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[bool] = []
+    dispatcher = make(loop=handler.loop, handler=handler)
+    shutdown, late = dispatcher.queue.shutdown, [Keyed(0)]
+    take_last = shutdown.take_last
+
+    def take_last_of_a_late_producer(*args: Any, **kwargs: Any) -> Any:
+        if late:  # it has looked at the phase long ago, and appends only now
+            dispatcher.queue.entries.append(late.pop())
+        return take_last(*args, **kwargs)
+
+    def post_more(event: Keyed) -> None:
+        if event.number == 0:
+            answers.append(dispatcher.event_handler.handle(Keyed(1)))
+
+    monkeypatch.setattr(shutdown, "take_last", take_last_of_a_late_producer)
+    handler.then = post_more
+    stopping = threading.Thread(target=dispatcher.stop)
+    stopping.start()
+    handler.end(0, 1)
+    stopping.join(TIMEOUT_S)
+
+    assert answers == [True]
+    assert dispatcher.is_stopped()
+    assert handler.ended == [0, 1]
+    assert_accounts_balance(dispatcher, accepted=2)
+
+
+def test_a_group_drains_what_its_coroutines_post_to_each_other(handler: Latched) -> None:
+    got: list[int] = []
+    first, second = AsyncDispatcher(name="first", loop=handler.loop), AsyncDispatcher(name="second")
+    first.register(Work, handler)
+    second.register(Work, lambda event: got.append(event.number))
+    group = DispatcherGroup("group", [first, second])
+    group.init()
+    group.start()
+    handler.then = lambda event: second.event_handler.handle(Keyed(event.number + 10))
+    post(first, *keys(2))
+    handler.await_begun(0, 1)
+    stopping = threading.Thread(target=group.stop)
+    stopping.start()
+    until(lambda: second.queue.phase >= DRAINING)
+    assert not group.is_drained()
+    handler.end(1, 0)
+    stopping.join(TIMEOUT_S)
+
+    assert group.is_stopped()
+    assert sorted(got) == [10, 11]
+    assert_accounts_balance(first, accepted=2)
+    assert_accounts_balance(second, accepted=2)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no eager tasks")
+def test_tasks_that_begin_eagerly_end_their_events(make: Make, handler: Latched) -> None:
+    got: list[int] = []
+
+    async def handle(event: Keyed) -> None:
+        got.append(event.number)
+
+    handler.loop.call_soon_threadsafe(
+        handler.loop.set_task_factory,
+        asyncio.eager_task_factory,  # type: ignore[attr-defined, unused-ignore]
+    )
+    dispatcher = make(loop=handler.loop, handler=handle)
+    post(dispatcher, Keyed(0), Keyed(1))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == [0, 1]
+
+
+def test_handlers_have_loops_of_their_own(make: Make, handler: Latched) -> None:
+    with running_loop() as other_loop:
+        other = Latched(other_loop)
+        dispatcher = make(loop=handler.loop, handler=handler)
+        dispatcher.register(Other, aio.AsyncioHandler(other, loop=other_loop, key=id))
+        post(dispatcher, Keyed(0), Keyed(1, type=Other.DO), Keyed(2, type=Other.DO))  # type: ignore[arg-type]
+        other.end(2, 1)
+        handler.end(0)
+
+        assert dispatcher.await_drained(TIMEOUT_S)
+    assert_accounts_balance(dispatcher, accepted=3)
