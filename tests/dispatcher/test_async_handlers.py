@@ -142,6 +142,7 @@ def test_an_event_dispatcher_takes_an_async_handler(loop: asyncio.AbstractEventL
     assert got == [1]
 
 
+@pytest.mark.long
 def test_a_dispatcher_without_async_handlers_does_not_import_asyncio() -> None:
     program = "import sys; from dispatcher import AsyncDispatcher; AsyncDispatcher(); print('asyncio' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

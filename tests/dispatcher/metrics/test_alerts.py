@@ -49,6 +49,7 @@ def test_each_rule_has_a_test_that_it_fires_and_one_that_it_is_silent() -> None:
     assert [alert for alert in ALERTS if not any(name.startswith(f"{alert} is silent") for name in names)] == []
 
 
+@pytest.mark.slow
 @needs_promtool
 @pytest.mark.parametrize("alert", ALERTS)
 def test_the_tests_notice_a_rule_that_never_fires(tmp_path: Path, alert: str) -> None:
@@ -85,6 +86,7 @@ TOO_EAGER = [
 ]
 
 
+@pytest.mark.slow
 @needs_promtool
 @pytest.mark.parametrize(("alert", "strict", "eager"), TOO_EAGER)
 def test_the_tests_notice_a_rule_that_fires_on_what_only_looks_like_it(
