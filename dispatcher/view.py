@@ -212,8 +212,15 @@ class DispatcherView:
         return self._thread.is_alive()
 
     def full_since_s(self) -> float | None:
-        """How long a bounded queue has been at its capacity, in seconds; None: it is not."""
-        return 0.0 if self._queue.room.remaining() == 0 else None
+        """How long a bounded queue has been at its capacity, in seconds; None: it is not.
+
+        Counted from the first of the looks, one a second, that found it full, as did all since.
+        """
+        room = self._queue.room
+        since_ns = room.full_since_ns
+        if room.remaining() != 0:
+            return None
+        return max(0, perf_counter_ns() - since_ns) / 1e9 if since_ns is not None else 0.0
 
     def journal_is_failed(self) -> bool:
         """The journal could not be written and has ended."""
