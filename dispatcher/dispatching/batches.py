@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
+from dispatcher.dispatching.backlog import Backlog
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
@@ -66,9 +67,10 @@ class BatchDispatching:
         # Smaller batches for a bounded queue: its size is checked between batches, and the warning should come in time.
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
-        self.progress = progress  # this and the two below say who may touch them
+        self.progress = progress  # this and the four below say who may touch them
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
         self.idle = IdleTime()
+        self.backlog = Backlog(queue, progress)
         self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
         self._journaled = (
