@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.web.tokens import add_line, new_token
+
+from ...pipeline.spark.report.page.browser import Browser
 from ..waiting import until
 from .conftest import MakeHost
 
@@ -111,3 +114,23 @@ def test_a_site_whose_name_points_here_reads_nothing(make_host: MakeHost, profil
     assert "Host is not a name of this door" in foreign
     assert "anonymous" not in foreign
     assert "anonymous" in own
+
+
+def test_the_login_form_works_in_a_browser(make_host: MakeHost, profile: Path, tmp_path: Path) -> None:
+    """Browsers send `Origin: null` from pages whose policy is no-referrer; the form was refused as another site's."""
+    token, line = new_token("alice", "user")
+    add_line(tmp_path / "tokens", line)
+    host = make_host(tokens_file=tmp_path / "tokens")
+    assert CHROMIUM is not None
+    with Browser(CHROMIUM, profile) as browser:
+        network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        browser("Network.emulateNetworkConditions", offline=False, **network)
+        browser("Page.navigate", url=f"{host.url}/login?next=/who")
+        until(lambda: browser.value("document.querySelector('form') !== null && document.readyState === 'complete'"))
+
+        browser.value(f"document.querySelector('[name=token]').value = '{token}'; 1")
+        browser.value("setTimeout(() => document.querySelector('form').requestSubmit(), 0); 1")
+
+        until(lambda: "/who" in browser.value("location.pathname"))
+        until(lambda: '"alice"' in browser.value("document.body ? document.body.innerText : ''"))
+        assert browser.value("document.cookie") == ""
