@@ -239,13 +239,21 @@ def take_stats(
         handling_by_type=handling if times.measures else {},
         queue_time_by_type=queueing if times.measures else {},
         mailbox_latency=processor.metrics_controller.latency.copy() if times.measures else None,
-        journal_bytes=journal.log.bytes_written if journal is not None else None,
-        journal_frames=journal.log.frames if journal is not None else None,
-        journal_syncs=journal.log.syncs if journal is not None else None,
-        journal_segments=journal.log.segments_closed if journal is not None else None,
-        journal_outstanding=journal.log.outstanding if journal is not None else None,
-        journal_is_failed=journal.is_failed if journal is not None else None,
+        **_of_journal(journal),
     )
+
+
+def _of_journal(journal: JournalWriter | None) -> dict[str, Any]:
+    """The statistics of the journal; None for each without one."""
+    log = journal.log if journal is not None else None
+    return {
+        "journal_bytes": log and log.bytes_written,
+        "journal_frames": log and log.frames,
+        "journal_syncs": log and log.syncs,
+        "journal_segments": log and log.segments_closed,
+        "journal_outstanding": log and log.outstanding,
+        "journal_is_failed": journal and journal.is_failed,
+    }
 
 
 def _add_times(times: _TimesByType, key: tuple[str, str], timed: int, total_ns: int) -> None:

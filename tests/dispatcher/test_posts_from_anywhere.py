@@ -35,6 +35,7 @@ def check(seconds: float, rate: float, folder: Path) -> None:
         assert each["from_garbage"] > 0, each
 
 
+@pytest.mark.long
 def test_posts_that_interrupt_other_posts_are_accounted_for(tmp_path: Path) -> None:
     check(0.15, 1000, tmp_path)
 

@@ -159,6 +159,7 @@ def test_machines_are_the_same_with_and_without_an_installed_topology(factory: F
     assert built.make("lamp").do_transition(E.GO, None) is S.GREEN
 
 
+@pytest.mark.long
 def test_rows_come_in_the_same_order_whatever_the_hash_seed() -> None:
     code = (
         "from enum import Enum\n"

@@ -49,6 +49,7 @@ def check(process: subprocess.Popen[str], journal: Path) -> None:
     assert len(list(journal.glob("segment-*"))) > 2
 
 
+@pytest.mark.long
 def test_400_idle_connections_to_the_metrics_take_neither_the_journals_descriptors_nor_a_scrapes(
     tmp_path: Path,
 ) -> None:

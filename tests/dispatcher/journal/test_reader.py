@@ -101,6 +101,7 @@ def test_open_segments_are_listed_and_their_rows_counted(writer: JournalWriter, 
     assert verify(journal) == (1, 1, (), (journal / ".segment-00000001.journal.open",), ())
 
 
+@pytest.mark.long
 def test_a_flip_of_any_byte_is_found(writer: JournalWriter, journal: Path) -> None:
     write_event(writer, transitions=1)
     writer.close()

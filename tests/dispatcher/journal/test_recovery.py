@@ -99,6 +99,7 @@ def test_recovering_twice_is_as_good_as_once(crashed: Path) -> None:
     assert {name: (crashed / name).read_bytes() for name in files(crashed)} == before
 
 
+@pytest.mark.long
 def test_wherever_the_end_is_torn_off_the_rest_is_sound(crashed: Path, tmp_path: Path) -> None:
     path = open_segment(crashed)
     whole = path.read_bytes()
@@ -212,6 +213,7 @@ def test_recovery_that_is_killed_itself_can_be_repeated(
     assert verify(crashed) == (4, 4, (), (), ())
 
 
+@pytest.mark.long
 def test_a_writer_that_died_while_it_closed_a_segment_is_recovered(
     open_writer: Open, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -295,6 +295,7 @@ def test_two_replays_make_the_same_journal_byte_for_byte(tmp_path: Path) -> None
     assert min(text.count(b"\n") for text in one.values()) > 100
 
 
+@pytest.mark.long
 def test_journal_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     code = "import sys, pathlib, replays; replays.run(replays.mixed_workload(), pathlib.Path(sys.argv[1]))"
     folder = str(Path(__file__).parent)

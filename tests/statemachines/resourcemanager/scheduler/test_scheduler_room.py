@@ -200,6 +200,7 @@ NEEDS = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=500, deadline=None)
 @given(
     NEEDS, NEEDS, st.integers(0, 3), st.integers(0, 2), st.integers(0, 2), st.lists(st.integers(0, 1000), max_size=2)

@@ -191,6 +191,7 @@ def modelled(events: list[RMStateStoreEvent]) -> dict[str, tuple[Any, dict[str, 
     return applications
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(WRITES, max_size=25), st.integers(1, 5), st.integers(0, 25))
