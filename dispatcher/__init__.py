@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dispatcher.multi_dispatcher import MultiDispatcher
     from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
     from dispatcher.signals import run_until_signal
+    from dispatcher.view import DispatcherView, FailureRecord, QueueCounts, RunningNow, TypeNumbers, dispatchers
 
 __all__ = [
     "AsyncDispatcher",
@@ -39,10 +40,12 @@ __all__ = [
     "DispatcherError",
     "DispatcherEventHandler",
     "DispatcherGroup",
+    "DispatcherView",
     "Event",
     "EventDispatcher",
     "EventHandler",
     "EventNotDeclaredError",
+    "FailureRecord",
     "ForkedProcessError",
     "JournalConfig",
     "JournalError",
@@ -55,14 +58,18 @@ __all__ = [
     "MetricsServer",
     "MultiDispatcher",
     "MultiListenerHandler",
+    "QueueCounts",
     "QueueFullError",
     "RejectedExecutionError",
+    "RunningNow",
     "Service",
     "ServiceState",
     "ServiceStateChangeListener",
     "ServiceStateError",
     "TaskMailbox",
+    "TypeNumbers",
     "UnregisteredEventTypeError",
+    "dispatchers",
     "load_config",
     "register_metrics",
     "run_until_signal",
@@ -104,6 +111,12 @@ _HOMES = {
     "ServiceState": "dispatcher.service",
     "ServiceStateChangeListener": "dispatcher.service",
     "run_until_signal": "dispatcher.signals",
+    "DispatcherView": "dispatcher.view",
+    "FailureRecord": "dispatcher.view",
+    "QueueCounts": "dispatcher.view",
+    "RunningNow": "dispatcher.view",
+    "TypeNumbers": "dispatcher.view",
+    "dispatchers": "dispatcher.view",
 }
 
 

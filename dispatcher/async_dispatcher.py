@@ -23,8 +23,9 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.monitor import HandlerWatch, Monitor, QueueSizeLog, describe_stack, shared_time_service
+from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, shared_time_service
 from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.runs import Run, current_run
 from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.writer import JournalWriter
@@ -40,8 +41,9 @@ from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
 from dispatcher.signals import run_until_signal
-from dispatcher.stats import DispatcherStats, StatsAttributes, take_stats
+from dispatcher.stats import DispatcherStats, StatsAttributes
 from dispatcher.util.foreign import tell
+from dispatcher.view import DispatcherView
 
 log = logging.getLogger(__name__)
 
@@ -99,28 +101,28 @@ class AsyncDispatcher(Service, StatsAttributes):
         )
         if journal is not None:
             journal.attach(virtual=clock_ns is not None, on_failure=self._on_journal_failure, on_flush_due=queue.wake)
-        self._routes = routes = RoutingTable(name, self._default_handler())
-        self._drain = Drain(queue, self.progress)
+        self._drain, self._routes = Drain(queue, self.progress), RoutingTable(name, self._default_handler())
         self._dispatching = BatchDispatching(
             name,
             queue,
             mailbox,
-            routes,
+            self._routes,
             config,
             progress=self.progress,
             drain=self._drain,
-            errors=ErrorPolicy(self, routes, exit_action),
-            size_log=size_log,
+            errors=ErrorPolicy(self, self._routes, exit_action),
             journal=journal,
             clock_ns=clock_ns,
             idle_action=idle_action,
         )
-        self._processor = MailboxProcessor(self._dispatching, mailbox)
+        slow = self._dispatching.slow
+        self._processor = MailboxProcessor(
+            self._dispatching, mailbox, slow_after_ns=slow.limit_ns, on_slow=slow.mail_ended
+        )
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=self._processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
-        after_s = config.handler_warn_after_s
-        watch = HandlerWatch(name, after_s, self.progress, self._describe_handler, self._break_batch)
-        self._monitor = Monitor(config, queue, size_log, watch)
+        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor)
+        self._monitor = Monitor(name, config, self._thread, queue, size_log, slow, self._run_now, self._break_batch)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -251,8 +253,7 @@ class AsyncDispatcher(Service, StatsAttributes):
 
     def stats(self) -> DispatcherStats:
         """All that is counted, at this moment."""
-        is_failed = self.failure_cause is not None
-        return take_stats(self.queue, self._dispatching, self._routes, self._processor, self.journal, is_failed)
+        return self.view.stats()
 
     @property
     def capacity(self) -> int | None:
@@ -380,7 +381,10 @@ class AsyncDispatcher(Service, StatsAttributes):
             tell(log, logging.ERROR, message, self.name, waited_s, what)
 
     def _describe_handler(self) -> str:
-        return describe_stack(self._thread, self.progress.event())
+        return describe_run(self._thread, self._run_now())
+
+    def _run_now(self) -> Run | None:
+        return current_run(self.progress, self._processor)
 
     def _check_not_forked(self) -> None:
         if self.queue.phase == FORKED:
@@ -394,6 +398,7 @@ class AsyncDispatcher(Service, StatsAttributes):
             self._thread = self._new_thread()
             self._mailbox.belong_to(self._thread)
             return
+        self.view.forget()
         self._drain.after_fork()
         self.queue.shutdown.after_fork()
         self._mailbox.after_fork()

@@ -45,6 +45,7 @@ class Route:
         "name",
         "on_error",
         "registered",
+        "slow",
     )
 
     def __init__(self, event_type: Any) -> None:
@@ -57,6 +58,7 @@ class Route:
         self.registered: bool
         self.handled = 0  # handler thread writes, any reads
         self.failed = 0  # handler thread writes, any reads
+        self.slow = 0  # runs longer than handler_warn_after_s; handler thread writes, any reads
         self.journal_kind = -1  # the journal's number for handled events of the type; -1: unknown; handler thread
 
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter_ns
 from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_type_hints
 
 from dispatcher.dispatching.batches import BatchDispatching
+from dispatcher.dispatching.runs import MAIL_TYPE, current_run
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.queue.posting import EventQueue
@@ -53,8 +53,22 @@ class DispatcherStats:
     ]
     mails_run: Annotated[int, _counter("dispatcher_mailbox_mails", "Mails run on the handler thread.")]
     handler_running_s: Annotated[
-        float, _gauge("dispatcher_handler_running_seconds", "How long the current handler has run.")
+        float, _gauge("dispatcher_handler_running_seconds", "How long the current handler or mail has run.")
     ]
+    running: Annotated[
+        dict[tuple[str, str, str], float],
+        _gauge(
+            "dispatcher_running_seconds",
+            "How long the current handler or mail has run; no series while the handler thread waits.",
+            ("kind", *_TYPE_LABELS),
+        ),
+    ]
+    """By kind (event or mail), event class and event type; one entry or none."""
+    slow_by_type: Annotated[
+        _ByType,
+        _counter("dispatcher_slow", "Events and mails that ran longer than handler_warn_after_s.", _TYPE_LABELS),
+    ]
+    """Of all types that were handled or have failed; the class of mails is (mail), their type is empty."""
     idle_s: Annotated[float, _counter("dispatcher_idle_seconds", "Time that the handler thread was idle.")]
     is_failed: Annotated[bool, _gauge("dispatcher_failed", "1: the dispatcher has failed; its failure_cause says why.")]
     in_hand: int
@@ -163,21 +177,26 @@ def take_stats(
     taken = dispatching.progress.taken()
     handled: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
+    slow: Counter[tuple[str, str]] = Counter({MAIL_TYPE: processor.slow_mails})
     for route in routes.all():
         handled[route.event_class, route.name] += route.handled
         failed[route.event_class, route.name] += route.failed
+        slow[route.event_class, route.name] += route.slow
     ended = handled.total() + failed.total()
     in_hand = max(0, taken - ended)  # an event that ended after `taken` was read would make it negative
     dropped = queue.state.dropped.counts()
     discarded = sum(dropped.values())
     queue_size = len(queue.entries)
-    since_ns = dispatching.progress.since_ns
+    run = current_run(dispatching.progress, processor)
+    running_s = run.seconds() if run is not None else 0.0
     times = dispatching.times
     return DispatcherStats(
         queue_size=queue_size,
         queue_capacity=float("inf") if queue.room.capacity is None else queue.room.capacity,
         mails_run=processor.mails_run,
-        handler_running_s=(perf_counter_ns() - since_ns) / 1e9 if since_ns else 0.0,
+        handler_running_s=running_s,
+        running={(run.kind, *run.type_labels()): running_s} if run is not None else {},
+        slow_by_type=dict(slow),
         idle_s=dispatching.idle.total_ns() / 1e9,
         is_failed=is_failed,
         in_hand=in_hand,

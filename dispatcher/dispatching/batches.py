@@ -15,8 +15,9 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
-from dispatcher.dispatching.monitor import SIZE_STEP, QueueSizeLog
+from dispatcher.dispatching.monitor import SIZE_STEP
 from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.runs import SlowRuns
 from dispatcher.dispatching.times import EventTimes, IdleTime
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
@@ -24,6 +25,7 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent
 from dispatcher.routes import RoutingTable
+from dispatcher.util.foreign import type_of
 
 _NOTHING: Final = object()
 """Is not the type of any event."""
@@ -47,20 +49,18 @@ class BatchDispatching:
         progress: Progress,
         drain: Drain,
         errors: ErrorPolicy,
-        size_log: QueueSizeLog,
         journal: JournalWriter | None,
         clock_ns: Callable[[], int] | None,
         idle_action: Callable[[], bool] | None,
     ) -> None:
-        self._queue = queue
+        self.queue = queue  # never changes, like all fields that do not say otherwise
         self._entries, self._flags, self._popleft = queue.entries, queue.flags, queue.entries.popleft
         self._room, self._bounded = queue.room, queue.room.capacity is not None
         self._mailbox, self._parking = mailbox, mailbox.parking
-        self._routes = routes
+        self.routes = routes
         self._errors = errors
-        self._drain = drain
-        self._size_log = size_log
-        self._journal = journal
+        self.drain = drain
+        self.journal = journal
         self._idle_action = idle_action
         capacity = config.queue_capacity
         # Smaller batches for a bounded queue: its size is checked between batches, and the warning should come in time.
@@ -69,6 +69,7 @@ class BatchDispatching:
         self.progress = progress  # this and the two below say who may touch them
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
         self.idle = IdleTime()
+        self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._journaled = (
             JournaledDispatching(
                 name,
@@ -77,6 +78,7 @@ class BatchDispatching:
                 routes,
                 progress=progress,
                 times=times,
+                slow=self.slow,
                 errors=errors,
                 journal=journal,
                 clock_ns=clock_ns,
@@ -98,7 +100,7 @@ class BatchDispatching:
                 return
         if count > self._batch_size:
             if count >= SIZE_STEP:
-                self._size_log(count, self._queue.room.remaining())
+                self._room.on_size(count, self._room.remaining())
             count = self._batch_size
         # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
         turns: Iterator[tuple[()]] = repeat((), count)
@@ -106,6 +108,7 @@ class BatchDispatching:
         before = self._taken
         progress.turns = (before + count, turns)
         progress.begun += 1
+        quickly, last, since_ns = False, None, 0
         started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
         try:
             if self._journaled is not None:
@@ -113,8 +116,10 @@ class BatchDispatching:
             elif count > 1 and times.singly:
                 self._dispatch_singly(batch)
             else:
+                quickly = True
                 self._dispatch_quickly(batch, count)
         finally:
+            last, since_ns = progress.entry, progress.since_ns
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
@@ -122,7 +127,11 @@ class BatchDispatching:
             self._taken = upto - length_hint(turns)
         if waited:
             idle.end(started_ns)
-        times.end_batch(self._taken - before, started_ns)
+        ended_ns = times.end_batch(self._taken - before, started_ns)
+        if quickly and ended_ns - since_ns > self.slow.limit_ns and type(last) is not QueuedEvent:
+            # The watch has ended the batch early, so it is the last event that took so long.
+            self.routes.find(type_of(last)).slow += 1
+            self.slow.event_ended(last, since_ns, ended_ns)
 
     def dispatch_last(self) -> None:
         """After STOPPED: dispatch the events posted before producers saw that, and what handlers post to finish."""
@@ -131,7 +140,7 @@ class BatchDispatching:
         while True:
             turns = repeat((), 1)
             progress.turns = (self._taken + 1, turns)
-            entry = self._queue.shutdown.take_last(starmap(self._popleft, turns))
+            entry = self.queue.shutdown.take_last(starmap(self._popleft, turns))
             if entry is None:
                 break
             self._taken += 1
@@ -149,7 +158,7 @@ class BatchDispatching:
 
     def _await_events(self, controller: MailboxController) -> int:
         """The queue is empty: wait for a post. Returns how many events are queued then; 0: let the loop turn first."""
-        entries, flags, mailbox, queue, parking = self._entries, self._flags, self._mailbox, self._queue, self._parking
+        entries, flags, mailbox, queue, parking = self._entries, self._flags, self._mailbox, self.queue, self._parking
         if not self._is_to_wait(controller):
             # If the idle action posted, dispatch at once: another turn of the loop costs as much as several events.
             return len(entries) if flags.phase < STOPPED and not mailbox.new_mail else 0
@@ -171,10 +180,10 @@ class BatchDispatching:
 
     def _is_to_wait(self, controller: MailboxController) -> bool:
         """The queue is empty: end the drain, or run the idle action. Returns whether to wait for the next post."""
-        if self._drain.waiters:
-            self._drain.notify()
-        shutdown = self._queue.shutdown
-        if self._queue.phase < STOPPED and self._mailbox.has_mail():
+        if self.drain.waiters:
+            self.drain.notify()
+        shutdown = self.queue.shutdown
+        if self.queue.phase < STOPPED and self._mailbox.has_mail():
             return False
         if shutdown.is_ending():
             shutdown.shut(STOPPED)
@@ -183,8 +192,8 @@ class BatchDispatching:
             return False
         if self._idle_action is not None and self._idle_action():
             return False
-        if self._journal is not None:
-            self._journal.idle()
+        if self.journal is not None:
+            self.journal.idle()
         return True
 
     def _dispatch_quickly(self, batch: Iterator[Any], count: int) -> None:
@@ -212,7 +221,7 @@ class BatchDispatching:
                     progress.entry = event
                     if event.type is not known:
                         event_type = event.type
-                        route = self._routes.by_type.get(id(event_type)) or self._routes.find(event_type)
+                        route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
                         handle, known = route.handle, event_type
                     handle(event)
                     event = None
@@ -268,15 +277,19 @@ class BatchDispatching:
         event, enqueued_ns = entry, 0
         if type(entry) is QueuedEvent:
             if entry.key is not None:
-                self._queue.coalescing.close(entry)
+                self.queue.coalescing.close(entry)
             event, enqueued_ns = entry.event, entry.enqueued_ns
         started_ns = self.progress.since_ns = perf_counter_ns()
         try:
             event_type = event.type
-            route = self._routes.by_type.get(id(event_type)) or self._routes.find(event_type)
+            route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
             route.handle(event)
             route.handled += 1
         except BaseException as error:
             self._errors.failed(event, error)
+            route = self.routes.find(type_of(event))
         finished_ns = self.progress.since_ns = perf_counter_ns()
         self.times.note(started_ns, finished_ns, enqueued_ns)
+        if finished_ns - started_ns > self.slow.limit_ns:
+            route.slow += 1
+            self.slow.event_ended(event, started_ns, finished_ns)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.runs import SlowRuns
 from dispatcher.dispatching.times import EventTimes
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.writer import JournalWriter
@@ -33,6 +34,7 @@ class JournaledDispatching:
         *,
         progress: Progress,
         times: EventTimes,
+        slow: SlowRuns,
         errors: ErrorPolicy,
         journal: JournalWriter,
         clock_ns: Callable[[], int] | None,
@@ -44,6 +46,7 @@ class JournaledDispatching:
         self._room = queue.room if queue.room.capacity is not None else None
         self._progress = progress
         self._times = times
+        self._slow = slow
         self._errors = errors
         self._journal = journal
         self._clock_ns = clock_ns
@@ -57,7 +60,7 @@ class JournaledDispatching:
         mailbox, routes, find = self._mailbox, self._routes.by_type, self._routes.find
         progress, times, journal, room = self._progress, self._times, self._journal, self._room
         clock_ns, offset_ns = self._clock_ns, self._unix_offset_ns
-        rows = journal.rows
+        rows, slow_ns = journal.rows, self._slow.limit_ns
         queue_counts, handling_counts = times.queue_time.counts, times.handling_time.counts
         queue_total = handling_total = timed = 0
         flush_due_ns = journal.flush_due_ns
@@ -94,6 +97,9 @@ class JournaledDispatching:
                 handling_counts[handling_ns.bit_length()] += 1
                 queue_counts[queue_ns.bit_length()] += 1
                 timed, handling_total, queue_total = timed + 1, handling_total + handling_ns, queue_total + queue_ns
+                if handling_ns > slow_ns:
+                    find(type_of(event)).slow += 1
+                    self._slow.event_ended(event, started_ns, finished_ns)
                 try:
                     entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
                     if entity is not None and type(entity) is not str:

@@ -6,7 +6,6 @@ It never blocks producers or the handler thread: work that takes longer than a l
 from __future__ import annotations
 
 import logging
-import math
 import os
 import sys
 import threading
@@ -18,7 +17,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.runs import Run, SlowRuns, duration
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.posting import EventQueue
@@ -107,40 +106,49 @@ class QueueSizeLog:
 
 
 class HandlerWatch:
-    """Logs a handler that runs longer than `warn_after_s` (None: no limit), once, with its stack.
+    """Logs a handler or a mail that runs longer than the limit of `slow`, once, with its stack.
 
-    `describe` returns where the handler is; `on_long` is called after the log line.
+    `current` returns what runs, `stack` where it is. `end_batch` ends the batch after the current event, so that the
+    times of quick events before it do not count as its own; it is called once a run lasts for `batch_ns`.
     """
 
     def __init__(
         self,
         name: str,
-        warn_after_s: float | None,
-        progress: Progress,
-        describe: Callable[[], str],
-        on_long: Callable[[], None],
+        slow: SlowRuns,
+        current: Callable[[], Run | None],
+        stack: Callable[[], str],
+        end_batch: Callable[[], None],
+        batch_ns: int,
         clock_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._name = name
-        self._warn_after_ns = math.inf if warn_after_s is None else int(warn_after_s * 1e9)
-        self._progress = progress
-        self._describe = describe
-        self._on_long = on_long
+        self._slow = slow
+        self._current = current
+        self._stack = stack
+        self._end_batch = end_batch
+        self._batch_ns = batch_ns
         self._clock_ns = clock_ns
-        self._warned_of_ns = 0  # start of the last handler that was logged; the timers' thread only
+        self._cut_short_ns = 0  # start of the last batch that was cut short; the timers' thread only
+        self._warned_of_ns = 0  # start of the last run that was logged; the timers' thread only
 
     def check(self) -> None:
-        """Check the handler now. The timers' thread."""
-        since_ns = self._progress.since_ns
-        if not since_ns or since_ns == self._warned_of_ns:
+        """Check what runs now. The timers' thread."""
+        run = self._current()
+        if run is None or run.since_ns == self._warned_of_ns:
             return
-        running_ns = self._clock_ns() - since_ns
-        if running_ns < self._warn_after_ns:
+        running_ns = self._clock_ns() - run.since_ns
+        if running_ns >= self._batch_ns and run.kind == "event" and run.since_ns != self._cut_short_ns:
+            self._cut_short_ns = run.since_ns
+            self._end_batch()
+        if running_ns < self._slow.limit_ns:
             return
-        self._warned_of_ns = since_ns
-        message = "%s: a handler has run for %.3g s, %s"
-        tell(log, logging.WARNING, message, self._name, running_ns / 1e9, self._describe())
-        self._on_long()
+        self._warned_of_ns = run.since_ns
+        message = (
+            "%s: a mail has run for %s: %s%s" if run.kind == "mail" else "%s: a handler has run for %s, at work on %s%s"
+        )
+        tell(log, logging.WARNING, message, self._name, duration(running_ns / 1e9), run.what(), self._stack())
+        self._slow.announced(run.since_ns)
 
 
 def check_every_ms(config: DispatcherConfig) -> int:
@@ -153,10 +161,22 @@ class Monitor:
     """Checks one dispatcher periodically, even when no producer posts and the handler hangs."""
 
     def __init__(
-        self, config: DispatcherConfig, queue: EventQueue, size_log: QueueSizeLog, watch: HandlerWatch
+        self,
+        name: str,
+        config: DispatcherConfig,
+        thread: threading.Thread,
+        queue: EventQueue,
+        size_log: QueueSizeLog,
+        slow: SlowRuns,
+        current: Callable[[], Run | None],
+        end_batch: Callable[[], None],
     ) -> None:
-        self._every_ms = check_every_ms(config)  # never changes
-        self._queue, self._size_log, self._watch = queue, size_log, watch  # never change
+        """`thread` is the handler thread; see HandlerWatch for the others."""
+        self._every_ms = every_ms = check_every_ms(config)  # never changes, like the next three
+        self._queue, self._size_log = queue, size_log
+        self._watch = HandlerWatch(
+            name, slow, current, lambda: describe_stack(thread), end_batch, batch_ns=every_ms * 1_000_000
+        )
         self._timer: Future[None] | None = None  # set by the start, read by the stop
 
     def start(self, time_service: ProcessingTimeService) -> None:
@@ -174,12 +194,17 @@ class Monitor:
         self._watch.check()
 
 
-def describe_stack(thread: threading.Thread, event: Any) -> str:
-    """What a thread is doing, as several lines for the log."""
+def describe_stack(thread: threading.Thread) -> str:
+    """Where a thread is, as several lines that continue a sentence of the log."""
     frame = sys._current_frames().get(thread.ident or 0)
     stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(its thread has ended)"
-    what = f"at work on {text_of(event)}" if event is not None else "at work on a mail"
-    return f"{what}. It is here:\n{stack}"
+    return f". It is here:\n{stack}"
+
+
+def describe_run(thread: threading.Thread, run: Run | None) -> str:
+    """What a thread is doing, as several lines for the log."""
+    what = "nothing" if run is None else f"a mail: {run.what()}" if run.kind == "mail" else run.what()
+    return f"at work on {what}{describe_stack(thread)}"
 
 
 _shared: SystemProcessingTimeService | None = None

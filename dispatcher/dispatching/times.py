@@ -47,8 +47,11 @@ class EventTimes:
             self.queue_time.observe(max(0, started_ns - enqueued_ns))
         self.handling_time.observe(handling_ns)
 
-    def end_batch(self, events: int, started_ns: int) -> None:
-        """Record the events of the batch that were not timed singly, and choose how to time the next batch."""
+    def end_batch(self, events: int, started_ns: int) -> int:
+        """Record the events of the batch that were not timed singly, and choose how to time the next batch.
+
+        Returns when the batch ended.
+        """
         finished_ns = perf_counter_ns()
         woken_ns = self._flags.woken_ns
         if woken_ns and self._samples:
@@ -71,6 +74,7 @@ class EventTimes:
         self.timed = self.timed_ns = 0
         if self._samples and finished_ns >= self._stamping.again_at_ns:
             self._stamping.stamp_again(finished_ns)
+        return finished_ns
 
 
 class IdleTime:

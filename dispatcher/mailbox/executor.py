@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from dispatcher.errors import MailboxClosedError, RejectedExecutionError
 from dispatcher.mailbox.mail import ActionExecutor, Mail, MailOptions
 from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.util.foreign import text_of
 
 T = TypeVar("T")
 
@@ -133,6 +134,9 @@ class _FutureTask:
                 raise
         else:
             self.future.set_result(result)
+
+    def __repr__(self) -> str:
+        return f"call of {text_of(self._command)}"
 
     def cancel(self) -> bool:
         if self._cancelled or not self.future.cancel():

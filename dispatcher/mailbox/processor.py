@@ -6,6 +6,7 @@ One turn runs at most one batch of mail before the default action, so mail that 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
@@ -123,7 +124,11 @@ class MailboxProcessor:
         *,
         action_executor: ActionExecutor | None = None,
         metrics_controller: MailboxMetricsController | None = None,
+        slow_after_ns: int = sys.maxsize,
+        on_slow: Callable[[Mail, int, int], Any] = lambda *_: None,
     ) -> None:
+        """`on_slow(mail, began_ns, ended_ns)` is called after a mail that ran longer than `slow_after_ns`; the times
+        are of perf_counter_ns."""
         self.mailbox = mailbox or TaskMailbox()  # never changes, like the next two
         self._action_executor = action_executor
         self.metrics_controller = metrics_controller or MailboxMetricsController()
@@ -133,6 +138,10 @@ class MailboxProcessor:
         self._suspended = False  # mailbox thread only
         self._suspension: Suspension | None = None  # mailbox thread only; None: the default action may run
         self.mails_run = 0  # written by the mailbox thread only; counted before the run
+        # The mail that runs and when it began, by perf_counter_ns, in one store; mailbox thread writes, any reads.
+        self.running: tuple[Mail, int] | None = None
+        self.slow_mails = 0  # mails that ran longer than `slow_after_ns`; mailbox thread writes, any reads
+        self._slow_after_ns, self._on_slow = slow_after_ns, on_slow  # never change
 
     @property
     def main_mailbox_executor(self) -> MailboxExecutor:
@@ -273,7 +282,16 @@ class MailboxProcessor:
 
     def _run_mail(self, mail: Mail) -> None:
         self.mails_run += 1  # before the run, to count mail that fails
-        mail.run()
+        began_ns = perf_counter_ns()
+        self.running = (mail, began_ns)
+        try:
+            mail.run()
+        finally:
+            self.running = None
+            ended_ns = perf_counter_ns()
+            if ended_ns - began_ns > self._slow_after_ns:
+                self.slow_mails += 1
+                self._on_slow(mail, began_ns, ended_ns)
         if self.metrics_controller.is_waiting_for_start and not self._suspended:
             self.metrics_controller.start_latency_measurement()
 

@@ -26,6 +26,16 @@ def type_of(event: Any) -> Any:
         return None
 
 
+def entity_of(event: Any) -> str | None:
+    """`event.entity` as text, cut to 2,000 characters; None if it has none, or if looking at it raises."""
+    try:
+        entity = event.entity
+        return None if entity is None else cut_text(lambda: str(entity))
+    except BaseException as error:
+        reraise_interrupt(error)
+        return None
+
+
 def is_member(event_type: Any) -> bool:
     """Whether it is an Enum member. Unlike `isinstance`, does not ask the object for its `__class__`."""
     return issubclass(type(event_type), Enum)
@@ -47,6 +57,11 @@ def text_of(value: Any, most: int = _LONGEST_TEXT) -> str:
     return _cut(
         lambda: repr(value), lambda error: f"<{class_name(value)}, whose repr raised {class_name(error)}>", most
     )
+
+
+def cut_text(make: Callable[[], str], most: int = _LONGEST_TEXT) -> str:
+    """The text that `make` returns, cut to `most` characters; the error's class if it raises."""
+    return _cut(make, lambda error: f"({class_name(error)} while making the text)", most)
 
 
 def describe(error: BaseException) -> str:

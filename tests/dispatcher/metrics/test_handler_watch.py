@@ -6,14 +6,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.samples import Sample
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
+from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metrics
 from dispatcher.dispatching.monitor import HandlerWatch, check_every_ms
-from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.runs import Run, SlowRuns
+from dispatcher.mailbox import Mail
 from dispatcher.testing import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered
@@ -23,6 +26,21 @@ Make = Callable[..., AsyncDispatcher]
 
 WARN_AFTER_S = 0.001
 CHECK_MS = check_every_ms(DispatcherConfig(handler_warn_after_s=WARN_AFTER_S))
+
+
+class Rare(Enum):
+    SLOW = 1
+
+
+def samples(registry: CollectorRegistry, name: str) -> list[Sample]:
+    return [sample for family in registry.collect() for sample in family.samples if sample.name == name]
+
+
+def of_slow(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
+    return {
+        (sample.labels["event_class"], sample.labels["event_type"]): sample.value
+        for sample in samples(registry, "dispatcher_slow_total")
+    }
 
 
 class Turns:
@@ -51,9 +69,9 @@ def turns() -> Turns:
     return Turns()
 
 
-def enter_long(dispatcher: AsyncDispatcher, turns: Turns) -> None:
+def enter_long(dispatcher: AsyncDispatcher, turns: Turns, seconds: float = WARN_AFTER_S) -> None:
     assert turns.entered.acquire(timeout=TIMEOUT_S)
-    until(lambda: dispatcher.stats().handler_running_s > WARN_AFTER_S)
+    until(lambda: dispatcher.stats().handler_running_s > seconds)
 
 
 @pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
@@ -182,22 +200,169 @@ def test_the_time_of_the_current_handler_is_shown_while_it_runs_and_is_0_afterwa
     assert (dispatcher.stats().handler_running_s, shown()) == (0.0, 0.0)
 
 
-def test_the_watch_tells_each_long_run_once() -> None:
-    progress, now_ns = Progress(), [0]
-    warned_at_ns: list[int] = []
-    watch = HandlerWatch("w", 1.0, progress, lambda: "", lambda: warned_at_ns.append(now_ns[0]), lambda: now_ns[0])
+SECOND_NS = 1_000_000_000
 
-    for progress.since_ns, now_ns[0] in [
-        (0, 5_000_000_000),  # idle
-        (5_000_000_000, 5_999_999_999),  # not long enough
-        (5_000_000_000, 6_000_000_000),  # long
-        (5_000_000_000, 60_000_000_000),  # the same
-        (60_000_000_000, 60_500_000_000),  # the next, not long enough
-        (60_000_000_000, 61_000_000_000),  # long
-    ]:
-        watch.check()
 
-    assert warned_at_ns == [6_000_000_000, 61_000_000_000]
+class Runs:
+    """What a HandlerWatch sees, and what it does."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.current: Run | None = None
+        self.cut_short_at_ns: list[int] = []
+        self.slow = SlowRuns("w", 1.0)
+        self.watch = HandlerWatch(
+            "w",
+            self.slow,
+            lambda: self.current,
+            lambda: ". It is here: ...",
+            lambda: self.cut_short_at_ns.append(self.now_ns),
+            batch_ns=SECOND_NS // 4,
+            clock_ns=lambda: self.now_ns,
+        )
+
+    def check(self, since_s: float | None, now_s: float, subject: Any = "subject") -> None:
+        kind: Any = "mail" if isinstance(subject, Mail) else "event"
+        self.current = None if since_s is None else Run(kind, subject, int(since_s * SECOND_NS))
+        self.now_ns = int(now_s * SECOND_NS)
+        self.watch.check()
+
+
+def test_the_watch_tells_each_long_run_once(caplog: pytest.LogCaptureFixture) -> None:
+    runs = Runs()
+
+    runs.check(None, 5)
+    runs.check(5, 5.999)  # not long enough
+    runs.check(5, 6)  # long
+    runs.check(5, 60)  # the same
+    runs.check(60, 60.5)  # the next, not long enough
+    runs.check(60, 61)  # long
+
+    assert warnings(caplog) == ["w: a handler has run for 1 s, at work on 'subject'. It is here: ..."] * 2
+    assert runs.cut_short_at_ns == [int(5.999 * SECOND_NS), int(60.5 * SECOND_NS)]  # each batch once
+
+
+def test_the_watch_tells_a_long_mail_by_its_description(caplog: pytest.LogCaptureFixture) -> None:
+    runs = Runs()
+    mail = Mail(lambda: None, 0, "call of %r", enter_long)
+
+    runs.check(5, 15, mail)
+
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == f"w: a mail has run for 10 s: call of {enter_long!r}. It is here: ..."
+    assert runs.cut_short_at_ns == []
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_the_end_of_a_long_run_is_logged_once_by_the_later_of_two_threads(
+    ends_first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = SlowRuns("w", 1.0)
+    steps = [lambda: slow.mail_ended(Mail(lambda: None, 0, "load"), 5, 5 + 73_200_000_000), lambda: slow.announced(5)]
+
+    for step in steps if ends_first else reversed(steps):
+        assert not caplog.records
+        step()
+
+    assert [record.getMessage() for record in caplog.records] == ["w: a mail has ended: load took 73.2 s"]
+
+
+def test_the_end_of_a_slow_run_that_was_not_logged_is_not_logged_either(caplog: pytest.LogCaptureFixture) -> None:
+    slow = SlowRuns("w", 1.0)
+
+    slow.event_ended("event", 5, 5 + 2 * SECOND_NS)
+    slow.announced(6)  # of another run
+
+    assert not caplog.records
+
+
+def test_a_mail_that_hangs_is_shown_logged_and_counted(
+    make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All client calls and timers of the resource manager are mails; one that hung was invisible."""
+    registry = CollectorRegistry()
+    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S)
+    dispatcher = make(config, name="central", time_service=clock)
+    register_metrics(dispatcher, registry)
+
+    def long_mail() -> None:
+        turns.handle_slowly(None)
+
+    done = dispatcher.mailbox_executor.submit(long_mail)
+    enter_long(dispatcher, turns)
+    shown = {tuple(sample.labels.values()): sample.value for sample in samples(registry, "dispatcher_running_seconds")}
+    running = dispatcher.view.running()
+    with caplog.at_level(logging.WARNING):
+        clock.advance(CHECK_MS)
+        clock.advance(CHECK_MS)
+        turns.go_on.release()
+        done.result(TIMEOUT_S)
+        until(lambda: "has ended" in caplog.text)
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert running is not None
+    assert (running.kind, running.event_class, running.event_type, running.entity) == ("mail", "(mail)", "", None)
+    assert running.description == f"call of {long_mail!r}"
+    assert shown.keys() == {("central", "mail", "(mail)", "")}
+    assert shown["central", "mail", "(mail)", ""] >= WARN_AFTER_S
+    assert len(lines) == 2
+    assert lines[0].startswith("central: a mail has run for ")
+    assert f": call of {long_mail!r}. It is here:\n" in lines[0]
+    assert "in long_mail" in lines[0]
+    assert lines[1].startswith(f"central: a mail has ended: call of {long_mail!r} took ")
+    assert samples(registry, "dispatcher_running_seconds") == []
+    assert of_slow(registry)["(mail)", ""] == 1
+
+
+@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+def test_a_slow_event_is_counted_by_its_type_and_its_end_is_logged(
+    make: Make, clock: ManualClock, turns: Turns, caplog: pytest.LogCaptureFixture, measure_times: str
+) -> None:
+    registry = CollectorRegistry()
+    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S, measure_times=measure_times)
+    dispatcher = make(config, name="central", handler=turns.handle_slowly, time_service=clock)
+    register_metrics(dispatcher, registry)
+
+    with caplog.at_level(logging.WARNING):
+        dispatcher.event_handler.handle(Numbered())
+        enter_long(dispatcher, turns)
+        clock.advance(CHECK_MS)
+        turns.go_on.release()
+        assert dispatcher.await_drained(TIMEOUT_S)
+        until(lambda: "has ended" in caplog.text)
+
+    assert caplog.records[-1].getMessage().startswith("central: a handler has ended: <Numbered Work.DO> took ")
+    assert of_slow(registry) == {("Work", "DO"): 1, ("(mail)", ""): 0}
+
+
+def test_a_slow_event_at_the_end_of_a_quick_batch_is_counted_by_its_type(
+    make: Make, clock: ManualClock, gate: Gate, turns: Turns
+) -> None:
+    """The batch is timed as a whole: what the watch cuts short ends with the event that took so long."""
+    registry = CollectorRegistry()
+    config = DispatcherConfig(handler_warn_after_s=WARN_AFTER_S)
+    dispatcher = make(config, handler=gate, time_service=clock)
+    register_metrics(dispatcher, registry)
+    dispatcher.register(Rare, turns.handle_slowly)
+    post = dispatcher.event_handler.handle
+    post(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    for number in range(1_000):  # a flood, after which batches are quick
+        post(Numbered(number))
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    before = of_slow(registry)["Work", "DO"]
+
+    dispatcher.mailbox_executor.submit(lambda: [post(Numbered()), post(Event(Rare.SLOW)), post(Numbered())]).result(
+        TIMEOUT_S
+    )
+    enter_long(dispatcher, turns, CHECK_MS / 1000)
+    clock.advance(CHECK_MS)
+    turns.go_on.release()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    until(lambda: of_slow(registry).get(("Rare", "SLOW")) == 1)
+
+    assert of_slow(registry)["Work", "DO"] == before
 
 
 @pytest.mark.parametrize(("warn_after_s", "every_ms"), [(None, 1000), (10.0, 1000), (1.0, 250), (0.001, 10)])

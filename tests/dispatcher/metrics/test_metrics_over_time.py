@@ -37,6 +37,8 @@ NAMES = {
     "dispatcher_event_queue_seconds",
     "dispatcher_event_handling_seconds",
     "dispatcher_handler_running_seconds",
+    "dispatcher_running_seconds",
+    "dispatcher_slow",
     "dispatcher_idle_seconds",
     "dispatcher_failed",
     "dispatcher_mailbox_mails",

@@ -1,0 +1,249 @@
+"""A read-only look at a dispatcher, for whatever shows or checks it: health, metrics, the operations door.
+
+Every method is for any thread. None waits for the handler thread or takes a lock that a handler may hold, so a view
+answers while a handler hangs. Numbers that are read one after another may be of slightly different moments.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+import weakref
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from time import perf_counter_ns, time
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from dispatcher.dispatching.runs import MAIL_TYPE, current_run
+from dispatcher.queue.state import DRAINING, STOPPED, QueuedEvent, contents, event_of
+from dispatcher.service import Service, ServiceState
+from dispatcher.stats import DispatcherStats, take_stats
+from dispatcher.util.foreign import class_name, entity_of, text_of
+from dispatcher.util.histogram import snapshot
+
+if TYPE_CHECKING:
+    from dispatcher.config import DispatcherConfig
+    from dispatcher.dispatching.batches import BatchDispatching
+    from dispatcher.mailbox.processor import MailboxProcessor
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningNow:
+    """What the handler thread is doing."""
+
+    kind: Literal["event", "mail"]
+    event_class: str
+    """(mail) for a mail."""
+    event_type: str
+    """Empty for a mail."""
+    entity: str | None
+    description: str
+    """Of the mail; empty for an event."""
+    since: float
+    """Unix seconds; in a flood of quick events the start of their batch."""
+    running_s: float
+    thread_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """An event whose handler raised, or that has none."""
+
+    number: int
+    """Counts the failures of a dispatcher, from 1."""
+    at: float
+    """Unix seconds."""
+    event_class: str
+    event_type: str
+    entity: str | None
+    error_class: str
+    message: str
+    """At most 500 characters."""
+    frames: tuple[str, ...]
+    """The last 20 frames of the traceback as text, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeNumbers:
+    """The numbers of one event type since the start."""
+
+    event_class: str
+    event_type: str
+    handled: int
+    failed: int
+    slow: int
+    """Runs longer than `handler_warn_after_s`."""
+    timed: int
+    """Events timed by themselves in their handlers; `handling_s` is the sum of their times."""
+    handling_s: float
+    queue_timed: int
+    """Events timed in the queue; `queue_s` is the sum of their times."""
+    queue_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts(Generic[K]):
+    """How many queued events there are of each kind; `approximate`: scaled from a sample of a long queue."""
+
+    counts: dict[K, int]
+    approximate: bool
+
+
+class DispatcherView:
+    """One dispatcher, read only. Any thread; see the module."""
+
+    def __init__(
+        self,
+        dispatcher: Service,
+        config: DispatcherConfig,
+        thread: threading.Thread,
+        dispatching: BatchDispatching,
+        processor: MailboxProcessor,
+    ) -> None:
+        self._dispatcher = dispatcher  # never changes, like all other fields
+        self._thread = thread
+        self._dispatching = dispatching
+        self._processor = processor
+        self._queue, self._drain, self._routes = dispatching.queue, dispatching.drain, dispatching.routes
+        self._journal = journal = dispatching.journal
+        self.queue_policy: str = config.queue_full_policy
+        """What a post to a full queue does: block, reject or drop_oldest."""
+        self.queue_capacity = dispatching.queue.room.capacity
+        """None: no bound."""
+        self.handler_warn_after_s = config.handler_warn_after_s
+        """A run longer than this is slow; None: no run is."""
+        self.journal_path: Path | None = journal.path if journal is not None else None
+        _views.add(self)
+
+    @property
+    def name(self) -> str:
+        return self._dispatcher.name
+
+    @property
+    def kind(self) -> str:
+        """The name of the dispatcher's class."""
+        return class_name(self._dispatcher)
+
+    @property
+    def state(self) -> ServiceState:
+        return self._dispatcher.state
+
+    @property
+    def failure_cause(self) -> BaseException | None:
+        return self._dispatcher.failure_cause
+
+    def stats(self) -> DispatcherStats:
+        """All that is counted, at this moment."""
+        is_failed = self.failure_cause is not None
+        return take_stats(self._queue, self._dispatching, self._routes, self._processor, self._journal, is_failed)
+
+    def running(self) -> RunningNow | None:
+        """The event or mail that the handler thread is at work on; None: it waits, or is between two."""
+        run = current_run(self._dispatching.progress, self._processor)
+        if run is None:
+            return None
+        running_s = run.seconds()
+        event_class, event_type = run.type_labels()
+        return RunningNow(
+            kind=run.kind,
+            event_class=event_class,
+            event_type=event_type,
+            entity=entity_of(run.subject) if run.kind == "event" else None,
+            description=run.what() if run.kind == "mail" else "",
+            since=time() - running_s,
+            running_s=running_s,
+            thread_id=self._thread.ident,
+        )
+
+    def stack(self) -> list[traceback.FrameSummary]:
+        """The frames of the handler thread, outermost first; empty when it has none. Their lines are read lazily."""
+        frame = sys._current_frames().get(self._thread.ident or 0) if self._thread.is_alive() else None
+        if frame is None:
+            return []
+        return list(reversed(traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)))
+
+    def types(self) -> list[TypeNumbers]:
+        """Every event type that was handled or has failed."""
+        stats = self.stats()
+        return [
+            TypeNumbers(
+                *key,
+                handled=stats.handled_by_type.get(key, 0),
+                failed=stats.failed_by_type.get(key, 0),
+                slow=slow,
+                timed=0,
+                handling_s=0.0,
+                queue_timed=0,
+                queue_s=0.0,
+            )
+            for key, slow in stats.slow_by_type.items()
+            if key != MAIL_TYPE
+        ]
+
+    def failures(self) -> list[FailureRecord]:
+        """The last 100 failures, newest first."""
+        return []
+
+    def queue_contents(self) -> QueueCounts[Enum]:
+        """Events that wait, by type; without the types that cannot be hashed."""
+        return QueueCounts(contents(self._queue.state.waiting()), approximate=False)
+
+    def queue_entities(self, limit: int = 20) -> QueueCounts[str]:
+        """Events that wait, by their `entity`: the `limit` entities with most events, largest first."""
+        counts: dict[str, int] = {}
+        for entry in snapshot(self._queue.entries.copy):
+            entity = entity_of(event_of(entry))
+            if entity is not None:
+                counts[entity] = counts.get(entity, 0) + 1
+        largest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
+        return QueueCounts(dict(largest), approximate=False)
+
+    def oldest_wait_s(self) -> float | None:
+        """How long the oldest queued event has waited, in seconds; None: the queue is empty, or it is not known."""
+        try:
+            entry = self._queue.entries[0]
+        except IndexError:
+            return None
+        if type(entry) is not QueuedEvent or not entry.enqueued_ns:
+            return None
+        return max(0, perf_counter_ns() - entry.enqueued_ns) / 1e9
+
+    def is_draining(self) -> bool:
+        """A stop waits for the handler thread to handle what is queued."""
+        return self._queue.phase in (DRAINING, STOPPED) and not self._drain.finished.is_set()
+
+    def is_drained(self) -> bool:
+        """The queue is empty and no event is in hand."""
+        return self._drain.is_drained()
+
+    def is_thread_alive(self) -> bool:
+        """The handler thread has been started and has not ended."""
+        return self._thread.is_alive()
+
+    def full_since_s(self) -> float | None:
+        """How long a bounded queue has been at its capacity, in seconds; None: it is not."""
+        return 0.0 if self._queue.room.remaining() == 0 else None
+
+    def journal_is_failed(self) -> bool:
+        """The journal could not be written and has ended."""
+        return self._journal is not None and self._journal.is_failed
+
+    def forget(self) -> None:
+        """Leave `dispatchers()`: in a forked child, which has no handler thread."""
+        _views.discard(self)
+
+    def __repr__(self) -> str:
+        return f"<DispatcherView of {text_of(self._dispatcher)}>"
+
+
+_views: weakref.WeakSet[DispatcherView] = weakref.WeakSet()  # any thread, in single steps
+"""One for each dispatcher, which keeps it alive."""
+
+
+def dispatchers() -> list[DispatcherView]:
+    """Every dispatcher of the process that is still referred to, by name, whatever its state. Any thread."""
+    return sorted(snapshot(lambda: list(_views)), key=lambda view: view.name)

@@ -1,0 +1,122 @@
+"""The read-only view of a dispatcher, and the list of all of them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, EventDispatcher, ServiceState, dispatchers
+
+from .conftest import TIMEOUT_S, Gate, Numbered, Work
+
+Make = Callable[..., AsyncDispatcher]
+
+
+class OfEntity(Numbered):
+    """An event that names its entity."""
+
+    __slots__ = ("entity",)
+
+    def __init__(self, entity: Any) -> None:
+        super().__init__()
+        self.entity = entity
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def test_dispatchers_are_listed_by_name_while_they_are_referred_to() -> None:
+    before = {id(view) for view in dispatchers()}
+    kept = [AsyncDispatcher(name="zeta"), EventDispatcher(lambda event: None, name="alpha")]
+    AsyncDispatcher(name="middle").stop()
+    gc.collect()
+
+    listed = [view for view in dispatchers() if id(view) not in before]
+
+    assert [(view.name, view.kind, view.state) for view in listed] == [
+        ("alpha", "EventDispatcher", ServiceState.NOTINITED),
+        ("zeta", "AsyncDispatcher", ServiceState.NOTINITED),
+    ]
+    assert kept
+
+
+def test_a_running_event_is_shown_with_its_type_entity_and_stack(make: Make, gate: Gate) -> None:
+    dispatcher = make(name="central", handler=gate)
+    dispatcher.event_handler.handle(OfEntity("app_17"))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    running, stack = dispatcher.view.running(), dispatcher.view.stack()
+
+    assert running is not None
+    assert (running.kind, running.event_class, running.event_type, running.entity, running.description) == (
+        "event",
+        "Work",
+        "DO",
+        "app_17",
+        "",
+    )
+    assert running.running_s > 0
+    names = [frame.name for frame in stack]
+    assert running.thread_id is not None
+    assert names.index("_run") < names.index("handle")  # outermost first
+
+
+def test_nothing_runs_in_a_dispatcher_that_waits_or_has_ended(make: Make) -> None:
+    dispatcher = make(handler=lambda event: None)
+    view = dispatcher.view
+    assert dispatcher.await_drained(TIMEOUT_S)
+    while_waiting = view.is_thread_alive(), view.running(), view.is_drained(), view.oldest_wait_s()
+
+    dispatcher.stop()
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    dispatcher._thread.join(TIMEOUT_S)
+
+    assert while_waiting == (True, None, True, None)
+    assert (view.state, view.is_thread_alive(), view.running(), view.stack(), view.is_draining()) == (
+        ServiceState.STOPPED,
+        False,
+        None,
+        [],
+        False,
+    )
+
+
+def test_a_queue_is_counted_by_type_and_by_entity(make: Make, gate: Gate) -> None:
+    dispatcher = make(handler=gate)
+    post = dispatcher.event_handler.handle
+    post(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    for entity in ["a", "b", "b", 3, 3, 3, None, Unspeakable()]:
+        post(OfEntity(entity))
+
+    contents, entities = dispatcher.view.queue_contents(), dispatcher.view.queue_entities(limit=2)
+
+    assert (contents.counts, contents.approximate) == ({Work.DO: 8}, False)
+    assert (list(entities.counts.items()), entities.approximate) == ([("3", 3), ("b", 2)], False)
+
+
+def test_a_full_queue_and_a_drain_are_seen(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(queue_capacity=2, queue_full_policy="reject"), handler=gate)
+    view, post = dispatcher.view, dispatcher.event_handler.handle
+    post(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    before = view.full_since_s()
+    post(Numbered())
+    post(Numbered())
+    full = view.full_since_s()
+    stopping = threading.Thread(target=dispatcher.stop)
+    stopping.start()
+    while not view.is_draining():
+        assert stopping.is_alive()
+    gate.opened.set()
+    stopping.join(TIMEOUT_S)
+
+    assert before is None
+    assert full is not None
+    assert (view.queue_policy, view.queue_capacity, view.is_draining()) == ("reject", 2, False)
