@@ -74,6 +74,7 @@ class Service:
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
         self.failure_state: ServiceState | None = None  # in which it failed; written under _life, read by any thread
         self._listeners: list[Callable[[Service], None]] = []  # replaced under _life, never changed in place
+        self._composites: tuple[weakref.ref[Service], ...] = ()  # those it was added to; replaced, never changed
         _all_services.add(self)
 
     @property
@@ -87,6 +88,12 @@ class Service:
 
     def in_state(self, *states: ServiceState) -> bool:
         return self._state in states
+
+    def is_ending(self) -> bool:
+        """Whether this service, or a composite that it was added to, has begun to stop. Takes no lock."""
+        if self._state is ServiceState.STOPPED:
+            return True
+        return any(composite is not None and composite.is_ending() for composite in (ref() for ref in self._composites))
 
     def init(self, config: Any = None) -> None:
         """Prepare the service. Repeating it does nothing.
@@ -276,6 +283,7 @@ class CompositeService(Service):
 
     def add_service(self, service: Service) -> None:
         """Add a child before `init`. A child added later is stopped with the others, but not started."""
+        service._composites = (*service._composites, weakref.ref(self))
         with self._life:
             self.services = (*self.services, service)
 

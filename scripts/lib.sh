@@ -2,7 +2,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/.venv"
-TEST_EXTRAS=cli,spark,connect,postgres,examples,dev
+TEST_EXTRAS=cli,spark,connect,postgres,web,examples,dev
 QUICK_TESTS="not slow and not spark and not long"
 PYTEST_WORKERS=(--numprocesses auto --maxprocesses 8)
 # Compiled tests are kept for the next run, whatever the environment says: to rewrite their assertions takes 10 seconds.

@@ -34,6 +34,7 @@ LAYERS: Layers = (
     {"the mailbox": ("dispatcher.mailbox",), "the event journal": ("dispatcher.journal",)},
     {"the event queue": ("dispatcher.queue",)},
     {"the dispatcher": ("dispatcher",)},
+    {"the web host": ("dispatcher.web",)},
     {
         "the core's commands": (
             "dispatcher.__main__",

@@ -1,0 +1,191 @@
+"""Where the daemons of a user on this host have their doors: Unix sockets named `NAME-PID.sock`.
+
+A socket appears by a rename, after it listens. So one that refuses connections was left by a process that was killed,
+and `remove_stale` may remove it at any time. Needs no extra.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dispatcher.errors import ConfigError
+from dispatcher.util.terminal import one_line
+
+_SOCKET: Final = re.compile(r"(?P<name>.+)-(?P<pid>[0-9]{1,19})\.sock")
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9._]+")
+_LONGEST_NAME: Final = 40
+_DRAFT: Final = ".draft-"
+_ANSWER_S: Final = 1.0
+
+
+@dataclass(frozen=True, order=True)
+class Door:
+    """A daemon's socket, by its file name. The daemon may have ended since."""
+
+    name: str
+    pid: int
+    path: Path
+
+
+def door_folder() -> Path:
+    """The folder of the doors of this process's user: the first of `_folders` whose parent belongs to the user."""
+    *by_login, fallback = _folders()
+    return next((folder for folder in by_login if _is_own_folder(folder.parent)), fallback)
+
+
+def socket_path(name: str) -> Path:
+    """Where the door of the service `name` of this process is."""
+    plain = _FOREIGN.sub("_", name)[:_LONGEST_NAME] or "daemon"
+    return door_folder() / f"{plain}-{os.getpid()}.sock"
+
+
+def find_doors() -> list[Door]:
+    """The doors of this user on this host by name and process, in every folder a daemon may have chosen.
+
+    Whether a daemon answers there, `is_answering` tells.
+    """
+    return sorted({door for folder in dict.fromkeys(_folders()) for door in _doors_in(folder)})
+
+
+def is_answering(path: Path) -> bool:
+    """Whether a process listens on the socket. Connects to it; waits for a second at most."""
+    return _connection_error(path) is None
+
+
+def make_door_folder(folder: Path) -> None:
+    """Make a door's folder, with mode 0700, unless it exists.
+
+    Raises:
+        ConfigError: it cannot be made, or others can reach into it: it belongs to another user, or has another mode.
+    """
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(0o700, parents=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"{one_line(str(folder))}: the door's folder cannot be made: {error.strerror or error}; set web.socket_path"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ConfigError(
+            f"{one_line(str(folder))}: the door's folder has to be a folder of the daemon's own user; remove it, or "
+            "set web.socket_path"
+        )
+    if found.st_mode & 0o077:
+        raise ConfigError(
+            f"{one_line(str(folder))}: the door's folder has mode {found.st_mode & 0o777:04o}, so other users could "
+            f"reach in; run chmod 0700 on it, or set web.socket_path"
+        )
+
+
+def remove_stale(folder: Path) -> list[Path]:
+    """Remove the sockets of the folder on which no process listens, and drafts of processes that are gone."""
+    removed = []
+    for door in _doors_in(folder):
+        if isinstance(_connection_error(door.path), ConnectionRefusedError) and _unlink(door.path):
+            removed.append(door.path)
+    for draft in folder.glob(f"{_DRAFT}*.sock"):
+        found = _SOCKET.fullmatch(draft.name)
+        if found is not None and not _is_process(int(found["pid"])) and _unlink(draft):
+            removed.append(draft)
+    return removed
+
+
+def listen_at(path: Path, backlog: int) -> socket.socket:
+    """A listening socket of mode 0600 at `path`, in a folder of mode 0700 that is made if it does not exist.
+
+    It takes the place of one that no process answers on. Stale sockets in the folder are removed.
+
+    Raises:
+        ConfigError: the folder or the path cannot be used, or another process answers on the path.
+    """
+    make_door_folder(path.parent)
+    remove_stale(path.parent)
+    shown = one_line(str(path))
+    if path.is_socket() and not isinstance(_connection_error(path), ConnectionRefusedError):
+        raise ConfigError(f"web.socket_path {shown}: another daemon answers there; choose another")
+    if (path.exists() or path.is_symlink()) and not path.is_socket():
+        raise ConfigError(f"web.socket_path {shown}: there is a file that is no socket; choose another, or remove it")
+    draft = path.with_name(f"{_DRAFT}{id(path):x}-{os.getpid()}.sock")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(listener.fileno(), 0o600)  # Linux gives the file the mode of the socket
+        listener.bind(str(draft))
+        draft.chmod(0o600)
+        listener.listen(backlog)
+        draft.rename(path)
+    except OSError as error:
+        listener.close()
+        _unlink(draft)
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"web.socket_path {shown}: cannot listen there: {reason}; choose another, of at most 90 bytes"
+        ) from error
+    return listener
+
+
+def _folders() -> list[Path]:
+    """Every folder that a daemon of this user may have chosen; its environment may have differed from ours."""
+    user = os.geteuid()
+    at_login = os.environ.get("XDG_RUNTIME_DIR", "")
+    parents = [Path(at_login)] if at_login.startswith("/") else []
+    return [each / "dispatcher" for each in (*parents, Path(f"/run/user/{user}"))] + [
+        Path(tempfile.gettempdir()) / f"dispatcher-{user}"
+    ]
+
+
+def _is_own_folder(folder: Path) -> bool:
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _doors_in(folder: Path) -> Iterator[Door]:
+    with contextlib.suppress(OSError):
+        if folder.stat().st_uid != os.geteuid():
+            return
+        for path in folder.iterdir():
+            found = _SOCKET.fullmatch(path.name)
+            if found is not None and not path.name.startswith(".") and path.is_socket():
+                yield Door(found["name"], int(found["pid"]), path)
+
+
+def _connection_error(path: Path) -> OSError | None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_ANSWER_S)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:
+            return None  # its queue of connections is full: it listens
+        except OSError as error:
+            return error
+    return None
+
+
+def _is_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _unlink(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True

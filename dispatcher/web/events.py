@@ -1,0 +1,111 @@
+"""Streams of events (SSE) that end when the host stops, and at most so many at a time. Needs the extra `web`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any, Final
+
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from dispatcher.web.host import WebHost
+
+COMMENT: Final = b": still here\n\n"
+"""Sent when nothing else was for a while, so that proxies keep the connection and dead clients are noticed."""
+_MOST_STREAMS: Final = 32
+
+_open_streams: weakref.WeakKeyDictionary[asyncio.Event, int] = weakref.WeakKeyDictionary()  # one loop's thread
+
+
+def event_stream(
+    source: WebHost | asyncio.Event,
+    events: AsyncIterator[bytes],
+    *,
+    most: int | None = None,
+    comment_after_s: float = 15.0,
+) -> Response:
+    """An answer that sends `events`, each made by `event_bytes`, until the host stops or the client leaves.
+
+    `source` is the host, or the stop event of an app that another server serves; all streams of one source are counted
+    together. A client beyond `most` (the host's `event_streams`, or 32) gets 429, and one that comes during a stop 503.
+    `events` is closed at the end, also if it was never begun. Call it on the loop.
+    """
+    stopping = source if isinstance(source, asyncio.Event) else source.stopping
+    if most is None:
+        most = _MOST_STREAMS if isinstance(source, asyncio.Event) else source.settings.event_streams
+    return _EventStream(stopping, events, most, comment_after_s)
+
+
+def event_bytes(name: str, data: Any, *, number: int | None = None) -> bytes:
+    """One event of a stream, with `data` as JSON. `number` comes back as Last-Event-ID when a client reconnects."""
+    lines = [f"event: {name}"] + ([f"id: {number}"] if number is not None else [])
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), default=str)
+    return "\n".join([*lines, f"data: {text}", "", ""]).encode()
+
+
+class _EventStream(StreamingResponse):
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, stopping: asyncio.Event, events: AsyncIterator[bytes], most: int, comment_after_s: float
+    ) -> None:
+        super().__init__(events, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._stopping = stopping
+        self._events = events
+        self._most = most
+        self._comment_after_s = comment_after_s
+        self.body_iterator = self._until_stop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        count = _open_streams.get(self._stopping, 0)
+        try:
+            if self._stopping.is_set():
+                await _refusal(503, "the daemon is stopping")(scope, receive, send)
+            elif count >= self._most:
+                await _refusal(429, f"{self._most} clients have a stream of events already")(scope, receive, send)
+            else:
+                _open_streams[self._stopping] = count + 1
+                try:
+                    await super().__call__(scope, receive, send)
+                finally:
+                    _open_streams[self._stopping] -= 1
+        finally:
+            close = getattr(self._events, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _until_stop(self) -> AsyncIterator[bytes]:
+        yield COMMENT  # the headers leave at once, so the client knows that it is connected
+        stop = asyncio.ensure_future(self._stopping.wait())
+        following: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                following = following or asyncio.ensure_future(anext(self._events))
+                done, _ = await asyncio.wait(
+                    (stop, following), timeout=self._comment_after_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if stop in done:
+                    return
+                if not done:
+                    yield COMMENT
+                    continue
+                try:
+                    event = following.result()
+                except StopAsyncIteration:
+                    return
+                following = None
+                yield event
+        finally:
+            stop.cancel()
+            if following is not None:
+                following.cancel()
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await following
+
+
+def _refusal(status: int, reason: str) -> Response:
+    return JSONResponse({"error": reason}, status, {"Retry-After": "5", "Cache-Control": "no-store"})

@@ -1,0 +1,297 @@
+"""What every request passes before the app, and every answer after it: limits, origins, users, headers, the audit.
+
+Threads: the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final, TypeAlias
+
+from dispatcher.util.foreign import describe, tell
+from dispatcher.web import login
+from dispatcher.web.answers import Refusal, Send, error_line, send_answer, with_security_headers
+from dispatcher.web.config import WebConfig
+from dispatcher.web.login import Identities, LoginPage
+from dispatcher.web.origins import foreign_site, header, header_values, is_json, is_own_host
+from dispatcher.web.protocol import Peer
+from dispatcher.web.security import Principal, WriteNote, audit
+
+log = logging.getLogger(__name__)
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+
+_RETRY_SOON: Final = [(b"retry-after", b"1")]
+_RETRY_LATER: Final = [(b"retry-after", b"5")]
+_END: Final = [(b"connection", b"close")]
+_DRAINED_BODIES: Final = 16
+"""A body that was refused for its length is read to its end, and thrown away, up to so many times what is allowed."""
+
+
+class _Sender:
+    """Sends one answer: adds the headers, knows the status, and ends a stream whose client does not read.
+
+    The app calls it; the gate calls `deliver`.
+    """
+
+    def __init__(self, send: Send, peer: Peer, send_s: float) -> None:
+        self._send = send
+        self._peer = peer
+        self._send_s = send_s
+        self.status: int | None = None
+        self.is_stream = False
+        self.is_over = False  # complete, or given up
+        self.is_taken_over = False  # the gate answers instead of the app, which is late
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if not self.is_taken_over and not self.is_over:
+            await self.deliver(message)
+
+    async def deliver(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = int(message["status"])
+            headers = with_security_headers(message.get("headers", ()))
+            content_type = next((value for name, value in headers if name.lower() == b"content-type"), b"")
+            self.is_stream = content_type.startswith(b"text/event-stream")
+            message = {**message, "headers": headers}
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.is_over = True
+        if not self.is_stream:
+            await self._send(message)
+            return
+        try:
+            await asyncio.wait_for(self._send(message), self._send_s)
+        except TimeoutError:
+            await self.give_up()
+
+    async def give_up(self) -> None:
+        """End the connection in the middle of an answer."""
+        self.is_over = True
+        self._peer.transport.abort()
+        for _ in range(10):  # uvicorn learns of it in one of the loop's next turns
+            if self._peer.is_lost:
+                break
+            await asyncio.sleep(0)
+
+
+class Gate:
+    """An ASGI app around the app.
+
+    `is_stopping` tells whether the daemon has begun to stop, from whatever part of it. `extras` go into each request's
+    scope.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        settings: WebConfig,
+        identities: Identities,
+        is_stopping: Callable[[], bool],
+        extras: Mapping[str, Any],
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._identities = identities
+        self._is_stopping = is_stopping
+        self._extras = extras
+        self._login = LoginPage(identities, settings.session_s) if identities.has_login else None
+        self._allowed = frozenset(each.lower() for each in settings.allowed_hosts)
+        self._writes = 0
+        self._under_way: set[asyncio.Future[None]] = set()  # one for each request in the app
+        self._tasks: set[asyncio.Task[BaseException | None]] = set()  # the app's; a late one outlives its request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        peer = Peer.of(scope)
+        sender = _Sender(send, peer, self._settings.request_deadline_s)
+        is_write = scope["method"] not in ("GET", "HEAD")
+        note = WriteNote(scope["method"], scope["path"])
+        principal = self._identities.find(scope["headers"], peer, login.cookie_name_of(scope))
+        scope.update(self._extras, principal=principal, audit=note)
+        try:
+            self._check_request(scope, peer, is_write)
+            if scope["path"] == login.PATH and self._login is not None:
+                principal = await self._log_in(self._login, scope, receive, sender, note) or principal
+                return
+            if principal is None:
+                raise login.not_logged_in(scope["headers"], scope["path"], self._login is not None)
+            await self._pass_on(scope, receive, sender, is_write)
+        except Refusal as refusal:
+            note.reason = note.reason or refusal.reason
+            await send_answer(sender.deliver, refusal.status, error_line(refusal.reason), refusal.headers)
+        finally:
+            if is_write:
+                audit(principal.name if principal is not None else "-", peer.address, note, sender.status)
+
+    def end_requests(self) -> None:
+        """Let no request wait for the app any longer: the host has stopped."""
+        for each in self._under_way:
+            _wake(each)
+
+    # -- before the app ------------------------------------------------------------------------------------------------
+
+    def _check_request(self, scope: Scope, peer: Peer, is_write: bool) -> None:
+        headers = scope["headers"]
+        size = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"])
+        if size + sum(len(name) + len(value) + 4 for name, value in headers) > self._settings.header_bytes:
+            most = self._settings.header_bytes
+            raise Refusal(431, f"the request line with the headers is longer than {most:,} bytes", _END)
+        if not peer.is_local and not is_own_host(header(headers, b"host"), peer.door_address, self._allowed):
+            raise Refusal(421, "Host is not a name of this door; add it to web.allowed_hosts if it should be", _END)
+        foreign = foreign_site(headers, scope["scheme"]) if is_write else None
+        if foreign is not None:
+            raise Refusal(403, foreign)
+
+    async def _log_in(
+        self, page: LoginPage, scope: Scope, receive: Receive, sender: _Sender, note: WriteNote
+    ) -> Principal | None:
+        if scope["method"] in ("GET", "HEAD"):
+            await send_answer(sender.deliver, 200, page.show(scope["query_string"]), (), b"text/html; charset=utf-8")
+            return None
+        if scope["method"] != "POST":
+            raise Refusal(405, "only GET and POST", [(b"allow", b"GET, HEAD, POST")])
+        note.operation, note.target = "login", login.PATH
+        body = await self._body(scope, receive)
+        principal, target, cookie = page.answer(scope["headers"], body, login.cookie_name_of(scope), scope["scheme"])
+        await send_answer(sender.deliver, 303, b"", [(b"location", target.encode()), *cookie])
+        return principal
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """The whole body. A GET's, which has no meaning, is read and thrown away."""
+        headers, most = scope["headers"], self._settings.body_bytes
+        lengths = header_values(headers, b"content-length")
+        if not header_values(headers, b"transfer-encoding") and lengths in ([], ["0"]):
+            return b""
+        too_long = f"the body is longer than {most:,} bytes"
+        declared = int(lengths[0]) if len(lengths) == 1 and lengths[0].isdigit() else None
+        if declared is not None and declared > most:
+            raise Refusal(413, too_long, _END if declared > _DRAINED_BODIES * most else ())
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._settings.request_deadline_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(400, "the client has left before the end of the body")
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise Refusal(413, too_long, _END)
+                    if not message.get("more_body", False):
+                        return bytes(body) if scope["method"] not in ("GET", "HEAD") else b""
+        except TimeoutError:
+            late = f"the body has not arrived in {self._settings.request_deadline_s:g} s"
+            raise Refusal(408, late, _END) from None
+
+    # -- around the app ------------------------------------------------------------------------------------------------
+
+    async def _pass_on(self, scope: Scope, receive: Receive, sender: _Sender, is_write: bool) -> None:
+        if not is_write:
+            await self._run(scope, _Body(await self._body(scope, receive), receive), sender, is_write)
+            return
+        if self._is_stopping():
+            raise Refusal(503, "the daemon is stopping", _RETRY_LATER)
+        if self._writes >= self._settings.writes:
+            raise Refusal(429, f"{self._settings.writes} requests that change something are under way", _RETRY_SOON)
+        self._writes += 1
+        is_handed_over = False
+        try:
+            body = await self._body(scope, receive)
+            if body and not is_json(scope["headers"]):
+                raise Refusal(415, "the body has to be application/json")
+            if self._is_stopping():  # it may have begun while the body came
+                raise Refusal(503, "the daemon is stopping", _RETRY_LATER)
+            is_handed_over = True
+            await self._run(scope, _Body(body, receive), sender, is_write)
+        finally:
+            if not is_handed_over:
+                self._writes -= 1
+
+    async def _run(self, scope: Scope, receive: Receive, sender: _Sender, is_write: bool) -> None:
+        """Run the app until it has answered, its time is over, or the host stops. A late one is cancelled, and left.
+
+        A write that is left still counts, until it has ended.
+        """
+        loop = asyncio.get_running_loop()
+        is_done: asyncio.Future[None] = loop.create_future()
+
+        def ended(task: asyncio.Task[BaseException | None]) -> None:
+            self._tasks.discard(task)
+            self._writes -= is_write
+            _wake(is_done)
+
+        def time_is_over() -> None:
+            if not sender.is_stream:
+                _wake(is_done)
+
+        task = loop.create_task(_caught(self._app(scope, receive, sender)))
+        self._tasks.add(task)
+        task.add_done_callback(ended)
+        self._under_way.add(is_done)
+        timer = loop.call_later(self._settings.request_deadline_s, time_is_over)
+        try:
+            await is_done
+        finally:
+            timer.cancel()
+            self._under_way.discard(is_done)
+        if not task.done():
+            task.cancel()
+            await self._end_late(scope, sender)
+        elif not task.cancelled():
+            await self._end_failed(scope, sender, task.result())
+
+    async def _end_late(self, scope: Scope, sender: _Sender) -> None:
+        if sender.status is not None:
+            await sender.give_up()
+            return
+        reason = f"no answer in {self._settings.request_deadline_s:g} s"
+        scope["audit"].reason = reason
+        sender.is_taken_over = True
+        await send_answer(sender.deliver, 503, error_line(reason), [*_RETRY_SOON, *_END])
+
+    async def _end_failed(self, scope: Scope, sender: _Sender, error: BaseException | None) -> None:
+        if error is not None:
+            tell(log, logging.ERROR, "%s %s: the app failed", scope["method"], scope["path"], error=error)
+            scope["audit"].reason = describe(error)
+        if sender.status is None:
+            await send_answer(sender.deliver, 500, error_line("the app failed; the log of the daemon says how"))
+        elif not sender.is_over:
+            await sender.give_up()
+
+
+class _Body:
+    """A `receive` that gives a body that was read already, and then waits for the client to leave."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return message
+
+
+async def _caught(running: Awaitable[None]) -> BaseException | None:
+    """What the app raises, even SystemExit, which would end the loop."""
+    try:
+        await running
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return error
+    return None
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,119 @@
+"""An ASGI app served inside a daemon: one thread, one asyncio loop, one uvicorn server.
+
+Threads: `start` and `stop` are for any thread; the app, the gate before it and all connections run on the loop's
+thread, `NAME-web`. The host never touches the state of a handler thread, and never waits for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dispatcher.errors import DispatcherError
+from dispatcher.service import Service
+from dispatcher.util.foreign import tell
+from dispatcher.web.config import WebConfig
+from dispatcher.web.origins import as_address
+
+if TYPE_CHECKING:
+    from dispatcher.web.listeners import Listeners
+    from dispatcher.web.server import ServerThread
+
+log = logging.getLogger(__name__)
+
+LONGEST_STOP_S: Final = 0.9
+
+
+class WebHost(Service):
+    """Serves an ASGI app while started: on a Unix socket that only the daemon's user reaches, and on TCP if asked to.
+
+    Add it to a daemon before the dispatchers: it then starts before and stops after them, so that a daemon that drains
+    can be looked at. Requests that change something get 503 from the moment at which the daemon begins to stop.
+
+    Every request's scope has `principal`, and the host itself as `web_host`. In a forked child there is no door.
+
+    Raises (from `start`):
+        ConfigError: it cannot listen where it is told to, or must not; tokens or certificates are unsound.
+        DispatcherError: the extra `web` is missing, or the app failed to start.
+    """
+
+    def __init__(self, app: Any, config: WebConfig | None = None, name: str = "web") -> None:
+        super().__init__(name)
+        self.settings = config or WebConfig()
+        self.stopping = asyncio.Event()
+        """Set when the host stops. On its loop's thread only."""
+        self._app = app
+        self._pid = os.getpid()
+        self._sockets: Listeners | None = None  # written by start, and in a forked child
+        self._server: ServerThread | None = None  # written by start, and in a forked child
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The Unix socket, once started; None without one."""
+        return self._sockets.socket_path if self._sockets is not None else None
+
+    @property
+    def port(self) -> int | None:
+        """The TCP port, once started; None without TCP."""
+        address = self._sockets.address if self._sockets is not None else None
+        return address[1] if address is not None else None
+
+    @property
+    def url(self) -> str | None:
+        """The TCP address as a URL, once started; None without TCP."""
+        if self.port is None:
+            return None
+        host = self.settings.host
+        if ":" in host:  # IPv6, maybe with a zone, such as fe80::1%eth0
+            host = f"[{host.replace('%', '%25')}]"
+        return f"{'https' if self.settings.tls else 'http'}://{host}:{self.port}"
+
+    def service_start(self) -> None:
+        try:
+            from dispatcher.web.gate import Gate
+            from dispatcher.web.listeners import Listeners, tls_for
+            from dispatcher.web.login import Identities
+            from dispatcher.web.server import ServerThread
+        except ModuleNotFoundError as error:
+            raise DispatcherError(
+                f"{self.name}: the door needs its extra (no module {error.name}): pip install 'central-dispatcher[web]'"
+            ) from None
+        settings = self.settings
+        self._pid = os.getpid()
+        tls = tls_for(settings.tls) if settings.tls is not None else None
+        gate = Gate(self._app, settings, Identities(settings, time.monotonic), self.is_ending, {"web_host": self})
+        self._sockets = Listeners(settings, self.name)
+        self._warn_of_plain_tokens()
+        self._server = ServerThread(self.name, gate, settings, self._sockets, tls, self.stopping, self.note_failure)
+        self._server.start()
+
+    def service_stop(self) -> None:
+        if self._pid != os.getpid():
+            return
+        if self._server is not None:
+            self._server.begin_stop()
+            if not self._server.join(LONGEST_STOP_S):
+                message = "%s: something blocks the door's loop; its thread is left behind"
+                tell(log, logging.WARNING, message, self.name)
+        if self._sockets is not None:
+            self._sockets.close()
+
+    def _warn_of_plain_tokens(self) -> None:
+        assert self._sockets is not None
+        known = as_address(self._sockets.address[0]) if self._sockets.address is not None else None
+        if self.settings.tls is None and known is not None and not known.is_loopback:
+            message = "%s: web.tls is not set, so tokens pass the network in plain text"
+            tell(log, logging.WARNING, message, self.name)
+
+    def _after_fork(self) -> None:
+        """In a forked child: no thread serves, so nothing may look as if it did."""
+        super()._after_fork()
+        if self._server is not None:
+            self._server.close_in_child()
+        elif self._sockets is not None:
+            self._sockets.close_in_child()
+        self._server = self._sockets = None

@@ -1,0 +1,184 @@
+"""What a door listens with: its sockets, its certificates, and the loop that accepts.
+
+Threads: made by the thread that starts the host, then used by the loop's thread alone; `close_in_child` is called in a
+forked child, which has no other thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import selectors
+import socket
+import ssl
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Self
+
+from dispatcher.errors import ConfigError
+from dispatcher.util.terminal import one_line
+from dispatcher.web import doors
+from dispatcher.web.config import TLSConfig, WebConfig
+from dispatcher.web.origins import as_address
+
+BACKLOG: Final = 512
+_SPARE_CONNECTIONS: Final = 128
+"""Beyond the limit, accepted only for as long as it takes to refuse them, or to shake hands under TLS."""
+
+
+class Listener(socket.socket):
+    """A listening socket that knows the connections it has accepted, and ends those beyond `most` at once."""
+
+    __slots__ = ("_accepted", "_most")
+
+    @classmethod
+    def of(cls, listening: socket.socket, most: int) -> Self:
+        """Take over a listening socket, which is detached."""
+        listener = cls(listening.family, listening.type, listening.proto, fileno=listening.detach())
+        listener._accepted = weakref.WeakSet()
+        listener._most = most
+        return listener
+
+    _accepted: weakref.WeakSet[socket.socket]
+    _most: int
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        if sum(each.fileno() >= 0 for each in self._accepted) >= self._most:
+            connection.close()
+            raise ConnectionAbortedError("too many connections")  # the loop goes on to the next
+        self._accepted.add(connection)
+        return connection, address
+
+    def close_all(self) -> None:
+        """Close this socket and its connections, without a word to the clients."""
+        for each in (*self._accepted, self):
+            each.close()
+
+
+class DoorLoop(asyncio.SelectorEventLoop):
+    """A loop whose servers use TLS on TCP only, and give clients `handshake_s` for it."""
+
+    def __init__(self, handshake_s: float) -> None:
+        self._own_selector = selectors.DefaultSelector()  # closed in a forked child
+        self._handshake_s = handshake_s
+        super().__init__(self._own_selector)
+
+    async def create_server(self, protocol_factory: Callable[[], Any], *args: Any, **options: Any) -> asyncio.Server:
+        if options["sock"].family == socket.AF_UNIX:
+            options["ssl"] = None
+        if options.get("ssl") is not None:
+            options.update(ssl_handshake_timeout=self._handshake_s, ssl_shutdown_timeout=1.0)
+        return await super().create_server(protocol_factory, *args, **options)
+
+    def close_selector(self) -> None:
+        """Close this process's descriptor of what the loop waits for; a parent process keeps its own."""
+        self._own_selector.close()
+
+
+class Listeners:
+    """The sockets of a door.
+
+    Raises:
+        ConfigError: a socket cannot listen where it is told to, or must not.
+    """
+
+    def __init__(self, settings: WebConfig, name: str) -> None:
+        self.sockets: list[Listener] = []
+        self.socket_path: Path | None = None
+        self.address: tuple[str, int] | None = None
+        self._identity: tuple[int, int] | None = None  # of the socket's file
+        try:
+            if settings.unix_socket:
+                self._listen_at(settings.socket_path or doors.socket_path(name), settings.connections)
+            if settings.port is not None:
+                found = _tcp_socket(settings, settings.host, settings.port)
+                self.address = found.getsockname()[:2]
+                self.sockets.append(Listener.of(found, settings.connections + _SPARE_CONNECTIONS))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the sockets, and remove the Unix socket's file unless another has taken its place."""
+        if self.socket_path is not None:
+            with contextlib.suppress(OSError):
+                found = self.socket_path.lstat()
+                if (found.st_dev, found.st_ino) == self._identity:
+                    self.socket_path.unlink()
+        for each in self.sockets:
+            each.close()
+
+    def close_in_child(self) -> None:
+        """Close a forked child's copies. The parent's stay open, and the file stays."""
+        for each in self.sockets:
+            each.close_all()
+
+    def _listen_at(self, path: Path, connections: int) -> None:
+        found = doors.listen_at(path, BACKLOG)
+        self.sockets.append(Listener.of(found, connections + _SPARE_CONNECTIONS))
+        self.socket_path = path
+        known = path.lstat()
+        self._identity = (known.st_dev, known.st_ino)
+
+
+def tls_for(settings: TLSConfig) -> ssl.SSLContext:
+    """The TLS side of a server.
+
+    Raises:
+        ConfigError: a file cannot be read, or does not hold what it should.
+    """
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    for key, path in (("cert", settings.cert), ("key", settings.key), ("client_ca", settings.client_ca)):
+        if path is not None and not os.access(path, os.R_OK):
+            reason = "cannot be read" if path.exists() else "does not exist"
+            raise ConfigError(f"web.tls.{key} {one_line(str(path))}: {reason}")
+    try:
+        tls.load_cert_chain(settings.cert, settings.key, password=lambda: b"")  # never ask at the terminal
+    except (OSError, ValueError) as error:
+        cert, key = one_line(str(settings.cert)), one_line(str(settings.key))
+        raise ConfigError(
+            f"web.tls.cert {cert}, web.tls.key {key}: not a certificate and its key in PEM, without a password: "
+            f"{_reason(error)}"
+        ) from error
+    if settings.client_ca is not None:
+        try:
+            tls.load_verify_locations(settings.client_ca)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"web.tls.client_ca {one_line(str(settings.client_ca))}: no certificates in PEM: {_reason(error)}"
+            ) from error
+        tls.verify_mode = ssl.CERT_REQUIRED
+    return tls
+
+
+def _tcp_socket(settings: WebConfig, host: str, port: int) -> socket.socket:
+    where = f"web.host {one_line(host)}"
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = infos[0]
+        known = as_address(str(address[0]))
+        is_guarded = settings.tokens_file is not None or (settings.tls is not None and settings.tls.client_ca)
+        if not is_guarded and (known is None or not known.is_loopback):
+            raise ConfigError(f"{where}: listening beyond this machine needs web.tokens_file or web.tls.client_ca")
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+    except (OSError, ValueError) as error:  # ValueError: no host name has such characters or such a length
+        reason = _reason(error) if isinstance(error, OSError) else f"not a host name ({error})"
+        raise ConfigError(
+            f"{where}, web.port {port}: cannot listen there: {reason}; choose another, or port 0 for a free one"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return one_line(str(getattr(error, "strerror", None) or error))

@@ -1,0 +1,102 @@
+"""Who a client is, what it may do, and the log of what it did."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from dispatcher.util.foreign import tell
+from dispatcher.util.terminal import one_line
+from dispatcher.web.config import ROLES, RoleName
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    Endpoint = Callable[[Request], Awaitable[Response]]
+
+audit_log: Final = logging.getLogger("dispatcher.audit")
+"""A line for each request that changes something, allowed (INFO) or refused (WARNING)."""
+if audit_log.level == logging.NOTSET:
+    audit_log.setLevel(logging.INFO)  # the root logger's WARNING would drop what was allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The user behind a request: `request.scope["principal"]` of every request that a `WebHost` passes on."""
+
+    name: str
+    role: RoleName
+
+    def may(self, role: RoleName) -> bool:
+        """Whether this user may do what `role` may."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+def require(role: RoleName) -> Callable[[Endpoint], Endpoint]:
+    """Decorates an endpoint of Starlette: users below `role` get 403.
+
+    In an app that another server serves, its middleware has to put a `Principal` into the scope; without one, everybody
+    is refused.
+    """
+
+    def decorate(endpoint: Endpoint) -> Endpoint:
+        @wraps(endpoint)
+        async def guarded(request: Request) -> Response:
+            from starlette.responses import JSONResponse
+
+            principal = request.scope.get("principal")
+            if isinstance(principal, Principal) and principal.may(role):
+                return await endpoint(request)
+            user = f"{principal.name} has role {principal.role}" if isinstance(principal, Principal) else "no user"
+            reason = f"this needs role {role}, and {user}"
+            describe_write(request.scope, reason=reason)
+            return JSONResponse({"error": reason}, 403)
+
+        return guarded
+
+    return decorate
+
+
+@dataclass(slots=True)
+class WriteNote:
+    """What the audit line of a request says. One thread at a time."""
+
+    operation: str
+    target: str
+    reason: str = ""
+
+
+def describe_write(
+    scope: MutableMapping[str, Any],
+    *,
+    operation: str | None = None,
+    target: str | None = None,
+    reason: str | None = None,
+) -> None:
+    """Name what a request does, on what, and why it was refused, for its audit line. Without it: method and path."""
+    note = scope.get("audit")
+    if isinstance(note, WriteNote):
+        note.operation = operation if operation is not None else note.operation
+        note.target = target if target is not None else note.target
+        note.reason = reason if reason is not None else note.reason
+
+
+def audit(user: str, address: str, note: WriteNote, status: int | None) -> None:
+    """Log a line as YARN's RMAuditLogger does: keys and values, between tabs. `status`: of the answer, if there was."""
+    is_allowed = status is not None and status < 400
+    pairs: Mapping[str, str] = {
+        "USER": user,
+        "IP": address,
+        "OPERATION": note.operation,
+        "TARGET": note.target,
+        "RESULT": "SUCCESS" if is_allowed else "FAILURE",
+    }
+    if not is_allowed:
+        answer = str(status) if status is not None else "no answer"
+        pairs = {**pairs, "DESCRIPTION": f"{answer}: {note.reason}" if note.reason else answer}
+    line = "\t".join(f"{key}={one_line(value, 500)}" for key, value in pairs.items())
+    tell(audit_log, logging.INFO if is_allowed else logging.WARNING, "%s", line)

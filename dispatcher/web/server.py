@@ -1,0 +1,168 @@
+"""The uvicorn server of a host, on a loop of its own, and the thread that runs both. Needs the extra `web`.
+
+Threads: made and started by the thread that starts the host. `begin_stop` and `join` are for any thread; all the rest
+runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+
+from dispatcher.errors import DispatcherError
+from dispatcher.util.foreign import describe, tell
+from dispatcher.web.config import WebConfig
+from dispatcher.web.gate import Gate
+from dispatcher.web.listeners import BACKLOG, DoorLoop, Listeners
+from dispatcher.web.protocol import DoorProtocol
+
+log = logging.getLogger(__name__)
+
+_LONGEST_START_S: Final = 10.0
+_POLITE_S: Final = 0.4
+"""How long clients have to take the end of their answers when the host stops."""
+_LAST_S: Final = 0.2
+_LOOK_S: Final = 1.0
+"""Between two looks at the clients that keep their connections waiting."""
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config, is_listening: threading.Event) -> None:
+        super().__init__(config)
+        self._is_listening = is_listening
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self._is_listening.set()
+
+
+class ServerThread:
+    """Serves a gate on listening sockets, from `start` until `begin_stop`.
+
+    `on_failure` is called, on the loop's thread, with what ended it otherwise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        gate: Gate,
+        settings: WebConfig,
+        listeners: Listeners,
+        tls: ssl.SSLContext | None,
+        stopping: asyncio.Event,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._name = name
+        self._gate = gate
+        self._settings = settings
+        self._listeners = listeners
+        self._stopping = stopping
+        self._on_failure = on_failure
+        self._is_listening = threading.Event()
+        self._failure: BaseException | None = None  # written by the loop's thread, before it ends
+        protocol = type("Protocol", (DoorProtocol,), {"settings": settings})
+        config = uvicorn.Config(
+            gate,
+            interface="asgi3",
+            http=protocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=BACKLOG,
+            h11_max_incomplete_event_size=settings.header_bytes,
+            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # seconds of `call_later`
+            timeout_graceful_shutdown=None,  # `_abort_all` ends the wait
+        )
+        config.load()
+        config.ssl = tls
+        self._serving: asyncio.Task[None] | None = None  # the loop's thread only
+        self._server = _Server(config, self._is_listening)
+        self._loop = DoorLoop(settings.request_deadline_s)
+        self._thread = threading.Thread(target=self._run, name=f"{name}-web", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, and wait until it serves.
+
+        Raises:
+            DispatcherError: the app failed to start, or took too long.
+        """
+        self._thread.start()
+        if not self._is_listening.wait(_LONGEST_START_S):
+            raise DispatcherError(f"{self._name}: the app's start-up has not ended in {_LONGEST_START_S:g} s")
+        if self._failure is not None:
+            raise DispatcherError(
+                f"{self._name}: the app failed to start: {describe(self._failure)}; the log has more"
+            ) from self._failure
+
+    def begin_stop(self) -> None:
+        """End the streams of events, then all else: politely at first, by force after `_POLITE_S`."""
+        try:
+            self._loop.call_soon_threadsafe(self._stop)
+        except RuntimeError:
+            return  # it has ended, and closed its loop
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread; returns whether it has ended. At once on the thread itself."""
+        if self._thread is not threading.current_thread() and self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def close_in_child(self) -> None:
+        """Close a forked child's copies of the sockets, and of what the loop waits for."""
+        self._listeners.close_in_child()
+        self._loop.close_selector()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.call_soon(self._look)
+            self._serving = self._loop.create_task(self._server.serve(list(self._listeners.sockets)))
+            self._loop.run_until_complete(self._serving)
+            self._loop.run_until_complete(self._cancel_rest())
+        except BaseException as error:
+            self._failure = error
+            if self._is_listening.is_set() and not self._stopping.is_set():
+                tell(log, logging.ERROR, "%s: the door's server has failed", self._name, error=error)
+                self._on_failure(error)
+        finally:
+            self._is_listening.set()  # or has failed; `start` looks
+            self._listeners.close()
+            self._loop.close()
+
+    def _look(self) -> None:
+        """End the connections of clients that take too long. Calls itself again."""
+        now_s = self._loop.time()
+        for each in list(self._server.server_state.connections):
+            if isinstance(each, DoorProtocol):
+                each.end_if_late(now_s)
+        self._loop.call_later(min(_LOOK_S, self._settings.request_deadline_s / 2), self._look)
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        self._server.should_exit = True
+        self._loop.call_later(_POLITE_S, self._abort_all)
+
+    def _abort_all(self) -> None:
+        self._server.force_exit = True
+        for each in list(self._server.server_state.connections):
+            each.transport.abort()
+        self._gate.end_requests()
+        if self._serving is not None:  # the app's start-up or its shutdown may not end
+            self._loop.call_later(_LAST_S, self._serving.cancel)
+
+    async def _cancel_rest(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in rest:
+            each.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=_LAST_S)
