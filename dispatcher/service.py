@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self, cast
 
 from dispatcher.errors import ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
+from dispatcher.util.histogram import snapshot
 
 log = logging.getLogger(__name__)
 
@@ -261,6 +262,11 @@ class Service:
 
 
 _all_services: weakref.WeakSet[Service] = weakref.WeakSet()
+
+
+def all_services() -> list[Service]:
+    """Every service of the process that is still referred to, whatever its state. Any thread."""
+    return snapshot(lambda: list(_all_services))
 
 
 def _after_fork() -> None:

@@ -1,6 +1,18 @@
-"""Prometheus metrics of dispatchers, read from their plain counters at a scrape (invariant 11)."""
+"""Prometheus metrics of dispatchers, read from their plain counters at a scrape (invariant 11), and what any thread may
+list of their state machines."""
 
 from dispatcher.metrics.collector import DispatcherCollector, MetricsSource, register_metrics
+from dispatcher.metrics.entities import EntityNow, EntityPage, EntitySource, MachineNow, register_entities
 from dispatcher.metrics.server import MetricsServer
 
-__all__ = ["DispatcherCollector", "MetricsServer", "MetricsSource", "register_metrics"]
+__all__ = [
+    "DispatcherCollector",
+    "EntityNow",
+    "EntityPage",
+    "EntitySource",
+    "MachineNow",
+    "MetricsServer",
+    "MetricsSource",
+    "register_entities",
+    "register_metrics",
+]

@@ -66,7 +66,7 @@ class RunRecorder(TransitionRecorder):
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        super().__init__()
+        super().__init__(lists_entities=False)
         self._now_ms = now_ms
         self._waiting: dict[str, int] = {}  # submission time of each application without a container
         self._taken: dict[str, tuple[int, Resource]] = {}  # by running container: allocation time and resources

@@ -38,7 +38,7 @@ class Entity:
         self.entity = entity
         recorder = context.recorder
         self.state_machine: StateMachine[Any, Any] = context.factories[self.machine].make(self, listener=recorder)
-        recorder.created(self.machine, self.state_machine.current_state)
+        recorder.created(self.machine, self.state_machine.current_state, entity)
 
     @property
     def state(self) -> Any:

@@ -39,6 +39,7 @@ from statemachines.resourcemanager.events.services import (
     RMFatalEventType,
     RMStateStoreEventType,
 )
+from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES, RMContainer
 from statemachines.resourcemanager.scheduler import make_scheduler
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher, NodeManagers
@@ -94,7 +95,10 @@ class ResourceManager(CompositeService):
         """
         self.settings = settings = config or ResourceManagerConfig()
         super().__init__(settings.name)
-        self.recorder = recorder or TransitionRecorder(journal)
+        # A replay is looked at when it has ended.
+        self.recorder = recorder or TransitionRecorder(
+            journal, lists_entities=clock is None, ends={RMContainer.machine: CONTAINER_FINAL_STATES}
+        )
         self.in_virtual_time = clock is not None
         self._on_idle = on_idle
         self._services_stopped = threading.Event()

@@ -95,7 +95,7 @@ def _take_from_inactive(node: RMNode) -> bool:
     if old is None:
         old = context.inactive_nodes.pop(node_id(node.spec.host, UNKNOWN_PORT), None)
     if old is not None:
-        context.recorder.forgotten(old.machine, old.state)
+        context.recorder.forgotten(old.machine, old.state, old.entity)
     return came_back
 
 
@@ -156,7 +156,7 @@ def _restart(node: RMNode, event: RMNodeReconnectEvent) -> None:
             context.post(NodeAddedSchedulerEvent(node.entity))
         return
     # Another HTTP port means another node manager on the same host and port: it is a new node.
-    context.recorder.forgotten(node.machine, node.state)
+    context.recorder.forgotten(node.machine, node.state, node.entity)
     other = context.nodes[node.entity] = RMNode(context, event.spec)
     context.post(RMNodeStartedEvent(other.entity, payload=other.payload()))
 

@@ -203,7 +203,7 @@ class NodesListManager:
         node = self._context.inactive_nodes.pop(node_id, None)
         if node is not None:
             self.unusable.discard(node_id)
-            self._context.recorder.forgotten(node.machine, node.state)
+            self._context.recorder.forgotten(node.machine, node.state, node.entity)
 
 
 class NodeEventDispatcher:

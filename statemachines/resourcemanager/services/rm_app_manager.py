@@ -48,10 +48,10 @@ class RMAppManager:
     def _forget(self, app_id: str) -> None:
         context = self._context
         app = context.apps.pop(app_id)
-        context.recorder.forgotten(app.machine, app.state)
+        context.recorder.forgotten(app.machine, app.state, app.entity)
         for attempt in app.attempts:
             del context.attempts[attempt.entity]
-            context.recorder.forgotten(attempt.machine, attempt.state)
+            context.recorder.forgotten(attempt.machine, attempt.state, attempt.entity)
             attempt.state_machine.release()
         attempt_ids = tuple(attempt.entity for attempt in app.attempts)
         # Break the reference cycles: otherwise only the garbage collector frees these objects.

@@ -1,0 +1,135 @@
+"""State machines as any thread may list them: the kinds of machine, their entities, and the state of each.
+
+The core knows no state machines. A package that has some implements `EntitySource` and registers it; the ops API and
+commands list what is registered. A source answers from what the handler thread has published: it takes no lock that a
+handler may hold, and never waits for the handler thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+from typing import Protocol
+
+from dispatcher.util.histogram import snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNow:
+    """One kind of machine at a moment."""
+
+    machine: str
+    entities: dict[str, int]
+    """Listed entities by state, without empty states."""
+    transitions: int
+    """Made since the start, self-transitions included."""
+    invalid: int
+    """Events refused since the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityNow:
+    """One entity at a moment."""
+
+    machine: str
+    entity: str
+    state: str
+    since: float
+    """Unix seconds on the run's clock: when it entered the state. A self-transition does not change it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityPage:
+    """Some of a machine's entities in the order of their ids."""
+
+    items: Sequence[EntityNow]
+    has_more: bool
+    total: int | None
+    """Entities that match, on all pages; None if counting them would take a walk over all."""
+
+
+class EntitySource(Protocol):
+    """Lists machines, their entities and the states of these. Any thread calls it; it never waits for a handler."""
+
+    def machine_numbers(self) -> Sequence[MachineNow]:
+        """Every kind of machine."""
+
+    def entities(
+        self, machine: str, *, state: str | None = None, prefix: str = "", after: str = "", limit: int = 100
+    ) -> EntityPage:
+        """At most `limit` entities of a machine by id: in this state, with this prefix, and beyond the id `after`."""
+
+    def find_entity(self, entity: str, machine: str | None = None) -> Sequence[EntityNow]:
+        """The entities with this id: one for each machine that has it, or the one of `machine`."""
+
+    def initial_state(self, machine: str) -> str | None:
+        """In which state a machine's entities begin; None if it is unknown."""
+
+
+_lock = threading.Lock()
+_sources: weakref.WeakSet[EntitySource] = weakref.WeakSet()  # changed under _lock
+
+
+def register_entities(source: EntitySource) -> None:
+    """List the entities of `source` for as long as it lives. Any thread; repeating it is harmless."""
+    with _lock:
+        _sources.add(source)
+
+
+def entity_sources() -> list[EntitySource]:
+    """Every registered source that lives. Any thread."""
+    return snapshot(lambda: list(_sources))
+
+
+def all_machines(sources: Iterable[EntitySource]) -> list[MachineNow]:
+    """The kinds of machine of all sources by name; the numbers of one name are added up."""
+    found: dict[str, MachineNow] = {}
+    for source in sources:
+        for each in source.machine_numbers():
+            other = found.get(each.machine)
+            found[each.machine] = each if other is None else _sum(other, each)
+    return [found[machine] for machine in sorted(found)]
+
+
+def all_entities(
+    sources: Iterable[EntitySource],
+    machine: str,
+    *,
+    state: str | None = None,
+    prefix: str = "",
+    after: str = "",
+    limit: int = 100,
+) -> EntityPage:
+    """As `EntitySource.entities`, for the machine of all sources together."""
+    pages = [
+        source.entities(machine, state=state, prefix=prefix, after=after, limit=limit) for source in sources
+    ]
+    merged = list(islice(heapq.merge(*(page.items for page in pages), key=attrgetter("entity")), limit + 1))
+    totals = [page.total for page in pages]
+    return EntityPage(
+        merged[:limit],
+        len(merged) > limit or any(page.has_more for page in pages),
+        None if None in totals else sum(total for total in totals if total is not None),
+    )
+
+
+def _after_fork() -> None:
+    """In a forked child, which has no thread that could release the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _sum(one: MachineNow, other: MachineNow) -> MachineNow:
+    entities = dict(one.entities)
+    for state, count in other.entities.items():
+        entities[state] = entities.get(state, 0) + count
+    return MachineNow(one.machine, entities, one.transitions + other.transitions, one.invalid + other.invalid)

@@ -1,0 +1,27 @@
+"""Settings of the ops API."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dispatcher.config import ConfigModel
+from dispatcher.metrics.transition_ring import KEPT
+
+
+class OpsConfig(ConfigModel):
+    """Settings of the ops API and its door."""
+
+    enabled: bool = Field(
+        True, description="open a door for `dispatcher ps`, `status` and `top`, if the extra `web` is installed"
+    )
+    show_payloads: bool = Field(False, description="show the payloads of events in /journal/tail")
+    control: bool = Field(
+        False, description="let administrators change log levels and stop the daemon: POST /log-level and /stop"
+    )
+    transitions_kept: int = Field(
+        KEPT,
+        ge=0,
+        le=10_000_000,
+        description="last transitions of the process that are kept in memory for the history of an entity where there "
+        "is no journal, up to 160 bytes each; 0: none",
+    )

@@ -1,0 +1,106 @@
+"""What the ops API says about the process and its tree of services."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from dispatcher.ops.answers import milliseconds
+from dispatcher.ops.dispatchers import service_tree
+from dispatcher.service import CompositeService, Service, all_services
+from dispatcher.util.foreign import plain_text
+
+_PROC: Final = Path("/proc/self")
+_LOADED_AT_S: Final = time.time()
+
+
+def process_name() -> str:
+    """The name of the program that runs."""
+    name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c", "-m") else ""
+    if name == "__main__.py":
+        name = Path(sys.argv[0]).parent.name
+    return plain_text(name.removesuffix(".py")) or "python"
+
+
+def process_numbers(name: str) -> dict[str, Any]:
+    """The answer of /process."""
+    started_at = _started_at()
+    return {
+        "pid": os.getpid(),
+        "name": name,
+        "started_at": milliseconds(started_at),
+        "uptime_s": round(max(0.0, time.time() - started_at), 3),
+        "python": platform.python_version(),
+        "version": _version(),
+        "cpu_s": round(time.process_time(), 3),
+        "rss_bytes": _rss_bytes(),
+        "threads": threading.active_count(),
+        "open_files": _open_files(),
+        "gc": {
+            "counts": gc.get_count(),
+            "collections": [each["collections"] for each in gc.get_stats()],
+            "collected": [each["collected"] for each in gc.get_stats()],
+        },
+        "loadavg": _loadavg(),
+        "services": [service_tree(root, children) for root in service_roots()],
+    }
+
+
+def children(service: Service) -> Sequence[Service]:
+    return service.services if isinstance(service, CompositeService) else ()
+
+
+def service_roots() -> list[Service]:
+    """The services that are part of no other, by name."""
+    services = all_services()
+    parts = {id(part) for service in services for part in children(service)}
+    return sorted((each for each in services if id(each) not in parts), key=lambda each: each.name)
+
+
+@cache
+def _version() -> str | None:
+    try:
+        return version("central-dispatcher")
+    except PackageNotFoundError:  # the source is on the path, and nothing is installed
+        return None
+
+
+@cache
+def _started_at() -> float:
+    """Unix seconds; without /proc, when this module was loaded."""
+    try:
+        ticks = int((_PROC / "stat").read_text().rpartition(")")[2].split()[19])
+        uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - uptime_s + ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return _LOADED_AT_S
+
+
+def _rss_bytes() -> int | None:
+    try:
+        return int((_PROC / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _open_files() -> int | None:
+    try:
+        return len(os.listdir(_PROC / "fd")) - 1  # without the one that lists them
+    except OSError:
+        return None
+
+
+def _loadavg() -> list[float] | None:
+    try:
+        return list(os.getloadavg())
+    except OSError:
+        return None

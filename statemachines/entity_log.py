@@ -1,0 +1,267 @@
+"""Which entities there are and in which state, published by the thread that moves them and read by any.
+
+The handler thread appends a row for each transition, and at most four times a second folds the new rows into the
+changes since the last reading: of each entity the last one. It never waits for a reader. A reader takes the rows that
+are not folded yet and the changes, and merges them into its own tables; so it also sees what a handler did that hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter_ns
+from typing import Final, NamedTuple
+
+from dispatcher.metrics.entities import EntityNow, EntityPage
+from dispatcher.metrics.transition_ring import TransitionColumns, TransitionRing
+
+PUBLISH_EVERY_NS: Final = 250_000_000
+_LOOK_EVERY: Final = 256
+"""Rows between two looks at the clock."""
+GONE: Final = ""
+"""The state of an entity that is no longer kept."""
+
+Row = tuple[str, str, str, str, "str | None", int]
+"""Entity, machine, state before ("": it was made), event type, state after (None: refused), Unix ns."""
+
+
+class EntityLog:
+    """The entities of one recorder. The handler thread appends rows and calls `look`; any thread calls the rest.
+
+    `ends`: by machine, the states in which an entity is forgotten. `ring`: where transitions are kept, if anywhere.
+    """
+
+    def __init__(
+        self,
+        ends: Mapping[str, frozenset[str]],
+        ring: TransitionRing | None,
+        clock_ns: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self._ends = ends
+        self._ring = ring
+        self._clock_ns = clock_ns
+        # The handler thread appends without a lock; the owner of _lock takes from the front. Each is one step in C.
+        self.rows: list[Row] = []
+        self.look_at = _LOOK_EVERY  # rows that make the handler thread `look`; handler thread
+        self._publish_at_ns = 0  # handler thread
+        self._lock = threading.Lock()  # leaf lock; the handler thread only tries it
+        self._changes: dict[str, _Changes] = {}  # by machine; guarded by _lock
+        self._reading = threading.Lock()  # before _lock; the handler thread never takes it
+        self._tables: dict[str, _Table] = {}  # by machine; guarded by _reading
+        _logs.add(self)
+
+    def look(self) -> None:
+        """Fold the rows if that was last done 250 ms ago. Handler thread."""
+        now_ns = self._clock_ns()
+        if now_ns >= self._publish_at_ns and self._lock.acquire(blocking=False):
+            try:
+                self._fold()
+            finally:
+                self._lock.release()
+            self._publish_at_ns = now_ns + PUBLISH_EVERY_NS
+        self.look_at = len(self.rows) + _LOOK_EVERY
+
+    # -- any thread ------------------------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Make the ring complete up to now."""
+        with self._lock:
+            self._fold()
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """The entities in each state, by machine."""
+        with self._reading:
+            return {machine: table.counts() for machine, table in self._caught_up().items()}
+
+    def page(self, machine: str, state: str | None, prefix: str, after: str, limit: int) -> EntityPage:
+        with self._reading:
+            table = self._caught_up().get(machine)
+            return EntityPage((), False, 0) if table is None else table.page(machine, state, prefix, after, limit)
+
+    def find(self, entity: str, machine: str | None) -> list[EntityNow]:
+        with self._reading:
+            tables = self._caught_up()
+            return [
+                EntityNow(name, entity, found.state, found.at / 1e9)
+                for name, table in tables.items()
+                if machine in (None, name) and (found := table.states.get(entity)) is not None
+            ]
+
+    def _caught_up(self) -> dict[str, _Table]:
+        """The tables with all that has happened. The owner of `_reading`."""
+        with self._lock:
+            self._fold()
+            changes, self._changes = self._changes, {}
+        for machine, changed in changes.items():
+            table = self._tables.get(machine)
+            if table is None:
+                table = self._tables[machine] = _Table()
+            table.merge(changed.last)
+        return self._tables
+
+    def _fold(self) -> None:
+        """Move the rows into the ring and the changes. The owner of `_lock`; no foreign code runs in here."""
+        count = len(self.rows)
+        if not count:
+            return
+        rows = self.rows[:count]
+        del self.rows[:count]
+        changes = self._changes
+        for row in rows:
+            after = row[4]
+            if after is None or after == row[2]:
+                continue  # refused, or it stayed where it was
+            changed = changes.get(row[1])
+            if changed is None:
+                changed = changes[row[1]] = _Changes(self._ends.get(row[1], frozenset()))
+            if after in changed.ends:
+                changed.forget(row[0])
+                continue
+            if not row[2]:
+                changed.made.add(row[0])
+            changed.last[row[0]] = row
+        ring = self._ring
+        if ring is not None and ring.most:
+            columns = _columns([row for row in rows if row[2] and row[4] != GONE])
+            if columns is not None:
+                ring.add(columns)
+
+    def after_fork(self) -> None:
+        """In a forked child: make new locks, since a thread of the parent may have held the old ones."""
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+
+
+_logs: weakref.WeakSet[EntityLog] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for log in _logs:
+        log.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _columns(rows: list[Row]) -> TransitionColumns | None:
+    if not rows:
+        return None
+    entities, machines, from_states, event_types, to_states, at = zip(*rows, strict=True)
+    return TransitionColumns(entities, machines, from_states, event_types, to_states, array("q", at))
+
+
+class _Changes:
+    """Of one machine's entities, what the reader does not know yet."""
+
+    __slots__ = ("ends", "last", "made")
+
+    def __init__(self, ends: frozenset[str]) -> None:
+        self.ends = ends | {GONE}
+        self.last: dict[str, Row | None] = {}  # by entity: the last change; None: it is gone
+        self.made: set[str] = set()  # entities of which the reader has never heard
+
+    def forget(self, entity: str) -> None:
+        if entity in self.made:  # without a reader, only the living are kept
+            self.made.discard(entity)
+            self.last.pop(entity, None)
+        else:
+            self.last[entity] = None
+
+
+class _Since(NamedTuple):
+    state: str
+    at: int
+    """Unix ns."""
+
+
+class _Table:
+    """One machine's entities as the reader knows them."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, _Since] = {}
+        self._ids = SortedIds()
+        self._counts: Counter[str] = Counter()
+
+    def counts(self) -> dict[str, int]:
+        return {state: count for state, count in self._counts.items() if count}
+
+    def merge(self, changes: Mapping[str, Row | None]) -> None:
+        states, counts = self.states, self._counts
+        for entity, row in changes.items():
+            before = states.get(entity)
+            if before is not None:
+                counts[before.state] -= 1
+            if row is not None:
+                state = str(row[4])
+                counts[state] += 1
+                states[entity] = _Since(state, row[5])
+                if before is None:
+                    self._ids.add(entity)
+            elif before is not None:
+                del states[entity]
+                self._ids.remove(entity)
+
+    def page(self, machine: str, state: str | None, prefix: str, after: str, limit: int) -> EntityPage:
+        found: list[EntityNow] = []
+        for entity in self._ids.following(after, prefix):
+            if not entity.startswith(prefix):
+                break
+            since = self.states[entity]
+            if state is None or since.state == state:
+                if len(found) == limit:
+                    return EntityPage(found, True, self._total(state, prefix))
+                found.append(EntityNow(machine, entity, since.state, since.at / 1e9))
+        return EntityPage(found, False, self._total(state, prefix))
+
+    def _total(self, state: str | None, prefix: str) -> int | None:
+        if prefix:
+            return None
+        return len(self.states) if state is None else self._counts[state]
+
+
+class SortedIds:
+    """Texts in order, in blocks: adding or removing one moves a block, not all of them."""
+
+    _BLOCK: Final = 1000
+
+    def __init__(self) -> None:
+        self._blocks: list[list[str]] = []
+        self._firsts: list[str] = []  # the first text of each block
+
+    def add(self, text: str) -> None:
+        """Add a text that is not there."""
+        if not self._blocks:
+            self._blocks, self._firsts = [[text]], [text]
+            return
+        number = max(0, bisect_right(self._firsts, text) - 1)
+        block = self._blocks[number]
+        insort(block, text)
+        self._firsts[number] = block[0]
+        if len(block) > 2 * self._BLOCK:
+            rest = block[self._BLOCK :]
+            del block[self._BLOCK :]
+            self._blocks.insert(number + 1, rest)
+            self._firsts.insert(number + 1, rest[0])
+
+    def remove(self, text: str) -> None:
+        """Remove a text that is there."""
+        number = bisect_right(self._firsts, text) - 1
+        block = self._blocks[number]
+        del block[bisect_left(block, text)]
+        if block:
+            self._firsts[number] = block[0]
+        else:
+            del self._blocks[number], self._firsts[number]
+
+    def following(self, after: str, least: str) -> Iterator[str]:
+        """The texts beyond `after` that are not less than `least`, in order."""
+        start = max(after, least)
+        number = max(0, bisect_right(self._firsts, start) - 1)
+        for block in self._blocks[number:]:
+            for text in block[bisect_left(block, start) :]:
+                if text != after or not after:
+                    yield text
