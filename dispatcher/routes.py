@@ -7,9 +7,10 @@ type: hashing an Enum member runs Python code.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from dispatcher.errors import UnregisteredEventTypeError
 from dispatcher.event import Handler, MultiListenerHandler, handling_callable
@@ -18,6 +19,13 @@ from dispatcher.util.histogram import snapshot
 
 OnError = Literal["continue", "stop", "exit"]
 SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
+
+
+NO_TYPE: Final = object()
+"""Is not the type of any event."""
+
+Turn = tuple[Callable[[Any], Any], Any]
+"""What a batch calls with the next event of a type, and the type, whose next events in a row take the same turn."""
 
 
 class Registration:
@@ -41,11 +49,18 @@ class Route:
         "failed",
         "handle",
         "handled",
+        "handling_ns",
         "journal_kind",
         "name",
         "on_error",
+        "plain_turn",
+        "queue_ns",
+        "queue_timed",
         "registered",
         "slow",
+        "timed",
+        "timed_turn",
+        "turn",
     )
 
     def __init__(self, event_type: Any) -> None:
@@ -53,12 +68,19 @@ class Route:
         self.event_class = class_name(event_type)
         # Only members of Enums have a name. Other values are counted together: there may be any number of them.
         self.name: str = type_name(event_type) if is_member(event_type) else "(no Enum member)"
-        self.handle: Callable[[Any], Any]  # this and the two below: replaced under the table's lock, read by any thread
+        self.handle: Callable[
+            [Any], Any
+        ]  # this and the three below: replaced under the table's lock, read by any thread
+        self.plain_turn: Turn  # calls `handle`
         self.on_error: OnError
         self.registered: bool
+        self.turn: Turn  # plain or timed; the handler thread replaces it, and other threads under the table's lock
+        self.timed_turn: Turn | None = None  # times one event; set once, by the handler thread
         self.handled = 0  # handler thread writes, any reads
         self.failed = 0  # handler thread writes, any reads
         self.slow = 0  # runs longer than handler_warn_after_s; handler thread writes, any reads
+        # Of the events that were timed by themselves, and their times; handler thread writes, any reads.
+        self.timed = self.handling_ns = self.queue_timed = self.queue_ns = 0
         self.journal_kind = -1  # the journal's number for handled events of the type; -1: unknown; handler thread
 
 
@@ -77,10 +99,13 @@ class RoutingTable:
         # without it; no route is ever removed.
         self.by_type: dict[int, Route] = {}
         self._of_class: dict[type, list[Route]] = {}  # guarded by _lock: the same routes by Enum class
+        self.untimed: deque[Route] = deque()  # those whose next event is not timed by itself; handler thread
+        self.has_changed = False  # any thread sets it, after a change; the handler thread resets it
         self._others = Route(None)  # events whose type is not an Enum member
         self._others.event_class = "(none)"
         self._connect(self._others)
         self._others.handle = self._refuse
+        self._others.turn = self._others.plain_turn = (self._refuse, NO_TYPE)
 
     def register(self, event_type: type[Enum], handler: Handler, on_error: OnError) -> None:
         """Add a handler to the class; the strictest `on_error` applies.
@@ -131,6 +156,7 @@ class RoutingTable:
                 self._connect(route)
                 self.by_type[id(event_type)] = route
                 self._of_class.setdefault(type(event_type), []).append(route)
+            self.untimed.append(route)
         return route
 
     def unregistered(self, event_type: Any) -> UnregisteredEventTypeError:
@@ -141,8 +167,15 @@ class RoutingTable:
         """Route an internal type to `handle`. `all` leaves it out."""
         route = Route(event_type)
         route.handle, route.on_error, route.registered = handle, "continue", True
+        route.turn = route.plain_turn = (handle, event_type)
         route.event_class = ""
         self.by_type[id(event_type)] = route
+
+    def find_untimed(self) -> None:
+        """After a change, which may have reset the turn of a route: find those that are not timed. Handler thread."""
+        self.has_changed = False
+        routes = [route for route in snapshot(self.by_type.copy).values() if route.event_class]
+        self.untimed = deque(route for route in routes if route.turn is not route.timed_turn)
 
     def all(self) -> Iterator[Route]:
         """The routes of users' events that were handled or have failed. Any thread."""
@@ -154,6 +187,7 @@ class RoutingTable:
         """Under _lock: the class's registration has changed."""
         for route in self._of_class.get(event_type, ()):
             self._connect(route)
+        self.has_changed = True
 
     def _connect(self, route: Route) -> None:
         """Under _lock: point the route to the current registration of its class."""
@@ -161,6 +195,9 @@ class RoutingTable:
         route.registered = registration is not None
         route.handle = registration.handle if registration is not None else self._refuse
         route.on_error = registration.on_error if registration is not None else "continue"
+        route.plain_turn = (route.handle, route.event_type)
+        if route.timed_turn is None or route.turn is not route.timed_turn:
+            route.turn = route.plain_turn
 
     def _refuse(self, event: Any) -> None:
         raise self.unregistered(type_of(event))

@@ -23,16 +23,17 @@ from dispatcher.util.histogram import Histogram
 T = TypeVar("T")
 
 _ByType = dict[tuple[str, str], int]
+_TimesByType = dict[tuple[str, str], tuple[int, float]]
 _TYPE_LABELS: Final = ("event_class", "event_type")
 
 
 class MetricSpec(NamedTuple):
     """How Prometheus shows a field of the statistics, unless its value is None.
 
-    With `labels`, the value is a mapping from the labels' values to numbers.
+    With `labels`, the value is a mapping from the labels' values to numbers; of a summary, to counts and sums.
     """
 
-    kind: Literal["gauge", "counter", "histogram"]
+    kind: Literal["gauge", "counter", "histogram", "summary"]
     name: str
     help: str
     labels: tuple[str, ...] = ()
@@ -41,6 +42,7 @@ class MetricSpec(NamedTuple):
 _gauge = partial(MetricSpec, "gauge")
 _counter = partial(MetricSpec, "counter")
 _histogram = partial(MetricSpec, "histogram")
+_summary = partial(MetricSpec, "summary")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,24 @@ class DispatcherStats:
         Histogram | None, _histogram("dispatcher_event_handling_seconds", "Time of events in their handlers.")
     ]
     """Covers all events; in a flood of fast ones, the mean of each batch."""
+    handling_by_type: Annotated[
+        _TimesByType,
+        _summary(
+            "dispatcher_event_type_handling_seconds",
+            "Time of events in their handlers, of those that were timed by themselves.",
+            _TYPE_LABELS,
+        ),
+    ]
+    """Their number and the sum of their times, in seconds. In a flood, one event of each batch is timed."""
+    queue_time_by_type: Annotated[
+        _TimesByType,
+        _summary(
+            "dispatcher_event_type_queue_seconds",
+            "Time of events in the queue, of those that were timed there.",
+            _TYPE_LABELS,
+        ),
+    ]
+    """As `handling_by_type`, of the events that were timed in the queue."""
     mailbox_latency: Annotated[
         Histogram | None,
         _histogram("dispatcher_mailbox_latency_seconds", "Time from sending a mail until it runs, sampled."),
@@ -178,10 +198,15 @@ def take_stats(
     handled: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     slow: Counter[tuple[str, str]] = Counter({MAIL_TYPE: processor.slow_mails})
+    handling: _TimesByType = {}
+    queueing: _TimesByType = {}
     for route in routes.all():
-        handled[route.event_class, route.name] += route.handled
-        failed[route.event_class, route.name] += route.failed
-        slow[route.event_class, route.name] += route.slow
+        key = route.event_class, route.name
+        handled[key] += route.handled
+        failed[key] += route.failed
+        slow[key] += route.slow
+        _add_times(handling, key, route.timed, route.handling_ns)
+        _add_times(queueing, key, route.queue_timed, route.queue_ns)
     ended = handled.total() + failed.total()
     in_hand = max(0, taken - ended)  # an event that ended after `taken` was read would make it negative
     dropped = queue.state.dropped.counts()
@@ -208,6 +233,8 @@ def take_stats(
         accepted=ended + in_hand + discarded + queue_size,
         queue_time=times.queue_time.copy() if times.measures else None,
         handling_time=times.handling_time.copy() if times.measures else None,
+        handling_by_type=handling if times.measures else {},
+        queue_time_by_type=queueing if times.measures else {},
         mailbox_latency=processor.metrics_controller.latency.copy() if times.measures else None,
         journal_bytes=journal.log.bytes_written if journal is not None else None,
         journal_frames=journal.log.frames if journal is not None else None,
@@ -216,3 +243,9 @@ def take_stats(
         journal_outstanding=journal.log.outstanding if journal is not None else None,
         journal_is_failed=journal.is_failed if journal is not None else None,
     )
+
+
+def _add_times(times: _TimesByType, key: tuple[str, str], timed: int, total_ns: int) -> None:
+    """Enum classes may share a name: their types count together."""
+    count, seconds = times.get(key, (0, 0.0))
+    times[key] = count + timed, seconds + total_ns / 1e9

@@ -175,13 +175,15 @@ class DispatcherView:
                 handled=stats.handled_by_type.get(key, 0),
                 failed=stats.failed_by_type.get(key, 0),
                 slow=slow,
-                timed=0,
-                handling_s=0.0,
-                queue_timed=0,
-                queue_s=0.0,
+                timed=handling[0],
+                handling_s=handling[1],
+                queue_timed=queueing[0],
+                queue_s=queueing[1],
             )
             for key, slow in stats.slow_by_type.items()
             if key != MAIL_TYPE
+            for handling in [stats.handling_by_type.get(key, (0, 0.0))]
+            for queueing in [stats.queue_time_by_type.get(key, (0, 0.0))]
         ]
 
     def failures(self) -> list[FailureRecord]:

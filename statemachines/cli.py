@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dispatcher import JournalWriter, load_config
+from dispatcher import CompositeService, JournalWriter, Service, load_config
 from dispatcher.cli.console import echo, echo_text
 from dispatcher.config import configure_logging
 from dispatcher.errors import ConfigError
@@ -52,7 +53,7 @@ def run(
     tune_garbage_collection()
     with StopSignals(ends_process=True) as signals:
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
-        with manager:
+        with _daemon(settings, manager):
             echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
             if settings is not configured:
                 echo(in_words(settings.scheduler.queues))
@@ -72,6 +73,21 @@ def run(
         echo(f"{settings.name}: failed: {dispatcher.failure_cause!r}", err=True)
         raise typer.Exit(1)
     raise typer.Exit(signals.exit_code)
+
+
+def _daemon(settings: ResourceManagerConfig, manager: ResourceManager) -> Service:
+    """The resource manager behind its door, if it is configured and its extra is installed."""
+    if not settings.ops.enabled:
+        return manager
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        log.info("%s: no door: it needs the extra: pip install 'central-dispatcher[web]'", settings.name)
+        return manager
+    from dispatcher.ops import OpsDoor
+
+    daemon = CompositeService(f"{settings.name}-daemon")
+    daemon.add_service(OpsDoor(settings.ops, settings.web, settings.name))
+    daemon.add_service(manager)
+    return daemon
 
 
 def graph(

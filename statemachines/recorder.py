@@ -82,7 +82,7 @@ class TransitionRecorder:
         """
         self._journal = journal
         self._clock_ns = clock_ns
-        self.machines: dict[str, MachineStats] = {}
+        self.machines: dict[str, MachineStats] = {}  # handler thread writes, any reads
         self._published: EntityLog | None = None
         if lists_entities:
             names = {machine: frozenset(state.name for state in states) for machine, states in (ends or {}).items()}
@@ -139,9 +139,7 @@ class TransitionRecorder:
             self._add(self._published, operand.entity, operand.machine, error.state._name_, event_type, None)
         log.error("%s", error)
 
-    def _add(
-        self, to: EntityLog, entity: str, machine: str, before: str, event_type: str, after: str | None
-    ) -> None:
+    def _add(self, to: EntityLog, entity: str, machine: str, before: str, event_type: str, after: str | None) -> None:
         to.rows.append((plain_text(str(entity)), machine, before, event_type, after, self._clock_ns()))
         if len(to.rows) >= to.look_at:
             to.look()

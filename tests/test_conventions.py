@@ -35,6 +35,7 @@ LAYERS: Layers = (
     {"the event queue": ("dispatcher.queue",)},
     {"the dispatcher": ("dispatcher",)},
     {"the web host": ("dispatcher.web",)},
+    {"the ops API": ("dispatcher.ops",)},
     {
         "the core's commands": (
             "dispatcher.__main__",

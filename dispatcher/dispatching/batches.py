@@ -18,7 +18,7 @@ from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.monitor import SIZE_STEP
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import SlowRuns
-from dispatcher.dispatching.times import EventTimes, IdleTime
+from dispatcher.dispatching.times import EventTimes, IdleTime, TypeSampling
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -70,6 +70,7 @@ class BatchDispatching:
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
         self.idle = IdleTime()
         self.slow = SlowRuns(name, config.handler_warn_after_s)
+        self._choose_timed = TypeSampling(routes).choose if times.samples else None
         self._journaled = (
             JournaledDispatching(
                 name,
@@ -128,10 +129,13 @@ class BatchDispatching:
         if waited:
             idle.end(started_ns)
         ended_ns = times.end_batch(self._taken - before, started_ns)
-        if quickly and ended_ns - since_ns > self.slow.limit_ns and type(last) is not QueuedEvent:
-            # The watch has ended the batch early, so it is the last event that took so long.
-            self.routes.find(type_of(last)).slow += 1
-            self.slow.event_ended(last, since_ns, ended_ns)
+        if quickly:
+            if self._choose_timed is not None:
+                self._choose_timed()
+            if ended_ns - since_ns > self.slow.limit_ns and type(last) is not QueuedEvent:
+                # The watch has ended the batch early, so it is the last event that took so long.
+                self.routes.find(type_of(last)).slow += 1
+                self.slow.event_ended(last, since_ns, ended_ns)
 
     def dispatch_last(self) -> None:
         """After STOPPED: dispatch the events posted before producers saw that, and what handlers post to finish."""
@@ -222,7 +226,7 @@ class BatchDispatching:
                     if event.type is not known:
                         event_type = event.type
                         route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
-                        handle, known = route.handle, event_type
+                        handle, known = route.turn
                     handle(event)
                     event = None
                     route.handled += 1
@@ -289,7 +293,7 @@ class BatchDispatching:
             self._errors.failed(event, error)
             route = self.routes.find(type_of(event))
         finished_ns = self.progress.since_ns = perf_counter_ns()
-        self.times.note(started_ns, finished_ns, enqueued_ns)
+        self.times.note(route, started_ns, finished_ns, enqueued_ns)
         if finished_ns - started_ns > self.slow.limit_ns:
             route.slow += 1
             self.slow.event_ended(event, started_ns, finished_ns)

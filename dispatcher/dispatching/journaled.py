@@ -91,14 +91,20 @@ class JournaledDispatching:
                         kind = route.journal_kind = journal.kind(self._name, route.event_class, route.name, "handled")
                 except BaseException as raised:
                     kind, error = self._failed(event, raised)
+                    route = find(type_of(event))
                 finished_ns = perf_counter_ns()
                 handling_ns = finished_ns - started_ns
                 queue_ns = started_ns - enqueued_ns if enqueued_ns and enqueued_ns < started_ns else 0
                 handling_counts[handling_ns.bit_length()] += 1
                 queue_counts[queue_ns.bit_length()] += 1
+                route.timed += 1
+                route.handling_ns += handling_ns
+                if enqueued_ns:
+                    route.queue_timed += 1
+                    route.queue_ns += queue_ns
                 timed, handling_total, queue_total = timed + 1, handling_total + handling_ns, queue_total + queue_ns
                 if handling_ns > slow_ns:
-                    find(type_of(event)).slow += 1
+                    route.slow += 1
                     self._slow.event_ended(event, started_ns, finished_ns)
                 try:
                     entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)

@@ -1,16 +1,18 @@
 """Measuring how long events spend in the queue and in their handlers, and how long the handler thread is idle.
 
-An event is timed singly if the configuration says so, if handlers are so slow that timing costs little, or if its post
-noted the time. Other events are timed by the batch, with two readings of the clock.
+An event is timed singly if the configuration says so, if handlers are so slow that timing costs little, if its post
+noted the time. Other events are timed by the batch, with two readings of the clock. Events that were timed singly also
+count for their types, and one of each batch does (TypeSampling).
 """
 
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import Final
+from typing import Any, Final
 
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import Times
+from dispatcher.routes import NO_TYPE, Route, RoutingTable, Turn
 from dispatcher.util.histogram import Histogram
 
 _FLOOD: Final = 64
@@ -27,7 +29,7 @@ class EventTimes:
     def __init__(self, queue: EventQueue, times: Times) -> None:
         self._flags, self._stamping = queue.flags, queue.stamping
         self.measures: Final = times != "none"
-        self._samples: Final = times == "sampled"
+        self.samples: Final = times == "sampled"
         self.queue_time = Histogram()  # handler thread writes, any reads
         self.handling_time = Histogram()  # handler thread writes, any reads
         # Whether to time the next batch singly. Under "all", events are timed singly anyway: each post notes its time.
@@ -36,7 +38,7 @@ class EventTimes:
         self.timed_ns = 0  # their time in the handlers; handler thread
         self._pace_ns = _QUICK_NS  # of an event in the last quick batch; handler thread
 
-    def note(self, started_ns: int, finished_ns: int, enqueued_ns: int) -> None:
+    def note(self, route: Route, started_ns: int, finished_ns: int, enqueued_ns: int = 0) -> None:
         """Record an event that was timed singly. `enqueued_ns`: 0 if its post did not note the time."""
         handling_ns = finished_ns - started_ns
         self.timed += 1
@@ -44,8 +46,13 @@ class EventTimes:
         if not self.measures:
             return
         if enqueued_ns:
-            self.queue_time.observe(max(0, started_ns - enqueued_ns))
+            queue_ns = max(0, started_ns - enqueued_ns)
+            self.queue_time.observe(queue_ns)
+            route.queue_timed += 1
+            route.queue_ns += queue_ns
         self.handling_time.observe(handling_ns)
+        route.timed += 1
+        route.handling_ns += handling_ns
 
     def end_batch(self, events: int, started_ns: int) -> int:
         """Record the events of the batch that were not timed singly, and choose how to time the next batch.
@@ -54,7 +61,7 @@ class EventTimes:
         """
         finished_ns = perf_counter_ns()
         woken_ns = self._flags.woken_ns
-        if woken_ns and self._samples:
+        if woken_ns and self.samples:
             self._flags.woken_ns = 0
             self.queue_time.observe(started_ns - woken_ns)
         bare = events - self.timed
@@ -72,9 +79,50 @@ class EventTimes:
         elif events >= _FLOOD and self.timed_ns < _QUICK_NS * events:
             self.singly = False
         self.timed = self.timed_ns = 0
-        if self._samples and finished_ns >= self._stamping.again_at_ns:
+        if self.samples and finished_ns >= self._stamping.again_at_ns:
             self._stamping.stamp_again(finished_ns)
         return finished_ns
+
+
+class TypeSampling:
+    """In a flood, times one event of a batch by itself, of each type in its turn. Handler thread.
+
+    After each batch, the next event of one more type is to be timed, whenever it comes. So each event of a rare type is
+    timed, and frequent types share what is left. No other event is slower for it: the batch looks up the handler of a
+    type anyway, and finds one that reads the clock.
+    """
+
+    def __init__(self, routes: RoutingTable) -> None:
+        self._routes = routes
+
+    def choose(self) -> None:
+        """After a batch: have the next event of one more type timed."""
+        routes = self._routes
+        if routes.has_changed:
+            routes.find_untimed()
+        if routes.untimed:
+            route = routes.untimed.popleft()
+            route.turn = route.timed_turn or self._make_turn(route)
+
+    def _make_turn(self, route: Route) -> Turn:
+        """The turn that times one event and then gives the next to the handler."""
+        # A closure, because each batch pays for it. The event still counts as one that its batch has timed.
+        routes = self._routes
+
+        def handle(event: Any) -> None:
+            turn = None
+            while route.plain_turn is not turn:  # another thread may replace it meanwhile
+                route.turn = turn = route.plain_turn
+            routes.untimed.append(route)
+            started_ns = perf_counter_ns()
+            try:
+                turn[0](event)
+            finally:
+                route.handling_ns += perf_counter_ns() - started_ns
+                route.timed += 1
+
+        route.timed_turn = (handle, NO_TYPE)
+        return route.timed_turn
 
 
 class IdleTime:

@@ -107,9 +107,7 @@ def all_entities(
     limit: int = 100,
 ) -> EntityPage:
     """As `EntitySource.entities`, for the machine of all sources together."""
-    pages = [
-        source.entities(machine, state=state, prefix=prefix, after=after, limit=limit) for source in sources
-    ]
+    pages = [source.entities(machine, state=state, prefix=prefix, after=after, limit=limit) for source in sources]
     merged = list(islice(heapq.merge(*(page.items for page in pages), key=attrgetter("entity")), limit + 1))
     totals = [page.total for page in pages]
     return EntityPage(

@@ -55,6 +55,16 @@ class TransitionColumns(NamedTuple):
     """None: the event was refused."""
     at: array[int]
 
+    def without_first(self, count: int) -> TransitionColumns:
+        return TransitionColumns(
+            self.entities[count:],
+            self.machines[count:],
+            self.from_states[count:],
+            self.event_types[count:],
+            self.to_states[count:],
+            self.at[count:],
+        )
+
 
 class TransitionRing:
     """Keeps the last transitions that were added, at most `most`; 0 keeps none. Any thread."""
@@ -110,7 +120,7 @@ class TransitionRing:
                 self._chunks.popleft()
                 self._size -= count
             elif surplus * 4 >= count:  # not for a few: each cut copies the rest
-                cut = TransitionColumns(*(column[surplus:] for column in columns))
+                cut = columns.without_first(surplus)
                 self._chunks[0] = (first + surplus, cut)
                 self._size -= surplus
             else:

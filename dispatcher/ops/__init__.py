@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dispatcher.errors import DispatcherError
 from dispatcher.ops.config import OpsConfig
 
 if TYPE_CHECKING:
@@ -21,5 +22,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(home), name)
+    try:
+        module = import_module(home)
+    except ModuleNotFoundError as error:
+        raise DispatcherError(
+            f"the ops API needs its extra (no module {error.name}): pip install 'central-dispatcher[web]'"
+        ) from None
+    value = globals()[name] = getattr(module, name)
     return value

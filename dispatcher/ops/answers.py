@@ -74,7 +74,7 @@ def endpoint(function: Endpoint) -> Endpoint:
         except DispatcherError as error:
             return answer({"error": one_line(str(error))}, 503)
         except Exception as error:
-            tell(log, logging.ERROR, "GET %s failed", one_line(request.url.path), error=error)
+            tell(log, logging.ERROR, "%s %s failed", request.method, one_line(request.url.path), error=error)
             return answer({"error": one_line(f"{describe(error)}; the log has its traceback")}, 500)
 
     return guarded
@@ -144,7 +144,7 @@ class Workers:
 
     def __init__(self, most: int = _WORKERS) -> None:
         self._most = most
-        self._busy = 0
+        self._busy = 0  # the loop's thread
 
     async def run(self, function: Callable[[], T], within_s: float = OFF_LOOP_S) -> T:
         """The function's result.

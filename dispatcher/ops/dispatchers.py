@@ -100,7 +100,7 @@ def type_items(view: DispatcherView, sampler: Sampler, sorts: Sequence[str]) -> 
         last_failures[record.event_class, record.event_type] = record
     rates = sampler.type_rates(view)
     items = [
-        _type_item(key, types.get(key), queued.get(key, 0), rates.get(key), bool(rates), last_failures.get(key))
+        _type_item(key, types.get(key), queued.get(key, 0), rates.get(key), last_failures.get(key))
         for key in {**types, **dict.fromkeys(queued)}
     ]
     by = [_SORT_KEYS[sort] for sort in sorts]
@@ -111,7 +111,7 @@ def type_items(view: DispatcherView, sampler: Sampler, sorts: Sequence[str]) -> 
 def queued_types(view: DispatcherView) -> tuple[list[dict[str, Any]], bool]:
     """What waits by type, largest first, and whether the numbers are approximate. Walks over the queue."""
     found = view.queue_contents()
-    items = [
+    items: list[dict[str, Any]] = [
         {"event_class": class_name(event_type), "event_type": type_name(event_type), "queued": count}
         for event_type, count in found.counts.items()
     ]
@@ -122,7 +122,7 @@ def queued_types(view: DispatcherView) -> tuple[list[dict[str, Any]], bool]:
 def queued_entities(view: DispatcherView, limit: int) -> tuple[list[dict[str, Any]], bool]:
     """As `queued_types`, for the `limit` entities with most events."""
     found = view.queue_entities(limit)
-    items = [{"entity": entity, "queued": count} for entity, count in found.counts.items()]
+    items: list[dict[str, Any]] = [{"entity": entity, "queued": count} for entity, count in found.counts.items()]
     items.sort(key=lambda item: (-item["queued"], item["entity"]))
     return items, found.approximate
 
@@ -139,8 +139,8 @@ def service_tree(service: Service, children: Callable[[Service], Sequence[Servic
 
 _SORT_KEYS: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
     "queued": lambda item: item["queued"],
-    "rate": lambda item: item["rate_10s"] or 0.0,
-    "time": lambda item: item["handling_share_10s"] or 0.0,
+    "rate": lambda item: item["rate_10s"],
+    "time": lambda item: item["handling_share_10s"],
     "failed": lambda item: item["failed"],
 }
 
@@ -150,21 +150,18 @@ def _type_item(
     numbers: TypeNumbers | None,
     queued: int,
     rate: TypeRate | None,
-    is_sampled: bool,
     last_failure: FailureRecord | None,
 ) -> dict[str, Any]:
-    """`is_sampled`: rates are known, so a type without one had no event."""
-    if rate is None and is_sampled:
-        rate = TypeRate(0.0, 0.0)
+    rate = rate or TypeRate(0.0, 0.0)
     return {
         "event_class": key[0],
         "event_type": key[1],
         "queued": queued,
         "handled": numbers.handled if numbers is not None else 0,
         "failed": numbers.failed if numbers is not None else 0,
-        "rate_10s": None if rate is None else rate.rate,
+        "rate_10s": rate.rate,
         "handling_mean_s": _mean(numbers.handling_s, numbers.timed) if numbers is not None else None,
-        "handling_share_10s": None if rate is None else rate.share,
+        "handling_share_10s": rate.share,
         "queue_mean_s": _mean(numbers.queue_s, numbers.queue_timed) if numbers is not None else None,
         "slow": numbers.slow if numbers is not None else 0,
         "last_failure": None

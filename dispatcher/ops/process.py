@@ -33,7 +33,7 @@ def process_name() -> str:
 
 def process_numbers(name: str) -> dict[str, Any]:
     """The answer of /process."""
-    started_at = _started_at()
+    started_at = _started_at(os.getpid())
     return {
         "pid": os.getpid(),
         "name": name,
@@ -75,8 +75,8 @@ def _version() -> str | None:
 
 
 @cache
-def _started_at() -> float:
-    """Unix seconds; without /proc, when this module was loaded."""
+def _started_at(pid: int) -> float:
+    """Unix seconds; without /proc, when this module was loaded. `pid`: of this process."""
     try:
         ticks = int((_PROC / "stat").read_text().rpartition(")")[2].split()[19])
         uptime_s = float(Path("/proc/uptime").read_text().split()[0])
@@ -94,7 +94,7 @@ def _rss_bytes() -> int | None:
 
 def _open_files() -> int | None:
     try:
-        return len(os.listdir(_PROC / "fd")) - 1  # without the one that lists them
+        return sum(1 for _ in (_PROC / "fd").iterdir()) - 1  # without the one that lists them
     except OSError:
         return None
 

@@ -101,13 +101,13 @@ class Sampler:
                 history.samples.append(sample)
                 history.types.append((now_s, by_type))
 
-    def rates(self, view: DispatcherView) -> dict[str, float | None]:
-        """Events a second over the last 1, 10 and 60 seconds, by `1s`, `10s` and `60s`; None: too early to tell."""
-        rates: dict[str, float | None] = {}
-        for window_s in WINDOWS_S:
-            span = self._span(view, window_s)
-            rates[f"{window_s}s"] = None if span is None else _per_second(span[1].ended - span[0].ended, span)
-        return rates
+    def rates(self, view: DispatcherView) -> dict[str, float]:
+        """Events a second over the last 1, 10 and 60 seconds, by `1s`, `10s` and `60s`; 0 in the first second."""
+        spans = {f"{window_s}s": self._span(view, window_s) for window_s in WINDOWS_S}
+        return {
+            window: 0.0 if span is None else _per_second(span[1].ended - span[0].ended, span)
+            for window, span in spans.items()
+        }
 
     def idle_share(self, view: DispatcherView) -> float | None:
         """The part of the last 10 seconds, 0 to 1, in which the handler thread waited; None: too early to tell."""
@@ -137,7 +137,9 @@ class Sampler:
         took_s = end_s - begin_s
         return {key: _type_rate(first.get(key, _OfType(0, 0, 0.0)), now, took_s) for key, now in latest.items()}
 
-    def _span(self, view: DispatcherView, window_s: float, *, from_zero: bool = False) -> tuple[_Sample, _Sample] | None:
+    def _span(
+        self, view: DispatcherView, window_s: float, *, from_zero: bool = False
+    ) -> tuple[_Sample, _Sample] | None:
         """The first and the last sample of a window."""
         with self._lock:
             history = self._histories.get(view)

@@ -58,21 +58,14 @@ def sample_stacks(
             idle += 1
         else:
             counts[tuple((frame.filename, frame.lineno, frame.name) for frame in view.stack())] += 1
-    items = [
+    stacks = [
         {
             "count": count,
             "stack": stack_items(traceback.FrameSummary(file, line, name) for file, line, name in folded),
         }
         for folded, count in sorted(counts.items(), key=lambda item: -item[1])
     ]
-    return {
-        "items": items,
-        "next": None,
-        "total": len(items),
-        "samples": samples,
-        "interval_ms": interval_ms,
-        "idle": idle,
-    }
+    return {"samples": samples, "interval_ms": interval_ms, "idle": idle, "stacks": stacks}
 
 
 def thread_items() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ and `remove_stale` may remove it at any time. Needs no extra.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import socket
@@ -21,10 +22,14 @@ from dispatcher.errors import ConfigError
 from dispatcher.util.terminal import one_line
 
 _SOCKET: Final = re.compile(r"(?P<name>.+)-(?P<pid>[0-9]{1,19})\.sock")
-_FOREIGN: Final = re.compile(r"[^A-Za-z0-9._]+")
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME: Final = 40
-_DRAFT: Final = ".draft-"
+_DRAFT: Final = ".draft"
+_LONGEST_PATH: Final = 107
+"""Bytes of a Unix socket's path that the system takes."""
 _ANSWER_S: Final = 1.0
+
+_numbers = itertools.count(1)  # any thread: next() is atomic
 
 
 @dataclass(frozen=True, order=True)
@@ -93,7 +98,7 @@ def remove_stale(folder: Path) -> list[Path]:
     for door in _doors_in(folder):
         if isinstance(_connection_error(door.path), ConnectionRefusedError) and _unlink(door.path):
             removed.append(door.path)
-    for draft in folder.glob(f"{_DRAFT}*.sock"):
+    for draft in folder.glob(f"{_DRAFT}*-*.sock"):
         found = _SOCKET.fullmatch(draft.name)
         if found is not None and not _is_process(int(found["pid"])) and _unlink(draft):
             removed.append(draft)
@@ -108,14 +113,16 @@ def listen_at(path: Path, backlog: int) -> socket.socket:
     Raises:
         ConfigError: the folder or the path cannot be used, or another process answers on the path.
     """
+    shown = one_line(str(path))
+    draft = path.with_name(f"{_DRAFT}{next(_numbers)}-{os.getpid()}.sock")
+    if max(len(os.fsencode(path)), len(os.fsencode(draft))) > _LONGEST_PATH:
+        raise ConfigError(f"web.socket_path {shown}: too long; choose another, of at most 80 bytes")
     make_door_folder(path.parent)
     remove_stale(path.parent)
-    shown = one_line(str(path))
     if path.is_socket() and not isinstance(_connection_error(path), ConnectionRefusedError):
         raise ConfigError(f"web.socket_path {shown}: another daemon answers there; choose another")
     if (path.exists() or path.is_symlink()) and not path.is_socket():
         raise ConfigError(f"web.socket_path {shown}: there is a file that is no socket; choose another, or remove it")
-    draft = path.with_name(f"{_DRAFT}{id(path):x}-{os.getpid()}.sock")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.fchmod(listener.fileno(), 0o600)  # Linux gives the file the mode of the socket
@@ -126,10 +133,8 @@ def listen_at(path: Path, backlog: int) -> socket.socket:
     except OSError as error:
         listener.close()
         _unlink(draft)
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            f"web.socket_path {shown}: cannot listen there: {reason}; choose another, of at most 90 bytes"
-        ) from error
+        reason = error.strerror or error
+        raise ConfigError(f"web.socket_path {shown}: cannot listen there: {reason}; choose another") from error
     return listener
 
 

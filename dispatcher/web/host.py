@@ -99,7 +99,9 @@ class WebHost(Service):
             if not self._server.join(LONGEST_STOP_S):
                 message = "%s: something blocks the door's loop; its thread is left behind"
                 tell(log, logging.WARNING, message, self.name)
-        if self._sockets is not None:
+            if self._sockets is not None:
+                self._sockets.refuse()
+        elif self._sockets is not None:  # its start failed half-way
             self._sockets.close()
 
     def _warn_of_plain_tokens(self) -> None:

@@ -1,7 +1,7 @@
 """What a door listens with: its sockets, its certificates, and the loop that accepts.
 
-Threads: made by the thread that starts the host, then used by the loop's thread alone; `close_in_child` is called in a
-forked child, which has no other thread.
+Threads: made by the thread that starts the host, then used by the loop's thread, except `refuse`; `close_in_child` is
+called in a forked child, which has no other thread.
 """
 
 from __future__ import annotations
@@ -102,14 +102,21 @@ class Listeners:
             raise
 
     def close(self) -> None:
-        """Close the sockets, and remove the Unix socket's file unless another has taken its place."""
+        """Take no more clients, and close the sockets. The thread that accepts, if there is one."""
+        self.refuse()
+        for each in self.sockets:
+            each.close()
+
+    def refuse(self) -> None:
+        """Take no more clients, and remove the Unix socket's file unless another has taken its place. Any thread."""
         if self.socket_path is not None:
             with contextlib.suppress(OSError):
                 found = self.socket_path.lstat()
                 if (found.st_dev, found.st_ino) == self._identity:
                     self.socket_path.unlink()
         for each in self.sockets:
-            each.close()
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def close_in_child(self) -> None:
         """Close a forked child's copies. The parent's stay open, and the file stays."""

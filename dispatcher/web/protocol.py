@@ -50,9 +50,10 @@ class Peer:
 
 
 class DoorProtocol(H11Protocol):
-    """One connection. `settings` is set by a subclass, one for each door."""
+    """One connection. A subclass for each door has its `settings`, and its open connections in `all_open`."""
 
     settings: WebConfig
+    all_open: set[DoorProtocol]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -64,6 +65,7 @@ class DoorProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.all_open.add(self)
         self._begun_s = self.loop.time()
         if len(self.connections) > self.settings.connections:
             self.connections.discard(self)
@@ -75,6 +77,7 @@ class DoorProtocol(H11Protocol):
         peer = self.app_state.get(_PEER)
         if peer is not None:
             peer.is_lost = True
+        self.all_open.discard(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

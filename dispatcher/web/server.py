@@ -7,6 +7,7 @@ runs on the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 import threading
@@ -68,7 +69,8 @@ class ServerThread:
         self._on_failure = on_failure
         self._is_listening = threading.Event()
         self._failure: BaseException | None = None  # written by the loop's thread, before it ends
-        protocol = type("Protocol", (DoorProtocol,), {"settings": settings})
+        self._open: set[DoorProtocol] = set()  # the loop's thread only
+        protocol = type("Protocol", (DoorProtocol,), {"settings": settings, "all_open": self._open})
         config = uvicorn.Config(
             gate,
             interface="asgi3",
@@ -112,8 +114,10 @@ class ServerThread:
             return  # it has ended, and closed its loop
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread; returns whether it has ended. At once on the thread itself."""
-        if self._thread is not threading.current_thread() and self._thread.ident is not None:
+        """Wait for the thread; returns whether it has ended. On the thread itself, True at once: it ends later."""
+        if self._thread is threading.current_thread():
+            return True
+        if self._thread.ident is not None:  # it was started
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -128,7 +132,6 @@ class ServerThread:
             self._loop.call_soon(self._look)
             self._serving = self._loop.create_task(self._server.serve(list(self._listeners.sockets)))
             self._loop.run_until_complete(self._serving)
-            self._loop.run_until_complete(self._cancel_rest())
         except BaseException as error:
             self._failure = error
             if self._is_listening.is_set() and not self._stopping.is_set():
@@ -136,15 +139,16 @@ class ServerThread:
                 self._on_failure(error)
         finally:
             self._is_listening.set()  # or has failed; `start` looks
+            with contextlib.suppress(Exception):
+                self._loop.run_until_complete(self._cancel_rest())
             self._listeners.close()
             self._loop.close()
 
     def _look(self) -> None:
         """End the connections of clients that take too long. Calls itself again."""
         now_s = self._loop.time()
-        for each in list(self._server.server_state.connections):
-            if isinstance(each, DoorProtocol):
-                each.end_if_late(now_s)
+        for each in list(self._open):
+            each.end_if_late(now_s)
         self._loop.call_later(min(_LOOK_S, self._settings.request_deadline_s / 2), self._look)
 
     def _stop(self) -> None:
@@ -154,7 +158,7 @@ class ServerThread:
 
     def _abort_all(self) -> None:
         self._server.force_exit = True
-        for each in list(self._server.server_state.connections):
+        for each in list(self._open):
             each.transport.abort()
         self._gate.end_requests()
         if self._serving is not None:  # the app's start-up or its shutdown may not end
@@ -166,3 +170,7 @@ class ServerThread:
             each.cancel()
         if rest:
             await asyncio.wait(rest, timeout=_LAST_S)
+        for _ in range(10):  # a transport closes its socket in one of the loop's next turns
+            for connection in list(self._open):
+                connection.transport.abort()
+            await asyncio.sleep(0)

@@ -36,6 +36,8 @@ NAMES = {
     "dispatcher_events_dropped",
     "dispatcher_event_queue_seconds",
     "dispatcher_event_handling_seconds",
+    "dispatcher_event_type_queue_seconds",
+    "dispatcher_event_type_handling_seconds",
     "dispatcher_handler_running_seconds",
     "dispatcher_running_seconds",
     "dispatcher_slow",

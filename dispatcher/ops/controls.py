@@ -1,0 +1,100 @@
+"""The two things that an administrator may do through the ops API: set a log level for a while, and stop the daemon."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dispatcher.ops.answers import Refusal
+from dispatcher.ops.process import service_roots
+from dispatcher.service import Service, ServiceState
+from dispatcher.util.foreign import describe, tell
+from dispatcher.util.terminal import one_line
+
+log = logging.getLogger(__name__)
+
+LONGEST_S: Final = 86_400.0
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class LogLevels:
+    """Levels of loggers that go back by themselves. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards _changed; logging's own lock may be taken under it
+        # By logger: the level before the first change, and the timer that restores it; guarded by _lock.
+        self._changed: dict[str, tuple[int, threading.Timer]] = {}
+
+    def change(self, name: str, level: str, for_s: float) -> dict[str, Any]:
+        """Set a level for so many seconds; a later change of the same logger replaces this one."""
+        logger = logging.getLogger(name)
+        timer = threading.Timer(for_s, lambda: self._restore(name, timer))
+        timer.daemon = True
+        timer.name = "ops-log-level"
+        with self._lock:
+            before, earlier = self._changed.get(name, (logger.level, None))
+            if earlier is not None:
+                earlier.cancel()
+            self._changed[name] = before, timer
+            logger.setLevel(level)
+        timer.start()
+        return {"logger": name, "level": level, "before": logging.getLevelName(before), "for_s": for_s}
+
+    def restore_all(self) -> None:
+        """Undo every change now."""
+        with self._lock:
+            changed = dict(self._changed)
+        for name, (_, timer) in changed.items():
+            timer.cancel()
+            self._restore(name, timer)
+
+    def _restore(self, name: str, timer: threading.Timer) -> None:
+        with self._lock:
+            before, latest = self._changed.get(name, (0, None))
+            if latest is timer:
+                del self._changed[name]
+                logging.getLogger(name).setLevel(before)
+
+
+def log_level_request(body: Any) -> tuple[str, str, float]:
+    """Logger, level and seconds of a request's body. Raises Refusal (400)."""
+    if not isinstance(body, Mapping) or not body.keys() <= {"logger", "level", "for_s"}:
+        raise Refusal(400, 'the body is an object: {"logger": "dispatcher", "level": "DEBUG", "for_s": 60}')
+    name, level, for_s = body.get("logger"), body.get("level"), body.get("for_s")
+    if not isinstance(name, str) or len(name) > 500:
+        raise Refusal(400, 'logger: the name of a logger is expected; "" is the root logger')
+    if not isinstance(level, str) or level.upper() not in LEVELS:
+        raise Refusal(400, f"level: one of {', '.join(LEVELS)} is expected")
+    if isinstance(for_s, bool) or not isinstance(for_s, int | float) or not 0 < for_s <= LONGEST_S:
+        raise Refusal(400, f"for_s: seconds from above 0 to {LONGEST_S:,.0f} are expected")
+    return name, level.upper(), float(for_s)
+
+
+def stop_daemon(kill: Callable[[int, int], None] = os.kill) -> str:
+    """Begin the drain that SIGTERM makes; returns how. Any thread; it does not wait.
+
+    Where no handler of SIGTERM is installed, the signal would end the process without a drain: then a thread stops the
+    services, the last started first.
+    """
+    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
+        kill(os.getpid(), signal.SIGTERM)
+        return "SIGTERM"
+    threading.Thread(target=_stop_services, args=(service_roots(),), name="ops-stop").start()
+    return "services"
+
+
+def _stop_services(roots: list[Service]) -> None:
+    doors: list[Service] = []
+    others: list[Service] = []
+    for root in roots:
+        if root.in_state(ServiceState.STARTED):
+            (doors if getattr(root, "is_door", False) else others).append(root)
+    for root in (*others, *doors):  # a door stops last
+        try:
+            root.stop()
+        except Exception as error:
+            tell(log, logging.ERROR, "%s: could not be stopped: %s", one_line(root.name), describe(error))

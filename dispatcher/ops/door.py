@@ -1,0 +1,60 @@
+"""The door of a daemon: the ops API, served by a web host of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Mount
+
+from dispatcher.ops.answers import http_error
+from dispatcher.ops.app import ops_app
+from dispatcher.ops.config import OpsConfig
+from dispatcher.ops.process import process_name
+from dispatcher.service import CompositeService
+from dispatcher.web.config import WebConfig
+from dispatcher.web.host import WebHost
+
+PREFIX: Final = "/ops"
+
+
+class OpsDoor(CompositeService):
+    """Serves the ops API at `/ops/v1`, on a Unix socket of the daemon's user, and on TCP if `web` says so.
+
+    Add it to a daemon first: it starts before the dispatchers and stops after them. It shows every dispatcher of the
+    process, also those made later.
+
+    Raises (from `start`):
+        ConfigError, DispatcherError: as a WebHost.
+    """
+
+    is_door: Final = True
+
+    def __init__(self, config: OpsConfig | None = None, web: WebConfig | None = None, name: str | None = None) -> None:
+        """`name`: of the daemon, in /process and in the socket's name; None: of the program."""
+        name = name or process_name()
+        super().__init__(f"{name}-door")
+        app = ops_app(config, name=name)
+        self._ops = app.state.ops
+        outer = Starlette(routes=[Mount(PREFIX, app)], exception_handlers={HTTPException: http_error})
+        outer.router.redirect_slashes = False
+        self.host = WebHost(outer, web, name)
+        self.add_service(self.host)
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The Unix socket, once started."""
+        return self.host.socket_path
+
+    @property
+    def url(self) -> str | None:
+        """The API's TCP address, once started; None without TCP."""
+        return None if self.host.url is None else f"{self.host.url}{PREFIX}/v1"
+
+    def service_stop(self) -> None:
+        try:
+            super().service_stop()
+        finally:
+            self._ops.close()

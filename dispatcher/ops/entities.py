@@ -1,0 +1,170 @@
+"""What the ops API says about entities: the kinds of machine, their entities, and what happened to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from dispatcher.metrics.entities import (
+    EntityNow,
+    EntitySource,
+    all_entities,
+    all_machines,
+    entity_sources,
+)
+from dispatcher.metrics.transition_ring import KeptTransition, TransitionRing
+from dispatcher.ops.answers import Refusal, listed, milliseconds
+from dispatcher.util.units import NS_PER_S
+
+_NS_PER_MS = 1_000_000
+
+
+def machine_items() -> list[dict[str, Any]]:
+    """The items of /machines, by name."""
+    return [
+        {
+            "machine": each.machine,
+            "entities": each.entities,
+            "transitions": each.transitions,
+            "invalid": each.invalid,
+        }
+        for each in all_machines(entity_sources())
+    ]
+
+
+def entity_page(machine: str, state: str | None, prefix: str, after: str, limit: int) -> dict[str, Any]:
+    """The answer of /machines/{machine}/entities. Raises Refusal (404)."""
+    sources = entity_sources()
+    page = all_entities(sources, machine, state=state, prefix=prefix, after=after, limit=limit)
+    if not page.items and not _knows(sources, machine):
+        known = ", ".join(each.machine for each in all_machines(sources)) or "none"
+        raise Refusal(404, f"no kind of machine {machine!r} in this process; there is: {known}")
+    items = [{"id": each.entity, "state": each.state, "since": milliseconds(each.since)} for each in page.items]
+    return listed(items, page.items[-1].entity if page.has_more else None, page.total)
+
+
+class HistoryReader(Protocol):
+    """Reads a page of an entity's history, newest first, and says whether it reaches back to the beginning."""
+
+    def __call__(
+        self, entity: str, machine: str | None, limit: int, before: int | None
+    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+        """The items, the cursor of the next page, and whether the last item is the entity's first."""
+
+
+def from_journal(path: Path) -> HistoryReader:
+    """The history of entities from a journal. Raises JournalError where it cannot be read."""
+
+    def read(
+        entity: str, machine: str | None, limit: int, before: int | None
+    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+        from dispatcher.journal.history import entity_history
+
+        found = entity_history(path, entity, machine=machine, limit=limit, before_seq=before)
+        items = [_journal_item(row) for row in found.transitions]
+        return items, str(items[-1]["seq"]) if items and not found.complete else None, found.complete
+
+    return read
+
+
+def from_ring(ring: TransitionRing, initial_state: Callable[[str], str | None]) -> HistoryReader:
+    """The history of entities from the transitions that the process keeps."""
+
+    def read(
+        entity: str, machine: str | None, limit: int, before: int | None
+    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+        found = ring.history(entity, machine, limit=limit, before=before)
+        items = [_ring_item(row) for row in found.transitions]
+        is_complete = not found.has_more and (
+            found.is_whole or bool(items and items[-1]["from_state"] == initial_state(items[-1]["machine"]))
+        )
+        return items, str(items[-1]["seq"]) if found.has_more else None, is_complete
+
+    return read
+
+
+def entity_answer(
+    entity: str, machine: str | None, limit: int, before: int | None, readers: list[HistoryReader]
+) -> dict[str, Any]:
+    """The answer of /entities/{id}: its state, and its history from the first of `readers` that knows it.
+
+    Raises Refusal: 404, nobody knows it; 400, several machines have it.
+    """
+    # Before the history: a source publishes what has happened up to now when it is asked.
+    found = [now for source in entity_sources() for now in source.find_entity(entity, machine)]
+    if machine is None and len({now.machine for now in found}) > 1:
+        names = " or ".join(sorted({f"machine={now.machine}" for now in found}))
+        raise Refusal(400, f"several machines have an entity {entity!r}; say {names}")
+    items: list[dict[str, Any]] = []
+    next, is_complete = None, False
+    for read in readers:
+        items, next, is_complete = read(entity, machine, limit, before)
+        if items:
+            break
+    if not found and not items and before is None:
+        of = f" of machine {machine!r}" if machine is not None else ""
+        raise Refusal(404, f"no entity {entity!r}{of} is kept or in a journal of this process")
+    return {
+        "id": entity,
+        **_present(found[0] if found else None, items, machine, is_newest=before is None),
+        "history": listed(items, next, None),
+        "complete": is_complete,
+    }
+
+
+def _present(
+    now: EntityNow | None, items: list[dict[str, Any]], machine: str | None, *, is_newest: bool
+) -> dict[str, Any]:
+    """Machine, state and since: as listed; of an entity that is no longer kept, from its last transitions."""
+    if now is not None:
+        return {"machine": now.machine, "state": now.state, "since": milliseconds(now.since), "is_kept": True}
+    moves = [item for item in items if item["to_state"] is not None and item["valid"]]
+    if not moves or not is_newest:
+        return {"machine": machine, "state": None, "since": None, "is_kept": False}
+    last = moves[0]["to_state"]
+    entered = next((item for item in moves if item["from_state"] != last), None)
+    return {
+        "machine": moves[0]["machine"],
+        "state": last,
+        "since": entered["at"] if entered is not None else None,
+        "is_kept": False,
+    }
+
+
+def _knows(sources: list[EntitySource], machine: str) -> bool:
+    return any(each.machine == machine for source in sources for each in source.machine_numbers())
+
+
+def _journal_item(row: Any) -> dict[str, Any]:
+    return {
+        "at": row.at // _NS_PER_MS,
+        "seq": row.seq,
+        "machine": row.machine,
+        "from_state": row.from_state or "",  # of an event that made no transition
+        "event_type": row.event_type,
+        "to_state": row.to_state,
+        "valid": row.valid is not False,
+        "wait_s": _seconds(row.queue_ns),
+        "handling_s": _seconds(row.handling_ns),
+        "error": row.error,
+    }
+
+
+def _ring_item(row: KeptTransition) -> dict[str, Any]:
+    return {
+        "at": row.at // _NS_PER_MS,
+        "seq": row.number,
+        "machine": row.machine,
+        "from_state": row.from_state,
+        "event_type": row.event_type,
+        "to_state": row.to_state,
+        "valid": row.valid,
+        "wait_s": None,
+        "handling_s": None,
+        "error": None,
+    }
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / NS_PER_S

@@ -1,0 +1,77 @@
+"""The stream of /stream: the dispatchers' numbers once a second, and failures as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+from dispatcher.ops.dispatchers import failure_item
+from dispatcher.view import DispatcherView, FailureRecord
+from dispatcher.web.events import event_bytes
+
+NUMBERS_EVERY_S: Final = 1.0
+LOOK_EVERY_S: Final = 0.2
+MOST_FAILURES: Final = 10
+"""In a second, to one client."""
+
+
+class FailureFeed:
+    """The failures of all dispatchers that one client has not heard of. One loop's thread.
+
+    At most `MOST_FAILURES` a second are told; of the others their number, at the end of the second.
+    """
+
+    def __init__(self, views: Sequence[DispatcherView], now_s: float) -> None:
+        # By dispatcher: the last number that was told.
+        self._told: weakref.WeakKeyDictionary[DispatcherView, int] = weakref.WeakKeyDictionary()
+        for view in views:
+            self._told[view] = _newest(view.failures())
+        self._second_began_s = now_s
+        self._left = MOST_FAILURES
+        self._dropped = 0
+
+    def look(self, views: Sequence[DispatcherView], now_s: float) -> list[dict[str, Any]]:
+        """What is to be told now: failures, oldest first, and `dropped` of the last second."""
+        told: list[dict[str, Any]] = []
+        if now_s - self._second_began_s >= 1.0:
+            if self._dropped:
+                told.append({"dropped": self._dropped})
+            self._second_began_s, self._left, self._dropped = now_s, MOST_FAILURES, 0
+        for view in views:
+            records = view.failures()
+            newest, last = _newest(records), self._told.get(view, 0)
+            if newest <= last:
+                continue
+            self._told[view] = newest
+            new = [record for record in reversed(records) if record.number > last]
+            shown = new[: self._left]
+            self._left -= len(shown)
+            self._dropped += newest - last - len(shown)  # also those that the ring no longer has
+            told += [{"dispatcher": view.name, **failure_item(record)} for record in shown]
+        return told
+
+
+async def ops_events(
+    views: Callable[[], Sequence[DispatcherView]],
+    numbers: Callable[[], Any],
+    clock_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Any] = asyncio.sleep,
+) -> AsyncIterator[bytes]:
+    """The events of one client, without an end. `numbers()` is awaited for the data of each `dispatchers`."""
+    feed = FailureFeed(views(), clock_s())
+    due_s = clock_s()
+    while True:
+        now_s = clock_s()
+        if now_s >= due_s:
+            due_s = max(due_s + NUMBERS_EVERY_S, now_s)
+            yield event_bytes("dispatchers", await numbers())
+        for told in feed.look(views(), clock_s()):
+            yield event_bytes("failure", told)
+        await sleep(max(0.0, min(LOOK_EVERY_S, due_s - clock_s())))
+
+
+def _newest(records: Sequence[FailureRecord]) -> int:
+    return records[0].number if records else 0

@@ -1,0 +1,100 @@
+"""The ring of the last transitions: what it keeps, what it forgets, and how much memory it takes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from array import array
+
+from dispatcher.metrics.transition_ring import KEPT, TransitionColumns, TransitionRing
+
+
+def columns(*entities: str, at: int = 0) -> TransitionColumns:
+    count = len(entities)
+    times = array("q", range(at, at + count))
+    return TransitionColumns(entities, ("Job",) * count, ("NEW",) * count, ("GO",) * count, ("UP",) * count, times)
+
+
+def test_transitions_are_numbered_and_come_newest_first() -> None:
+    ring = TransitionRing(10)
+
+    ring.add(columns("a", "b", at=100))
+    ring.add(columns("a", at=200))
+
+    found = ring.history("a")
+    assert [(each.number, each.at, each.to_state, each.valid) for each in found.transitions] == [
+        (3, 200, "UP", True),
+        (1, 100, "UP", True),
+    ]
+    assert (found.has_more, found.is_whole) == (False, True)
+
+
+def test_a_page_begins_before_a_number() -> None:
+    ring = TransitionRing(10)
+    ring.add(columns("a", "a", "a"))
+    ring.add(columns("a", "a"))
+
+    first = ring.history("a", limit=2)
+    second = ring.history("a", limit=2, before=4)
+
+    assert [each.number for each in first.transitions] == [5, 4]
+    assert [each.number for each in second.transitions] == [3, 2]
+    assert (first.has_more, second.has_more) == (True, True)
+
+
+def test_only_transitions_of_the_machine_are_found() -> None:
+    ring = TransitionRing(10)
+    ring.add(columns("a"))
+
+    assert ring.history("a", "Batch").transitions == []
+    assert len(ring.history("a", "Job").transitions) == 1
+
+
+def test_the_oldest_are_forgotten_one_by_one_as_it_seems() -> None:
+    ring = TransitionRing(10)
+    for number in range(8):
+        ring.add(columns(*("a",) * 3, at=number * 3))
+
+        kept = ring.history("a", limit=1000)
+        assert [each.number for each in kept.transitions] == list(range(number * 3 + 3, max(0, number * 3 - 7), -1))
+    assert not kept.is_whole
+
+
+def test_a_chunk_beyond_the_size_is_cut() -> None:
+    ring = TransitionRing(4)
+
+    ring.add(columns(*"abcdefgh"))
+
+    assert ring.size() == 4
+    assert ring.history("d").transitions == []
+    assert [each.number for each in ring.history("e").transitions] == [5]
+
+
+def test_it_is_switched_off_and_on() -> None:
+    ring = TransitionRing(0)
+    ring.add(columns("a"))
+    ring.resize(5)
+    ring.add(columns("a"))
+    assert [each.number for each in ring.history("a").transitions] == [2]
+    assert not ring.history("a").is_whole
+
+    ring.resize(0)
+
+    assert ring.size() == 0
+    assert ring.history("a").transitions == []
+
+
+def test_as_many_as_a_door_keeps_take_less_than_32_mb() -> None:
+    """Even if each is about an entity of its own, with an id as long as a container's of YARN. A tenth is measured."""
+    tracemalloc.start()
+    try:
+        ring = TransitionRing(KEPT // 10)
+        for chunk in range(60):
+            first = chunk * 500
+            names = [f"container_1700000000000_0001_01_{first + number:08d}" for number in range(500)]
+            ring.add(columns(*names, at=first))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert KEPT // 10 <= ring.size() <= KEPT // 10 + 500
+    assert held * 10 < 32_000_000

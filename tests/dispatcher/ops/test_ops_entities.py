@@ -1,0 +1,195 @@
+"""What /machines and /entities say: from sources, from the ring and from a journal."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+
+from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
+from dispatcher.metrics.transition_ring import TransitionColumns, ring
+from dispatcher.ops import OpsConfig, ops_app
+
+from .client import Client
+
+NS_PER_S = 1_000_000_000
+
+
+class Things:
+    """A source with the entities that a test gives it, by id: state and since."""
+
+    def __init__(self, machine: str, **entities: tuple[str, float]) -> None:
+        self._machine = machine
+        self._entities = entities
+        register_entities(self)
+
+    def machine_numbers(self) -> list[MachineNow]:
+        states = [state for state, _ in self._entities.values()]
+        return [MachineNow(self._machine, {state: states.count(state) for state in states}, 10, 1)]
+
+    def entities(
+        self, machine: str, *, state: str | None = None, prefix: str = "", after: str = "", limit: int = 100
+    ) -> EntityPage:
+        items = [
+            EntityNow(machine, entity, found, since)
+            for entity, (found, since) in sorted(self._entities.items())
+            if machine == self._machine and entity.startswith(prefix) and entity > after and state in (None, found)
+        ]
+        return EntityPage(items[:limit], len(items) > limit, len(items) if not (prefix or after) else None)
+
+    def find_entity(self, entity: str, machine: str | None = None) -> list[EntityNow]:
+        found = self._entities.get(entity)
+        is_meant = found is not None and machine in (None, self._machine)
+        return [EntityNow(self._machine, entity, *found)] if found is not None and is_meant else []
+
+    def initial_state(self, machine: str) -> str | None:
+        return "NEW" if machine == self._machine else None
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    ring.resize(0)
+    yield Client(ops_app())
+    ring.resize(0)
+
+
+def keep(*rows: tuple[str, str, str, str, str | None]) -> int:
+    """Add transitions (entity, machine, from, event, to) to the ring, a second apart; returns the first number."""
+    numbers = range(1, len(rows) + 1)
+    columns: list[Any] = [list(column) for column in zip(*rows, strict=True)]
+    before = ring.history("nobody").is_whole
+    ring.add(TransitionColumns(*columns, array("q", [number * NS_PER_S for number in numbers])))
+    assert before is not None
+    return ring.history(rows[0][0]).transitions[-1].number
+
+
+def test_kinds_of_machines_are_listed_and_added_up(client: Client) -> None:
+    sources = [Things("Job", a=("UP", 1), b=("DOWN", 2)), Things("Job", c=("UP", 1)), Things("Batch", d=("NEW", 1))]
+
+    found = client.json("/machines")
+
+    assert found["items"] == [
+        {"machine": "Batch", "entities": {"NEW": 1}, "transitions": 10, "invalid": 1},
+        {"machine": "Job", "entities": {"UP": 2, "DOWN": 1}, "transitions": 20, "invalid": 2},
+    ]
+    assert (found["total"], found["next"], len(sources)) == (2, None, 3)
+
+
+def test_entities_are_listed_by_id_in_pages(client: Client) -> None:
+    sources = [Things("Job", a=("UP", 1.5), c=("DOWN", 2)), Things("Job", b=("UP", 3))]
+
+    first = client.json("/machines/Job/entities", limit=2)
+    second = client.json("/machines/Job/entities", limit=2, after=first["next"])
+
+    assert first["items"] == [{"id": "a", "state": "UP", "since": 1500}, {"id": "b", "state": "UP", "since": 3000}]
+    assert [each["id"] for each in second["items"]] == ["c"]
+    assert (first["next"], first["total"], second["next"], len(sources)) == ("b", 3, None, 2)
+
+
+def test_entities_are_chosen_by_state_and_prefix(client: Client) -> None:
+    source = Things("Job", a1=("UP", 1), a2=("DOWN", 1), b1=("UP", 1))
+
+    by_state = client.json("/machines/Job/entities", state="UP")["items"]
+    by_prefix = client.json("/machines/Job/entities", prefix="a")["items"]
+
+    assert [each["id"] for each in by_state] == ["a1", "b1"]
+    assert [each["id"] for each in by_prefix] == ["a1", "a2"]
+    assert client.json("/machines/Job/entities", state="GONE")["items"] == []
+    assert source is not None
+
+
+def test_an_entity_has_its_history_from_the_ring(client: Client) -> None:
+    source = Things("Job", job_1=("UP", 2))
+    first = keep(
+        ("job_1", "Job", "NEW", "START", "UP"),
+        ("job_2", "Job", "NEW", "START", "UP"),
+        ("job_1", "Job", "UP", "START", None),
+    )
+
+    found = client.json("/entities/job_1")
+
+    assert (found["id"], found["machine"], found["state"], found["since"]) == ("job_1", "Job", "UP", 2000)
+    assert found["history"]["items"][0] == {
+        "at": 3000,
+        "seq": first + 2,
+        "machine": "Job",
+        "from_state": "UP",
+        "event_type": "START",
+        "to_state": "UP",
+        "valid": False,
+        "wait_s": None,
+        "handling_s": None,
+        "error": None,
+    }
+    assert [each["valid"] for each in found["history"]["items"]] == [False, True]
+    assert (found["complete"], found["history"]["next"]) == (True, None)
+    assert source is not None
+
+
+def test_a_history_comes_in_pages_and_says_where_it_begins(client: Client) -> None:
+    source = Things("Job", job_1=("DOWN", 3))
+    first = keep(
+        ("job_1", "Job", "NEW", "START", "UP"),
+        ("job_1", "Job", "UP", "STOP", "DOWN"),
+        ("job_1", "Job", "DOWN", "START", "UP"),
+    )
+
+    newest = client.json("/entities/job_1", limit=2)
+    oldest = client.json("/entities/job_1", limit=2, after=newest["history"]["next"])
+
+    assert [each["seq"] for each in newest["history"]["items"]] == [first + 2, first + 1]
+    assert [each["seq"] for each in oldest["history"]["items"]] == [first]
+    assert (newest["complete"], oldest["complete"], oldest["history"]["next"]) == (False, True, None)
+    assert source is not None
+
+
+def test_a_history_whose_beginning_was_forgotten_is_not_complete(client: Client) -> None:
+    source = Things("Job", job_1=("DOWN", 3))
+    ring.resize(2)
+    keep(("job_1", "Job", "NEW", "START", "UP"))
+    keep(("job_1", "Job", "UP", "STOP", "DOWN"), ("job_2", "Job", "NEW", "START", "UP"))
+
+    found = client.json("/entities/job_1")
+
+    assert [each["to_state"] for each in found["history"]["items"]] == ["DOWN"]
+    assert found["complete"] is False
+    assert source is not None
+
+
+def test_an_entity_that_is_gone_has_the_state_of_its_last_transition(client: Client) -> None:
+    keep(
+        ("job_9", "Job", "NEW", "START", "UP"),
+        ("job_9", "Job", "UP", "PING", "UP"),
+        ("job_9", "Job", "UP", "STOP", None),
+    )
+
+    found = client.json("/entities/job_9")
+
+    assert (found["machine"], found["state"], found["since"], found["is_kept"]) == ("Job", "UP", 1000, False)
+
+
+def test_an_id_of_several_machines_has_to_be_told_apart(client: Client) -> None:
+    sources = [Things("Job", x=("UP", 1)), Things("Batch", x=("NEW", 2))]
+
+    assert client.error("/entities/x") == (400, "several machines have an entity 'x'; say machine=Batch or machine=Job")
+    assert client.json("/entities/x", machine="Batch")["state"] == "NEW"
+    assert len(sources) == 2
+
+
+def test_an_id_may_have_slashes(client: Client) -> None:
+    source = Things("Node", **{"rack/1:80": ("UP", 1)})
+
+    assert client.json("/entities/rack%2F1:80")["id"] == "rack/1:80"
+    assert source is not None
+
+
+def test_the_ring_can_be_switched_off(client: Client) -> None:
+    Client(ops_app(OpsConfig(transitions_kept=0)))
+
+    ring.add(TransitionColumns(["a"], ["Job"], ["NEW"], ["START"], ["UP"], array("q", [1])))
+
+    assert (ring.most, ring.size()) == (0, 0)

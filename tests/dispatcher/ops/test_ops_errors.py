@@ -1,0 +1,144 @@
+"""Mistakes in a request, and dispatchers whose handler hangs: each gets one line, or its answer."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+
+from dispatcher import JournalWriter
+from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
+from dispatcher.ops import ops_app
+
+from .client import Client, Job, hanging
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(ops_app())
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "status", "message"),
+    [
+        ("/nothing", {}, 404, "/v1/nothing: no such path"),
+        ("/dispatchers/", {}, 404, "no dispatcher '' in this process; there is: central"),
+        ("/dispatchers/other", {}, 404, "no dispatcher 'other' in this process; there is: central"),
+        ("/dispatchers/other/types", {}, 404, "no dispatcher 'other' in this process; there is: central"),
+        ("/dispatchers", {"limit": 0}, 400, "limit=0: a whole number from 1 to 1000 is expected"),
+        ("/dispatchers", {"limit": 1001}, 400, "limit=1001: a whole number from 1 to 1000 is expected"),
+        ("/dispatchers", {"limit": "ten\n"}, 400, "limit=ten\\n: a whole number from 1 to 1000 is expected"),
+        ("/dispatchers", {"after": "x"}, 400, "after=x: a whole number from 0 to 1000000000 is expected"),
+        ("/dispatchers/central/types", {"sort": "name"}, 400, "sort=name: not one of queued, rate, time, failed"),
+        ("/dispatchers/central/queue", {"by": "age"}, 400, "by=age: not one of type, entity"),
+        (
+            "/dispatchers/central/running",
+            {"samples": 101},
+            400,
+            "samples=101: a whole number from 1 to 100 is expected",
+        ),
+        (
+            "/dispatchers/central/running",
+            {"samples": 100, "interval_ms": 11},
+            400,
+            "samples=100 times interval_ms=11 is more than 1000 ms",
+        ),
+        ("/machines/Thing/entities", {}, 404, "no kind of machine 'Thing' in this process; there is: none"),
+        ("/entities/job_1", {}, 404, "no entity 'job_1' is kept or in a journal of this process"),
+        (
+            "/entities/job_1",
+            {"machine": "Thing"},
+            404,
+            "no entity 'job_1' of machine 'Thing' is kept or in a journal of this process",
+        ),
+        ("/journal/tail", {}, 404, "no dispatcher of this process has a journal"),
+        ("/journal/tail", {"dispatcher": "central"}, 404, "dispatcher 'central' has no journal; with one: none"),
+        (
+            "/journal/state",
+            {"at": "noon"},
+            400,
+            "at=noon: a seq (12345), a time (2026-11-21T10:00:00Z) or @ and Unix seconds is expected",
+        ),
+    ],
+)
+def test_a_mistake_is_explained_in_one_line(
+    client: Client, path: str, params: dict[str, Any], status: int, message: str
+) -> None:
+    with hanging("central"):
+        found, text = client.error(path, **params)
+
+    assert found == status
+    assert text.startswith(message.removesuffix("central"))
+
+
+def test_another_method_is_refused(client: Client) -> None:
+    response = client.post("/dispatchers")
+
+    assert (response.status_code, response.json()) == (405, {"error": "/v1/dispatchers: POST is not possible here"})
+    assert client.request("HEAD", "/dispatchers").status_code == 200
+
+
+def test_answers_are_not_stored(client: Client) -> None:
+    assert client.get("/dispatchers").headers["cache-control"] == "no-store"
+    assert client.get("/nothing").headers["content-type"] == "application/json"
+
+
+class Broken:
+    """An entity source whose every method raises."""
+
+    def machine_numbers(self) -> list[MachineNow]:
+        raise RuntimeError("broken\nsource")
+
+    def entities(self, machine: str, **_: Any) -> EntityPage:
+        raise RuntimeError("broken")
+
+    def find_entity(self, entity: str, machine: str | None = None) -> list[EntityNow]:
+        raise RuntimeError("broken")
+
+    def initial_state(self, machine: str) -> str | None:
+        return None
+
+
+def test_an_error_of_a_source_is_logged_and_told_in_one_line(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    source = Broken()
+    register_entities(source)
+
+    with caplog.at_level(logging.ERROR, "dispatcher.ops"):
+        status, message = client.error("/machines")
+
+    assert (status, message) == (500, "RuntimeError: broken\\nsource; the log has its traceback")
+    assert "GET /v1/machines failed" in caplog.text
+    del source
+
+
+GETS = (
+    "/process",
+    "/dispatchers",
+    "/dispatchers/central",
+    "/dispatchers/central/types",
+    "/dispatchers/central/queue",
+    "/dispatchers/central/queue?by=entity",
+    "/dispatchers/central/running",
+    "/dispatchers/central/running?samples=2&interval_ms=1",
+    "/dispatchers/central/failures",
+    "/threads",
+    "/machines",
+    "/journal/tail",
+    "/journal/state",
+)
+
+
+def test_every_path_answers_while_a_handler_hangs(tmp_path: Path) -> None:
+    client = Client(ops_app(), role="admin")
+    with hanging("central", journal=JournalWriter(tmp_path / "journal")) as central:
+        central.hang("job 1")
+        central.post(Job.WAIT, "job 2")
+
+        answers = {path: client.get(path).status_code for path in GETS}
+
+        assert answers == dict.fromkeys(GETS, 200)
+        assert not central.release.is_set()

@@ -1,0 +1,222 @@
+"""The ops API in an app of the user: its paths, its errors, and what needs an administrator."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+import dispatcher.ops
+from dispatcher import CompositeService, Service
+from dispatcher.errors import DispatcherError
+from dispatcher.ops import OpsConfig, controls, ops_app
+
+from .client import Client, hanging
+
+
+async def hello(request: Request) -> Response:
+    return PlainTextResponse("hello")
+
+
+def mounted(config: OpsConfig | None = None) -> Starlette:
+    return Starlette(routes=[Route("/", hello), Mount("/ops", ops_app(config))])
+
+
+@pytest.fixture
+def restored() -> Iterator[logging.Logger]:
+    """A logger of a test, which is at its level afterwards."""
+    logger = logging.getLogger("tests.ops.levels")
+    logger.setLevel(logging.ERROR)
+    yield logger
+    logger.setLevel(logging.NOTSET)
+
+
+def test_it_can_be_mounted_into_an_app() -> None:
+    app = mounted()
+
+    with hanging("mounted") as found:
+        assert Client(app, prefix="/ops/v1").json("/dispatchers/mounted")["name"] == found.dispatcher.name
+        assert Client(app, prefix="/ops/v1").error("/nothing") == (404, "/ops/v1/nothing: no such path")
+        assert Client(app, prefix="").get("/").text == "hello"
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dispatcher.ops.door", raising=False)
+    monkeypatch.delitem(vars(dispatcher.ops), "OpsDoor", raising=False)
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+
+    with pytest.raises(DispatcherError, match=r"needs its extra .*: pip install 'central-dispatcher\[web\]'"):
+        _ = dispatcher.ops.OpsDoor
+
+
+def test_threads_are_for_administrators() -> None:
+    app = mounted()
+
+    without = Client(app, prefix="/ops/v1").error("/threads")
+    viewer = Client(app, "view", "/ops/v1").error("/threads")
+    found = Client(app, "admin", "/ops/v1").json("/threads")
+
+    assert without == (403, "this needs role admin, and no user")
+    assert viewer == (403, "this needs role admin, and tester has role view")
+    [worker] = [each for each in found["items"] if each["name"] == "ops-worker"]
+    assert worker["daemon"] is True
+    assert "thread_items" in [frame["function"] for frame in worker["stack"]]
+    assert found["total"] == len(found["items"])
+
+
+def test_threads_are_looked_at_once_a_second() -> None:
+    client = Client(mounted(), "admin", "/ops/v1")
+
+    assert client.json("/threads") == client.json("/threads")
+
+
+@pytest.mark.parametrize("path", ["/stop", "/log-level"])
+@pytest.mark.parametrize(
+    ("control", "role", "reason"),
+    [
+        (True, None, "this needs role admin, and no user"),
+        (True, "user", "this needs role admin, and tester has role user"),
+        (False, "admin", "controls are switched off; set ops.control: true"),
+    ],
+)
+def test_controls_need_the_setting_and_an_administrator(
+    path: str, control: bool, role: str | None, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(mounted(OpsConfig(control=control)), role, "/ops/v1")
+
+    with caplog.at_level(logging.INFO, "dispatcher.audit"):
+        response = client.post(path, logger="x", level="DEBUG", for_s=1)
+
+    assert (response.status_code, response.json()) == (403, {"error": reason})
+    assert "RESULT=FAILURE" in caplog.text
+
+
+def test_a_log_level_is_set_and_goes_back_by_itself(
+    restored: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    timers: list[Timer] = []
+    monkeypatch.setattr(controls.threading, "Timer", lambda *args: timers.append(Timer(*args)) or timers[-1])
+    client = Client(mounted(OpsConfig(control=True)), "admin", "/ops/v1")
+
+    with caplog.at_level(logging.INFO, "dispatcher.audit"):
+        first = client.post("/log-level", logger=restored.name, level="debug", for_s=60)
+    client.post("/log-level", logger=restored.name, level="INFO", for_s=30)
+
+    assert first.json() == {"logger": restored.name, "level": "DEBUG", "before": "ERROR", "for_s": 60.0}
+    assert "USER=tester" in caplog.text
+    assert "OPERATION=log level DEBUG for 60 s\tTARGET=tests.ops.levels\tRESULT=SUCCESS" in caplog.text
+    assert [timer.delay_s for timer in timers] == [60.0, 30.0]
+    timers[0].function()
+    assert restored.level == logging.INFO, "the later change stays until its own time is over"
+    timers[1].function()
+    assert restored.level == logging.ERROR
+
+
+class Timer:
+    """A threading.Timer that a test ends."""
+
+    def __init__(self, delay_s: float, function: object) -> None:
+        self.delay_s = delay_s
+        self.function = function
+        self.daemon = False
+        self.name = ""
+
+    def start(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"logger": 1, "level": "INFO", "for_s": 1}, "logger: the name of a logger is expected"),
+        (
+            {"logger": "x", "level": "LOUD", "for_s": 1},
+            "level: one of DEBUG, INFO, WARNING, ERROR, CRITICAL is expected",
+        ),
+        ({"logger": "x", "level": "INFO", "for_s": 0}, "for_s: seconds from above 0 to 86,400 are expected"),
+        ({"logger": "x", "level": "INFO", "for_s": True}, "for_s: seconds from above 0 to 86,400 are expected"),
+        ({"logger": "x", "level": "INFO"}, "for_s: seconds from above 0 to 86,400 are expected"),
+        ({"loger": "x"}, "the body is an object"),
+    ],
+)
+def test_a_log_level_with_a_mistake_is_refused(body: dict[str, object], reason: str) -> None:
+    client = Client(mounted(OpsConfig(control=True)), "admin", "/ops/v1")
+
+    response = client.post("/log-level", **body)
+
+    assert response.status_code == 400
+    assert response.json()["error"].startswith(reason)
+
+
+def test_a_stop_is_the_signal_where_it_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(signal, "getsignal", lambda number: lambda *_: None)
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(controls.stop_daemon, "__defaults__", (os.kill,))
+    client = Client(mounted(OpsConfig(control=True)), "admin", "/ops/v1")
+
+    response = client.post("/stop")
+
+    assert (response.status_code, response.json()) == (202, {"stopping": True, "by": "SIGTERM"})
+    assert sent == [(os.getpid(), signal.SIGTERM)]
+
+
+def test_a_stop_stops_the_services_where_no_signal_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    class Part(Service):
+        def service_stop(self) -> None:
+            order.append(self.name)
+
+    class Door(Part):
+        is_door = True
+
+    daemon, door = CompositeService("daemon"), Door("door")
+    daemon.add_service(Part("part"))
+    monkeypatch.setattr(controls, "service_roots", lambda: [door, daemon, Part("not started")])
+    for each in (door, daemon):
+        each.init()
+        each.start()
+
+    response = Client(mounted(OpsConfig(control=True)), "admin", "/ops/v1").post("/stop")
+
+    assert response.json() == {"stopping": True, "by": "services"}
+    assert door.wait_for_service_to_stop(10)
+    assert order == ["part", "door"]
+
+
+def test_work_that_takes_too_long_is_given_up() -> None:
+    from dispatcher.ops.answers import Refusal, Workers
+
+    with hanging("slow") as found:
+
+        async def run() -> None:
+            workers = Workers(most=1)
+            with pytest.raises(Refusal) as late:
+                await workers.run(found.hang_here, within_s=0.01)
+            assert late.value.status == 503
+            with pytest.raises(Refusal) as busy:
+                await workers.run(lambda: None)
+            assert busy.value.status == 429
+            found.release.set()
+            while True:
+                try:
+                    assert await workers.run(lambda: "done") == "done"
+                    break
+                except Refusal:
+                    await asyncio.sleep(0)
+
+        asyncio.run(run())

@@ -1,0 +1,174 @@
+"""Hosts on free ports and in temporary folders, and an app to serve."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="starlette is not installed: pip install 'central-dispatcher[web]'")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'central-dispatcher[web]'")
+pytest.importorskip("httpx", reason="httpx is not installed: pip install 'central-dispatcher[dev]'")
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from dispatcher.web import WebConfig, WebHost, require
+from dispatcher.web.events import event_bytes, event_stream
+from dispatcher.web.security import describe_write
+
+from ..conftest import TIMEOUT_S
+
+METHODS = ["GET", "POST", "PUT", "DELETE"]
+
+
+class App:
+    """An app whose endpoints the test can hold up."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.opened = asyncio.Event()  # set it by `open`
+        self.streams = 0
+        self.app = Starlette(
+            routes=[
+                Route("/who", self.who, methods=METHODS),
+                Route("/submit", self.submit, methods=["POST"]),
+                Route("/admin", require("admin")(self.who), methods=METHODS),
+                Route("/held", self.held, methods=METHODS),
+                Route("/big", self.big),
+                Route("/events", self.events),
+                Route("/silent", self.silent),
+                Route("/fails", self.fails, methods=METHODS),
+                Route("/exits", self.exits),
+                Route("/cached", self.cached),
+            ]
+        )
+
+    async def who(self, request: Request) -> Response:
+        principal = request.scope["principal"]
+        body = await request.body()
+        return JSONResponse({"name": principal.name, "role": principal.role, "bytes": len(body)})
+
+    async def submit(self, request: Request) -> Response:
+        describe_write(request.scope, operation="Submit Application Request", target="app_17")
+        return JSONResponse({}, 202)
+
+    async def held(self, request: Request) -> Response:
+        self.entered += 1
+        await self.opened.wait()
+        return PlainTextResponse("opened")
+
+    async def big(self, request: Request) -> Response:
+        return PlainTextResponse("x" * 20_000_000)
+
+    async def events(self, request: Request) -> Response:
+        async def numbers() -> AsyncIterator[bytes]:
+            self.streams += 1
+            try:
+                number = 0
+                while True:
+                    yield event_bytes("number", {"number": number}, number=number)
+                    number += 1
+                    await asyncio.sleep(0.01)
+            finally:
+                self.streams -= 1
+
+        return event_stream(request.scope["web_host"], numbers())
+
+    async def silent(self, request: Request) -> Response:
+        async def nothing() -> AsyncIterator[bytes]:
+            await asyncio.Event().wait()
+            yield b""
+
+        return event_stream(request.scope["web_host"], nothing(), comment_after_s=0.02)
+
+    async def fails(self, request: Request) -> Response:
+        raise RuntimeError("of the app")
+
+    async def exits(self, request: Request) -> Response:
+        raise SystemExit(3)
+
+    async def cached(self, request: Request) -> Response:
+        return Response("body {}", media_type="text/css", headers={"Cache-Control": "max-age=60"})
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: that of a Unix socket has at most 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="door-"))
+    yield path
+    shutil.rmtree(path)
+
+
+MakeHost = Callable[..., WebHost]
+
+
+@pytest.fixture
+def make_host(folder: Path, app: App) -> Iterator[MakeHost]:
+    """Makes started hosts of the app, by keys of WebConfig; they have a TCP port unless `port=None`."""
+    hosts: list[WebHost] = []
+
+    def make(served: Any = None, name: str = "web", **keys: Any) -> WebHost:
+        keys = {"port": 0, "socket_path": folder / f"{name}.sock", **keys}
+        host = WebHost(served if served is not None else app.app, WebConfig(**keys), name)
+        hosts.append(host)
+        host.init()
+        host.start()
+        return host
+
+    yield make
+    for host in hosts:
+        host.stop()
+
+
+def by_socket(host: WebHost, **options: Any) -> httpx.Client:
+    """A client of the Unix socket."""
+    transport = httpx.HTTPTransport(uds=str(host.socket_path))
+    return httpx.Client(transport=transport, base_url="http://door", timeout=TIMEOUT_S, trust_env=False, **options)
+
+
+def by_tcp(host: WebHost, **options: Any) -> httpx.Client:
+    """A client of the TCP port."""
+    return httpx.Client(base_url=str(host.url), timeout=TIMEOUT_S, trust_env=False, **options)
+
+
+def connect(host: WebHost) -> socket.socket:
+    """A plain connection to the TCP port."""
+    assert host.port is not None
+    return socket.create_connection(("127.0.0.1", host.port), TIMEOUT_S)
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """All that comes until the server ends the connection; fails the test if it does not."""
+    received = bytearray()
+    while True:
+        try:
+            piece = connection.recv(1 << 16)
+        except ConnectionResetError:
+            return bytes(received)
+        if not piece:
+            return bytes(received)
+        received += piece
+
+
+def error_of(answer: httpx.Response) -> str:
+    """The one line of JSON of an answer that refuses."""
+    assert answer.headers["content-type"].startswith("application/json")
+    assert answer.text.count("\n") <= 1
+    [(key, reason)] = answer.json().items()
+    assert key == "error"
+    return str(reason)
