@@ -118,6 +118,36 @@ def foreign_imports(modules: Sequence[Module], library: str, home: str) -> Viola
     }
 
 
+HANDLER_MODULES = ("dispatcher.dispatching", "dispatcher.mailbox.processor", "statemachines")
+"""What only handler threads run, or has state that they own."""
+HANDLER_STATE = {"apps", "nodes", "attempts", "containers", "rm_context"}
+"""Attributes that hold such state."""
+
+
+def handler_state_reaches(modules: Sequence[Module], homes: Sequence[str]) -> Violations:
+    """Modules of threads that are no handler threads, and look at what handlers own instead of asking for it."""
+    found = {}
+    for module in modules:
+        if not any(_is_in(module.name, home) for home in homes):
+            continue
+        for each in module.imports:
+            for target in (each.target, *(f"{each.target}.{name}" for name in each.names)):
+                if any(_is_in(target, owner) for owner in HANDLER_MODULES):
+                    found[f"{module.name} -> {target}"] = (
+                        f"{module.name}:{each.line}: imports {target}, whose state handler threads own; ask a "
+                        "DispatcherView, or send mail"
+                    )
+        for node in module.nodes:
+            if isinstance(node, ast.Attribute) and (
+                node.attr in HANDLER_STATE or _last_name(node.value) in ("context", "_context")
+            ):
+                name = f"{_last_name(node.value) or '?'}.{node.attr}"
+                found[f"{module.name}: {name}"] = (
+                    f"{module.name}:{node.lineno}: {name} is a handler thread's; read a snapshot that it publishes"
+                )
+    return found
+
+
 def _imports_of(module: Module) -> Iterator[Import]:
     functions = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)

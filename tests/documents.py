@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -118,9 +118,16 @@ def config_fields() -> dict[str, FieldInfo]:
     return dict(_fields_of(ResourceManagerConfig, "", ()))
 
 
-def config_tables() -> str:
-    """A table for each section, in the order of the model."""
-    fields = config_fields()
+def web_config_tables() -> str:
+    """The keys of a door, as those of a daemon that has them below `web`."""
+    from dispatcher.web import WebConfig
+
+    return config_tables({f"web.{path}": field for path, field in _fields_of(WebConfig, "", ())})
+
+
+def config_tables(fields: Mapping[str, FieldInfo] | None = None) -> str:
+    """A table for each section, in the order of the model; without `fields`, of the resource manager's."""
+    fields = fields if fields is not None else config_fields()
     sections = dict.fromkeys(path.rpartition(".")[0] for path in fields)
     parts = []
     for section in sections:
@@ -270,6 +277,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "call-metrics": lambda: metric_table("register_call_metrics"),
     "lookup-metrics": lambda: metric_table("register_lookup_metrics"),
     "configuration": config_tables,
+    "web-configuration": web_config_tables,
     "commands": command_reference,
     "events-columns": lambda: column_table("events"),
     "transitions-columns": lambda: column_table("transitions"),

@@ -122,6 +122,10 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
         source,
         partial(conventions.foreign_imports, library="pyspark", home="pipeline.spark"),
     ),
+    "doors leave the state of handlers alone": (
+        source,
+        partial(conventions.handler_state_reaches, homes=("dispatcher.web", "dispatcher.ops")),
+    ),
     "shared fields have owners": (source, partial(conventions.unowned_fields, shared=SHARED_CLASSES)),
     "private stays private": (source, conventions.private_reaches),
     "modules, functions and folders are small": (source, conventions.too_big),
@@ -231,6 +235,31 @@ def test_a_foreign_import_is_found() -> None:
     assert set(conventions.foreign_imports(texts, "spark", "home")) == {"other -> spark"}
 
 
+def test_a_door_s_reach_for_a_handler_s_state_is_found() -> None:
+    found = conventions.handler_state_reaches(
+        sample(
+            door__imports="from dispatcher.dispatching.batches import Batch\nimport dispatcher.stats",
+            door__lazy="def f():\n    from statemachines.resourcemanager import ResourceManager",
+            door__context="def f(rm):\n    return rm.context.scheduler",
+            door__own="class A:\n    def f(self):\n        return self._context.clock",
+            door__apps="def f(rm):\n    return list(rm.apps.values())",
+            door__sound="from dispatcher.stats import DispatcherStats\nssl.create_default_context().options",
+            handler="def f(rm):\n    return rm.context.apps",
+        ),
+        ["door"],
+    )
+
+    assert set(found) == {
+        "door.imports -> dispatcher.dispatching.batches",
+        "door.imports -> dispatcher.dispatching.batches.Batch",
+        "door.lazy -> statemachines.resourcemanager",
+        "door.lazy -> statemachines.resourcemanager.ResourceManager",
+        "door.context: context.scheduler",
+        "door.own: _context.clock",
+        "door.apps: rm.apps",
+    }
+
+
 SHARED = '''
 class Box:
     def __init__(self, name):
@@ -322,7 +351,7 @@ def document(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["metrics.md", "configuration.md", "commands.md", "journal.md"])
+@pytest.mark.parametrize("name", ["metrics.md", "configuration.md", "commands.md", "journal.md", "web.md"])
 def test_a_document_lists_what_the_code_declares(name: str) -> None:
     if name == "commands.md":
         pytest.importorskip("typer", reason="typer is not installed: pip install 'central-dispatcher[cli]'")

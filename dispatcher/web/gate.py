@@ -28,8 +28,6 @@ App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 _RETRY_SOON: Final = [(b"retry-after", b"1")]
 _RETRY_LATER: Final = [(b"retry-after", b"5")]
 _END: Final = [(b"connection", b"close")]
-_DRAINED_BODIES: Final = 16
-"""A body that was refused for its length is read to its end, and thrown away, up to so many times what is allowed."""
 
 
 class _Sender:
@@ -171,7 +169,7 @@ class Gate:
         too_long = f"the body is longer than {most:,} bytes"
         declared = int(lengths[0]) if len(lengths) == 1 and lengths[0].isdigit() else None
         if declared is not None and declared > most:
-            raise Refusal(413, too_long, _END if declared > _DRAINED_BODIES * most else ())
+            raise Refusal(413, too_long)
         body = bytearray()
         try:
             async with asyncio.timeout(self._settings.request_deadline_s):
@@ -181,7 +179,7 @@ class Gate:
                         raise Refusal(400, "the client has left before the end of the body")
                     body += message.get("body", b"")
                     if len(body) > most:
-                        raise Refusal(413, too_long, _END)
+                        raise Refusal(413, too_long)
                     if not message.get("more_body", False):
                         return bytes(body) if scope["method"] not in ("GET", "HEAD") else b""
         except TimeoutError:

@@ -24,6 +24,9 @@ from dispatcher.web.config import WebConfig
 
 _LINGER_S: Final = 0.5
 """A refused client has this long to read why."""
+_DRAINED_BODIES: Final = 16
+"""The rest of a body that was refused is read and thrown away, up to so many times what is allowed: a connection that
+ends while its client still sends would take the answer with it."""
 _PEER: Final = "web_peer"
 
 log = logging.getLogger(__name__)
@@ -62,6 +65,7 @@ class DoorProtocol(H11Protocol):
         self._begun_s: float | None = None  # when the request that is arriving began; None: none is
         self._unsent_s: float | None = None  # since when bytes of an answer that is over wait for the client
         self._closing_s: float | None = None
+        self._drained = 0  # bytes of a body whose request was answered already
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -85,9 +89,14 @@ class DoorProtocol(H11Protocol):
             return
         if self._begun_s is None and not self.is_answering:
             self._begun_s = self.loop.time()
+        if self._is_draining:
+            self._drained += len(data)
+            if self._drained > _DRAINED_BODIES * self.settings.body_bytes:
+                self.transport.abort()
+                return
         super().data_received(data)
         if self.is_answering:
-            self._begun_s = None
+            self._begun_s, self._drained = None, 0
 
     def on_response_complete(self) -> None:
         self._begun_s = None
@@ -105,6 +114,10 @@ class DoorProtocol(H11Protocol):
     def is_answering(self) -> bool:
         """Whether a request was read whose answer is not over."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _is_draining(self) -> bool:
+        return not self.is_answering and self.conn.their_state is h11.SEND_BODY
 
     def refuse(self, status: int, reason: str) -> None:
         """Answer without a request, and end the connection as soon as the client has read it, or `_LINGER_S` later."""
@@ -132,6 +145,9 @@ class DoorProtocol(H11Protocol):
         elif self._is_refused or self.is_answering:
             return
         elif self._begun_s is not None and now_s - self._begun_s > deadline_s:
+            if self._is_draining:
+                self.transport.abort()
+                return
             self.refuse(408, f"the request has not arrived in {deadline_s:g} s")
         elif not self.transport.get_write_buffer_size():
             self._unsent_s = None

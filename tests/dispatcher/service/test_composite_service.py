@@ -192,3 +192,39 @@ def test_children_that_many_threads_add_are_all_kept(log: list[str]) -> None:
             done.result(TIMEOUT_S)
 
     assert len(composite.services) == threads * children
+
+
+def test_a_service_is_ending_from_the_moment_at_which_a_composite_around_it_stops() -> None:
+    log: list[str] = []
+    first, inner, outer = Child("first", log), CompositeService("inner"), CompositeService("outer")
+    seen = []
+    last = Child("last", log, stop=lambda: seen.append((first.is_ending(), last.is_ending(), first.state)))
+    inner.add_service(first)
+    outer.add_service(inner)
+    outer.add_service(last)
+    outer.init()
+    outer.start()
+    assert not first.is_ending()
+
+    outer.stop()
+
+    assert seen == [(True, True, ServiceState.STARTED)]
+    assert first.is_ending()
+
+
+def test_a_service_that_is_stopped_by_itself_ends_alone() -> None:
+    first, second, both = Child("first", []), Child("second", []), CompositeService("both")
+    both.add_service(first)
+    both.add_service(second)
+    both.init()
+
+    first.stop()
+
+    assert (first.is_ending(), second.is_ending(), both.is_ending()) == (True, False, False)
+
+
+def test_a_composite_is_not_kept_alive_by_its_services() -> None:
+    first = Child("first", [])
+    CompositeService("gone").add_service(first)
+
+    assert not first.is_ending()

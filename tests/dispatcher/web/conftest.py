@@ -71,14 +71,16 @@ class App:
         return PlainTextResponse("x" * 20_000_000)
 
     async def events(self, request: Request) -> Response:
+        padding = {"padding": "x" * 100_000} if "large" in request.query_params else {}
+
         async def numbers() -> AsyncIterator[bytes]:
             self.streams += 1
             try:
                 number = 0
                 while True:
-                    yield event_bytes("number", {"number": number}, number=number)
+                    yield event_bytes("number", {"number": number} | padding, number=number)
                     number += 1
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0)
             finally:
                 self.streams -= 1
 

@@ -146,16 +146,6 @@ def test_without_the_extra_the_message_names_it(app: App, monkeypatch: pytest.Mo
         host.start()
 
 
-def test_importing_the_package_and_dispatcher_imports_no_extra() -> None:
-    code = (
-        "import sys, dispatcher, dispatcher.web, dispatcher.web.doors, dispatcher.web.tokens;"
-        "print([m for m in ('starlette', 'uvicorn', 'jinja2', 'httpx', 'h11', 'typer') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-
-    assert done.stdout.strip() == "[]", done.stderr
-
-
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +280,60 @@ def test_while_the_daemon_drains_reads_are_answered_and_writes_refused(folder: P
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert error_of(refused) == "the daemon is stopping"
     assert read.status_code == 200
+
+
+SIGNALLED = """
+import asyncio, sys
+from pathlib import Path
+from starlette.applications import Starlette
+from starlette.routing import Route
+from dispatcher import AsyncDispatcher, CompositeService, run_until_signal
+from dispatcher.web import WebHost, WebConfig
+from dispatcher.web.events import event_bytes, event_stream
+
+async def events(request):
+    async def ticks():
+        while True:
+            yield event_bytes("tick", {})
+            await asyncio.sleep(0.05)
+    return event_stream(request.scope["web_host"], ticks())
+
+daemon = CompositeService("daemon")
+host = WebHost(Starlette(routes=[Route("/events", events)]), WebConfig(port=0), name="central")
+daemon.add_service(host)
+daemon.add_service(AsyncDispatcher(name="central"))
+with daemon:
+    print(host.url, flush=True)
+    run_until_signal(daemon)
+"""
+
+
+@pytest.mark.slow
+def test_a_client_with_an_open_stream_never_delays_a_sigterm(folder: Path) -> None:
+    for _ in range(20):
+        daemon = subprocess.Popen(
+            [sys.executable, "-c", SIGNALLED],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+        )
+        assert daemon.stdout is not None
+        url = daemon.stdout.readline().strip()
+        with subprocess.Popen(
+            ["curl", "-sSN", f"{url}/events"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as curl:
+            assert curl.stdout is not None
+            assert curl.stdout.readline()
+            begun_s = time.monotonic()
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(TIMEOUT_S)
+            took_s = time.monotonic() - begun_s
+            _, complaints = curl.communicate(timeout=TIMEOUT_S)
+
+        daemon.stdout.close()
+        assert daemon.returncode == 143
+        assert took_s < 2.0  # a second for the door, the rest for the interpreter's end on a busy machine
+        assert (curl.returncode, complaints) == (0, b"")
 
 
 # -- other processes ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,377 @@
+"""Limits of a web host, against real clients: sizes, numbers and times, and what a client hears beyond them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from dispatcher.web import WebConfig, WebHost
+
+from ..conftest import TIMEOUT_S
+from ..waiting import until
+from .conftest import App, MakeHost, by_socket, by_tcp, connect, error_of, read_to_end
+
+pytestmark = pytest.mark.long
+
+JSON = {"content-type": "application/json"}
+
+
+def raw(host: WebHost, data: bytes) -> bytes:
+    """All that the door answers to these bytes, until it ends the connection."""
+    with connect(host) as connection:
+        connection.sendall(data)
+        return read_to_end(connection)
+
+
+def body_of(answer: bytes) -> bytes:
+    return answer.partition(b"\r\n\r\n")[2]
+
+
+def test_a_body_of_just_the_limit_passes_and_one_byte_more_is_413(make_host: MakeHost) -> None:
+    host = make_host(body_bytes=100_000)
+    with by_tcp(host) as tcp, by_socket(host) as local:
+        for client in (tcp, local):
+            assert client.put("/who", content=b"1" * 100_000, headers=JSON).status_code in (200, 403)
+            answer = client.put("/who", content=b"1" * 100_001, headers=JSON)
+            assert answer.status_code == 413
+            assert error_of(answer) == "the body is longer than 100,000 bytes"
+
+
+def pieces(size: int) -> Iterator[bytes]:
+    for _ in range(size // 1000):
+        yield b"1" * 1000
+
+
+def test_a_body_without_a_length_is_413_as_soon_as_it_is_too_long(make_host: MakeHost) -> None:
+    host = make_host(body_bytes=100_000)
+    with by_socket(host) as client:
+        assert client.put("/who", content=pieces(100_000), headers=JSON).json()["bytes"] == 100_000
+        answer = client.put("/who", content=pieces(101_000), headers=JSON)
+
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("size", [2 << 20, 64 << 20])
+@pytest.mark.parametrize("options", [[], ["-H", "Expect:"], ["-H", "Transfer-Encoding: chunked"]])
+def test_curl_hears_that_its_file_is_too_long(
+    make_host: MakeHost, tmp_path: Path, size: int, options: list[str]
+) -> None:
+    host = make_host()
+    file = tmp_path / "large"
+    with file.open("wb") as made:
+        made.truncate(size)
+
+    arguments = ["-sS", "--max-time", "20", "-w", "%{http_code}", "-H", "Content-Type: application/json", *options]
+    done = subprocess.run(
+        ["curl", *arguments, "-T", str(file), f"{host.url}/who"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert done.stdout == '{"error": "the body is longer than 1,048,576 bytes"}\n413', done.stderr
+
+
+def test_after_a_body_that_was_too_long_the_connection_goes_on(make_host: MakeHost) -> None:
+    host = make_host(body_bytes=1000)
+    with connect(host) as connection:
+        long = b"PUT /who HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000
+        connection.sendall(long + b"GET /who HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answers = read_to_end(connection)
+
+    assert answers.count(b"HTTP/1.1 413") == 1
+    assert answers.count(b"HTTP/1.1 200") == 1
+
+
+def test_the_body_of_a_get_does_not_reach_the_app(make_host: MakeHost) -> None:
+    host = make_host()
+    with by_socket(host) as client:
+        answer = client.request("GET", "/who", content=b"x" * 1000)
+
+    assert answer.json()["bytes"] == 0
+
+
+@pytest.mark.parametrize("target", ["header", "one of many headers", "path", "query"])
+def test_headers_beyond_the_limit_are_431(make_host: MakeHost, target: str) -> None:
+    host = make_host()
+    parts: dict[str, tuple[str, dict[str, str]]] = {
+        "header": ("/who", {"x": "y" * 17_000}),
+        "one of many headers": ("/who", {f"x{number}": "y" * 100 for number in range(200)}),
+        "path": ("/" + "p" * 17_000, {}),
+        "query": ("/who?" + "q" * 17_000, {}),
+    }
+    path, headers = parts[target]
+    with by_tcp(host) as tcp, by_socket(host) as local:
+        for client in (tcp, local):
+            answer = client.get(path, headers=headers)
+            assert answer.status_code == 431
+            assert error_of(answer) == "the request line with the headers is longer than 16,384 bytes"
+            assert client.get("/who", headers={"x": "y" * 15_000}).status_code == 200
+
+
+def test_headers_that_never_end_are_431(make_host: MakeHost) -> None:
+    host = make_host()
+
+    answer = raw(host, b"GET /who HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 20_000)
+
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert body_of(answer).count(b"\n") == 1
+
+
+@pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00\x01\x00", b"GARBAGE\r\n\r\n", b"GET /who\r\n"])
+def test_what_is_no_request_is_400_and_not_logged(
+    make_host: MakeHost, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = make_host()
+
+    answer = raw(host, data + b"\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert body_of(answer) == b'{"error": "this is not an HTTP request"}\n'
+    assert b"x-content-type-options: nosniff" in answer
+    assert not caplog.records
+
+
+def test_256_connections_are_served_and_one_more_gets_503(make_host: MakeHost) -> None:
+    host = make_host()
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connect(host)) for _ in range(255)]
+        with by_tcp(host) as last:
+            assert last.get("/who").status_code == 200
+            for _ in range(300):  # beyond, each is refused by itself
+                refused = raw(host, b"")
+                assert refused.startswith(b"HTTP/1.1 503 ")
+                assert body_of(refused) == b'{"error": "256 connections are open already"}\n'
+                assert b"retry-after: 1" in refused
+            with by_socket(host) as local:  # one limit for both doors
+                assert local.get("/who").status_code == 503
+
+            assert last.get("/who").status_code == 200
+            idle[0].close()
+            until(lambda: raw_who(host).startswith(b"HTTP/1.1 200 "), "the room that one has left")
+
+
+def host_connections(host: WebHost) -> int:
+    """The established connections to the host's TCP port, as the system counts them."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return sum(line[1].endswith(f":{host.port:04X}") and line[3] == "01" for line in lines)
+
+
+def raw_who(host: WebHost) -> bytes:
+    return raw(host, b"GET /who HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+
+
+def test_a_flood_of_connections_leaves_those_that_are_open_alone(make_host: MakeHost) -> None:
+    host = make_host(connections=4)
+    with by_tcp(host) as client, contextlib.ExitStack() as stack:
+        assert client.get("/who").status_code == 200
+        flood = [stack.enter_context(connect(host)) for _ in range(400)]
+
+        assert client.get("/who").status_code == 200
+
+        for each in flood[3:]:
+            assert read_to_end(each).startswith((b"HTTP/1.1 503 ", b""))
+        assert client.get("/who").status_code == 200
+
+
+def test_64_writes_are_under_way_and_one_more_gets_429(make_host: MakeHost, app: App) -> None:
+    host = make_host()
+    with by_socket(host, limits=httpx.Limits(max_connections=100)) as client, ThreadPoolExecutor(64) as pool:
+        held = [pool.submit(client.post, "/held") for _ in range(64)]
+        until(lambda: app.entered == 64)
+
+        refused = client.post("/who")
+        read = client.get("/who")
+        open_held(host, app)
+        answers = [each.result(TIMEOUT_S).status_code for each in held]
+
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert error_of(refused) == "64 requests that change something are under way"
+        assert read.status_code == 200
+        assert answers == [200] * 64
+        assert client.post("/who").status_code == 200
+
+
+def open_held(host: WebHost, app: App) -> None:
+    """Let the held requests go, on the host's loop."""
+    with by_socket(host, headers={"x-open": "1"}) as client:
+        app.app.add_route("/open", opener(app))
+        assert client.get("/open").status_code == 200
+
+
+def opener(app: App) -> Any:
+    from starlette.responses import Response
+
+    async def answer(request: Any) -> Response:
+        app.opened.set()
+        return Response()
+
+    return answer
+
+
+def test_no_answer_within_the_deadline_is_503(make_host: MakeHost, app: App) -> None:
+    host = make_host(request_deadline_s=0.2, writes=1)
+    with by_socket(host) as client:
+        for _ in range(2):  # the write that was late has made room
+            answer = client.post("/held")
+            assert answer.status_code == 503
+            assert error_of(answer) == "no answer in 0.2 s"
+        assert client.get("/who").status_code == 200
+
+
+def test_a_blocking_endpoint_is_left_at_the_deadline(make_host: MakeHost) -> None:
+    import threading
+
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    opened = threading.Event()
+
+    def blocking(request: Request) -> PlainTextResponse:  # Starlette runs it on a thread, which nothing can cancel
+        opened.wait(TIMEOUT_S)
+        return PlainTextResponse("late")
+
+    host = make_host(Starlette(routes=[Route("/", blocking, methods=["POST"])]), request_deadline_s=0.2, writes=1)
+    with by_socket(host) as client:
+        assert client.post("/").status_code == 503
+        opened.set()
+        assert client.post("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"", b"408"),
+        (b"GET /who HTTP/1.1\r\nHost: local", b"408"),
+        (
+            b"POST /who HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n1",
+            b"408",
+        ),
+        (b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\nGET /wh", b"200"),  # the second one never arrives
+    ],
+)
+def test_a_request_that_does_not_arrive_ends_its_connection(make_host: MakeHost, sent: bytes, status: bytes) -> None:
+    host = make_host(request_deadline_s=0.3, keep_alive_s=0.3, anonymous_role="admin")
+
+    answer = raw(host, sent)
+
+    assert answer.startswith(b"HTTP/1.1 " + status)
+
+
+def test_one_byte_now_and_then_does_not_prolong_the_time(make_host: MakeHost) -> None:
+    host = make_host(request_deadline_s=0.3)
+    with connect(host) as connection:
+        connection.settimeout(0.02)
+        answer = b""
+        for _ in range(1000):
+            with contextlib.suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
+                connection.send(b"x")
+                answer += connection.recv(1000)
+            if answer:
+                break
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+def test_an_idle_connection_ends_after_its_time(make_host: MakeHost) -> None:
+    host = make_host(keep_alive_s=0.1)
+
+    answer = raw(host, b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", [b"/big", b"/events?large"])
+def test_a_client_that_does_not_read_loses_its_connection(make_host: MakeHost, app: App, path: bytes) -> None:
+    host = make_host(request_deadline_s=0.3)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(TIMEOUT_S)
+        connection.connect(("127.0.0.1", host.port))
+        connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(10)
+        if path == b"/events?large":
+            until(lambda: app.streams == 1)
+            until(lambda: app.streams == 0, "the end of a stream that nobody reads")
+            return
+
+        until(lambda: host_connections(host) == 0)
+        assert len(read_to_end(connection)) < 20_000_000
+
+
+def test_32_clients_have_a_stream_and_one_more_gets_429(make_host: MakeHost, app: App) -> None:
+    host = make_host()
+    with by_socket(host, limits=httpx.Limits(max_connections=100)) as client, contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(client.stream("GET", "/events")) for _ in range(32)]
+        assert [each.status_code for each in streams] == [200] * 32
+
+        refused = client.get("/events")
+        assert refused.status_code == 429
+        assert error_of(refused) == "32 clients have a stream of events already"
+
+        streams[0].close()
+        until(lambda: app.streams == 31, "the end of a stream whose client has left")
+        with client.stream("GET", "/events") as again:
+            assert again.status_code == 200
+    until(lambda: app.streams == 0)
+
+
+def test_a_stream_outlives_the_deadline_and_comes_as_events(make_host: MakeHost) -> None:
+    host = make_host(request_deadline_s=0.2)
+    with by_tcp(host) as client, client.stream("GET", "/events") as stream:
+        lines = stream.iter_lines()
+        seen = [next(lines) for _ in range(8)]
+        end_s = time.monotonic() + 0.5
+        while time.monotonic() < end_s:
+            assert next(lines) is not None
+
+    assert stream.headers["content-type"].startswith("text/event-stream")
+    assert seen[0].startswith(":")
+    assert seen[2:6] == ["event: number", "id: 0", 'data: {"number":0}', ""]
+
+
+def test_a_silent_stream_has_comments(make_host: MakeHost) -> None:
+    host = make_host()
+    with by_tcp(host) as client, client.stream("GET", "/silent") as stream:
+        lines = stream.iter_lines()
+        assert [next(lines) for _ in range(6)] == [": still here", ""] * 3
+
+
+@pytest.mark.parametrize("path", ["/fails", "/exits"])
+def test_an_app_that_fails_gives_500_in_one_line_and_a_traceback_in_the_log(
+    make_host: MakeHost, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            raise SystemExit(3) if scope["path"] == "/exits" else RuntimeError("of the app")
+
+    host = make_host(failing)
+    with by_tcp(host) as client:
+        answers = [client.get(path) for _ in range(2)]
+
+    assert [error_of(each) for each in answers] == ["the app failed; the log of the daemon says how"] * 2
+    assert [record.message for record in caplog.records] == [f"GET {path}: the app failed"] * 2
+    assert caplog.records[0].exc_info is not None
+
+
+def test_what_a_request_costs_is_bounded_by_keys() -> None:
+    for key in ("body_bytes", "header_bytes", "connections", "writes", "request_deadline_s", "keep_alive_s"):
+        assert key in WebConfig.model_fields
+        with pytest.raises(ValidationError):
+            WebConfig(**{key: -1})
+    defaults = WebConfig()
+    assert (defaults.body_bytes, defaults.header_bytes, defaults.connections) == (1 << 20, 16_384, 256)
+    assert (defaults.writes, defaults.request_deadline_s, defaults.keep_alive_s) == (64, 10.0, 15.0)
+    assert defaults.event_streams == 32

@@ -1,0 +1,236 @@
+"""TLS of a web host, with an authority that the test makes."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dispatcher import ConfigError
+from dispatcher.web import TLSConfig, WebHost
+from dispatcher.web.tokens import add_line, new_token
+
+from ..conftest import TIMEOUT_S
+from ..waiting import until
+from .conftest import MakeHost, by_socket, connect, read_to_end
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed: apt-get install openssl"),
+]
+
+
+def openssl(*arguments: object) -> None:
+    done = subprocess.run(
+        ["openssl", *map(str, arguments)], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A CA in a folder, and what it signs: NAME.pem and NAME.key."""
+
+    folder: Path
+
+    @property
+    def cert(self) -> Path:
+        return self.folder / "ca.pem"
+
+    def make(self) -> Authority:
+        self.folder.mkdir()
+        options = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+        extensions = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=keyCertSign"]
+        openssl("req", *options, "-subj", "/CN=Test CA", *extensions, "-keyout", self.key("ca"), "-out", self.cert)
+        return self
+
+    def key(self, name: str) -> Path:
+        return self.folder / f"{name}.key"
+
+    def sign(self, name: str) -> tuple[Path, Path]:
+        """A certificate whose CN is `name`, for 127.0.0.1, and its key."""
+        cert = self.folder / f"{name}.pem"
+        options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+        extensions = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"]
+        signer = ["-CA", self.cert, "-CAkey", self.key("ca")]
+        openssl(
+            "req",
+            "-x509",
+            *options,
+            *extensions,
+            *signer,
+            "-subj",
+            f"/CN={name}",
+            "-keyout",
+            self.key(name),
+            "-out",
+            cert,
+        )
+        return cert, self.key(name)
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "ca").make()
+
+
+@pytest.fixture(scope="module")
+def tls(ca: Authority) -> TLSConfig:
+    cert, key = ca.sign("door")
+    return TLSConfig(cert=cert, key=key)
+
+
+def client_of(host: WebHost, ca: Authority, name: str | None = None) -> httpx.Client:
+    """A client that trusts the CA, with a certificate of its own if it has a name."""
+    trust = ssl.create_default_context(cafile=str(ca.cert))
+    if name is not None:
+        trust.load_cert_chain(*ca.sign(name))
+    return httpx.Client(base_url=str(host.url), verify=trust, timeout=TIMEOUT_S, trust_env=False)
+
+
+def test_tcp_is_https_and_the_unix_socket_is_not(make_host: MakeHost, ca: Authority, tls: TLSConfig) -> None:
+    host = make_host(tls=tls)
+
+    assert str(host.url).startswith("https://127.0.0.1:")
+    with client_of(host, ca) as client, by_socket(host) as local:
+        assert client.get("/who").json()["name"] == "anonymous"
+        assert local.get("/who").json()["role"] == "admin"
+    done = subprocess.run(
+        ["curl", "-sS", "--cacert", str(ca.cert), f"{host.url}/who"], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert '"anonymous"' in done.stdout
+
+
+def test_plain_http_and_old_tls_get_no_answer(make_host: MakeHost, ca: Authority, tls: TLSConfig) -> None:
+    host = make_host(tls=tls)
+    with connect(host) as connection:
+        connection.sendall(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"HTTP/" not in read_to_end(connection)
+
+    done = subprocess.run(
+        ["curl", "-sS", "--tls-max", "1.1", "--cacert", str(ca.cert), f"{host.url}/who"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 35, done.stderr
+
+
+def test_a_client_s_certificate_names_its_user(make_host: MakeHost, ca: Authority, tls: TLSConfig) -> None:
+    host = make_host(tls=tls.model_copy(update={"client_ca": ca.cert}))
+
+    with client_of(host, ca, "alice") as client:
+        assert client.get("/who").json() == {"name": "alice", "role": "user", "bytes": 0}
+
+
+def test_without_a_certificate_of_the_authority_nobody_enters(
+    make_host: MakeHost, ca: Authority, tls: TLSConfig, tmp_path: Path
+) -> None:
+    host = make_host(tls=tls.model_copy(update={"client_ca": ca.cert}))
+    other = Authority(tmp_path / "other").make()
+    stranger = ssl.create_default_context(cafile=str(ca.cert))
+    stranger.load_cert_chain(*other.sign("alice"))
+
+    with client_of(host, ca) as client, pytest.raises(httpx.TransportError):
+        client.get("/who")
+    with httpx.Client(base_url=str(host.url), verify=stranger) as client, pytest.raises(httpx.TransportError):
+        client.get("/who")
+
+
+def test_a_user_by_certificate_has_the_role_of_its_line_and_a_token_comes_first(
+    make_host: MakeHost, ca: Authority, tls: TLSConfig, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    add_line(tokens, new_token("alice", "admin")[1])
+    token, line = new_token("bob", "view")
+    add_line(tokens, line)
+    host = make_host(tokens_file=tokens, tls=tls.model_copy(update={"client_ca": ca.cert}))
+
+    with client_of(host, ca, "alice") as client:
+        assert client.get("/who").json()["role"] == "admin"
+        assert client.get("/who", headers={"authorization": f"Bearer {token}"}).json()["name"] == "bob"
+        assert client.get("/who", headers={"authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_with_certificates_it_may_listen_beyond_this_machine(
+    make_host: MakeHost, ca: Authority, tls: TLSConfig
+) -> None:
+    host = make_host(host="0.0.0.0", tls=tls.model_copy(update={"client_ca": ca.cert}))
+
+    assert host.port
+
+
+def test_a_server_s_certificate_alone_is_not_enough_for_that(make_host: MakeHost, tls: TLSConfig) -> None:
+    with pytest.raises(ConfigError, match=r"needs web\.tokens_file or web\.tls\.client_ca"):
+        make_host(host="0.0.0.0", tls=tls)
+
+
+def test_the_cookie_is_for_tls_only(make_host: MakeHost, ca: Authority, tls: TLSConfig, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    token, line = new_token("alice", "view")
+    add_line(tokens, line)
+
+    with client_of(make_host(tokens_file=tokens, tls=tls), ca) as client:
+        done = client.post("/login", data={"token": token})
+        assert done.headers["set-cookie"].endswith("; HttpOnly; SameSite=Strict; Secure")
+        assert client.get("/who").json()["name"] == "alice"
+
+
+def test_clients_that_begin_tls_and_stop_take_no_place_and_end(
+    make_host: MakeHost, ca: Authority, tls: TLSConfig
+) -> None:
+    host = make_host(tls=tls, connections=2, request_deadline_s=0.5)
+    silent = [connect(host) for _ in range(200)]
+
+    until(lambda: is_answered(host, ca), "an answer beside clients that do not finish their handshake")
+
+    for each in silent:
+        read_to_end(each)
+        each.close()
+
+
+def is_answered(host: WebHost, ca: Authority) -> bool:
+    try:
+        with client_of(host, ca) as client:
+            return client.get("/who").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_stop_waits_for_no_client_of_tls(make_host: MakeHost, ca: Authority, tls: TLSConfig) -> None:
+    from .test_web_host import stop_timed
+
+    host = make_host(tls=tls)
+    halfway = connect(host)
+    with client_of(host, ca) as client, client.stream("GET", "/events") as stream:
+        next(stream.iter_text())
+        assert stop_timed(host) < 1.0
+    read_to_end(halfway)
+    halfway.close()
+
+
+def test_files_that_are_missing_or_wrong_are_refused_in_one_line(
+    make_host: MakeHost, ca: Authority, tls: TLSConfig, tmp_path: Path
+) -> None:
+    gone, text = tmp_path / "gone.pem", tmp_path / "text.pem"
+    text.write_text("no certificate")
+    locked = tmp_path / "locked.key"
+    openssl("ec", "-in", tls.key, "-aes256", "-passout", "pass:secret", "-out", locked)
+    wrong = {
+        "web.tls.cert .*gone.pem: does not exist": {"cert": gone},
+        "web.tls.key .*gone.pem: does not exist": {"key": gone},
+        "web.tls.client_ca .*gone.pem: does not exist": {"client_ca": gone},
+        "web.tls.client_ca .*text.pem: no certificates in PEM": {"client_ca": text},
+        "web.tls.cert .*text.pem, .*not a certificate and its key in PEM": {"cert": text},
+        "web.tls.key .*ca.key: not a certificate and its key": {"key": ca.key("ca")},
+        "web.tls.key .*locked.key: not a certificate and its key in PEM, without a password": {"key": locked},
+    }
+    for problem, change in wrong.items():
+        with pytest.raises(ConfigError, match=problem) as caught:
+            make_host(tls=tls.model_copy(update=change))
+        assert "\n" not in str(caught.value)
