@@ -40,7 +40,6 @@ from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, contents
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
-from dispatcher.signals import run_until_signal
 from dispatcher.stats import DispatcherStats, StatsAttributes
 from dispatcher.util.foreign import tell
 from dispatcher.view import DispatcherView
@@ -236,6 +235,8 @@ class AsyncDispatcher(Service, StatsAttributes):
 
     def run_until_signal(self) -> int:
         """Start, and run until SIGINT, SIGTERM or a stop; returns an exit code. See `dispatcher.run_until_signal`."""
+        from dispatcher.signals import run_until_signal  # it needs the health of dispatchers
+
         return run_until_signal(self)
 
     def is_stopped(self) -> bool:

@@ -79,6 +79,12 @@ class DispatcherConfig(ConfigModel):
         gt=0,
         description="log a handler that runs longer than this, in seconds, once, with its stack; null disables it",
     )
+    liveness_stuck_after_s: float | None = Field(
+        None,
+        gt=0,
+        description="/livez fails, and systemd's watchdog is no longer fed, while an event or a mail runs longer than "
+        "this, in seconds: set it if a restart is better than a long handler; null disables it",
+    )
     print_events_info_threshold: int = Field(
         5000, ge=1, description="log the contents of a queue of this many events by event type, at most once in 30 s"
     )
@@ -87,7 +93,7 @@ class DispatcherConfig(ConfigModel):
 class MetricsConfig(ConfigModel):
     """Settings of the Prometheus endpoint."""
 
-    enabled: bool = Field(True, description="serve /metrics")
+    enabled: bool = Field(True, description="serve /metrics, /livez and /readyz")
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(0, ge=0, le=65535, description="port to listen on; 0: a free one, which is printed")
 

@@ -47,6 +47,8 @@ _ALLOWED = {
     ServiceState.STOPPED: {ServiceState.STOPPED},
 }
 
+_BEFORE_STARTED = (ServiceState.NOTINITED, ServiceState.INITED)
+
 _ADVICE = {
     ServiceState.NOTINITED: "Call init() first.",
     ServiceState.STARTED: "It is already running.",
@@ -68,7 +70,7 @@ class Service:
         self._life = threading.Condition(threading.RLock())
         self._changing: set[int] = set()  # threads amid a change of state; any thread adds and removes itself
         self._stop_deferred = False  # a signal handler called `stop` amid a change; any thread
-        self._state = ServiceState.NOTINITED  # guarded by _life; never goes back
+        self._state = ServiceState.NOTINITED  # written under _life, read by any thread; never goes back
         self._hook_thread: int | None = None  # guarded by _life: the thread that runs init's or start's hook
         self._stop_pending = False  # guarded by _life: a stop came during that hook
         self._terminated = False  # guarded by _life
@@ -76,6 +78,8 @@ class Service:
         self.failure_state: ServiceState | None = None  # in which it failed; written under _life, read by any thread
         self._listeners: list[Callable[[Service], None]] = []  # replaced under _life, never changed in place
         self._composites: tuple[weakref.ref[Service], ...] = ()  # those it was added to; replaced, never changed
+        # The composite that it was added to last; written under _life, read by any thread.
+        self._parent: weakref.ref[CompositeService] | None = None
         _all_services.add(self)
 
     @property
@@ -87,6 +91,11 @@ class Service:
         """The first error that made this service fail, if any."""
         return self._failure
 
+    @property
+    def parent(self) -> CompositeService | None:
+        """The composite service that this one was added to, if any."""
+        return self._parent() if self._parent is not None else None
+
     def in_state(self, *states: ServiceState) -> bool:
         return self._state in states
 
@@ -95,6 +104,15 @@ class Service:
         if self._state is ServiceState.STOPPED:
             return True
         return any(composite is not None and composite.is_ending() for composite in (ref() for ref in self._composites))
+
+    def is_starting(self) -> bool:
+        """It is not started yet, or its start hook still runs. Any thread; takes no lock."""
+        # The state first: it becomes STARTED after the thread of the hook was noted.
+        return self._state in _BEFORE_STARTED or (self._state is ServiceState.STARTED and self._hook_thread is not None)
+
+    def is_stopping(self) -> bool:
+        """`stop` was called, and the stop hook has not ended. Any thread; takes no lock."""
+        return self._state is ServiceState.STOPPED and not self._terminated
 
     def init(self, config: Any = None) -> None:
         """Prepare the service. Repeating it does nothing.
@@ -194,8 +212,8 @@ class Service:
                 self._changing.discard(threading.get_ident())
                 self._life.wait()
                 self._changing.add(threading.get_ident())
-            self._state = wanted
             self._hook_thread = threading.get_ident()
+            self._state = wanted
             return True
 
     @contextmanager
@@ -290,6 +308,8 @@ class CompositeService(Service):
     def add_service(self, service: Service) -> None:
         """Add a child before `init`. A child added later is stopped with the others, but not started."""
         service._composites = (*service._composites, weakref.ref(self))
+        with service._life:
+            service._parent = weakref.ref(self)
         with self._life:
             self.services = (*self.services, service)
 

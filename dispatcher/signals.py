@@ -1,7 +1,8 @@
 """Waiting for SIGINT and SIGTERM on the main thread.
 
 A signal handler may interrupt the main thread anywhere, even while it holds a lock. So the handlers here only write a
-byte to a pipe, which the wait reads.
+byte to a pipe, which the wait reads. The system may give a signal to any thread, and Python's handlers run on the main
+thread alone, which the signal then does not wake: so Python's wakeup descriptor is the same pipe.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import threading
 from types import FrameType
 from typing import Any, Final, Self
 
-from dispatcher.service import CompositeService, Service, ServiceState
+from dispatcher.health import parts_of
+from dispatcher.service import Service, ServiceState
+from dispatcher.supervision.systemd import Supervision
 from dispatcher.util.foreign import tell
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ class StopSignals:
         # signal handler writes without it: it may interrupt the holder, and it runs on the thread that closes.
         self._pipe_lock = threading.Lock()  # leaf lock
         self._read_end = self._write_end = -1  # no pipe while not entered; changed by the main thread under _pipe_lock
+        self._previous_wakeup: int | None = None  # main thread only: the descriptor from before; None: not replaced
 
     @property
     def exit_code(self) -> int:
@@ -65,6 +69,7 @@ class StopSignals:
         try:
             for number in _SIGNALS:
                 self._previous[number] = signal.signal(number, self._on_signal)
+            self._previous_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         except ValueError:
             self.__exit__()
             raise
@@ -74,6 +79,9 @@ class StopSignals:
         is_ending = self._ends_process and self.received is not None
         for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_IGN if is_ending else handler)
+        if self._previous_wakeup is not None:
+            signal.set_wakeup_fd(self._previous_wakeup)
+            self._previous_wakeup = None
         with self._pipe_lock:
             read_end, write_end = self._read_end, self._write_end
             self._read_end = self._write_end = -1
@@ -99,21 +107,28 @@ def run_until_signal(service: Service) -> int:
     its parts failed, which also ends the wait. A second signal during the stop changes nothing: `drain_timeout_s`
     bounds the stop. Main thread only.
 
+    Meanwhile the health of the process (`dispatcher.health`) covers the service and its parts. If systemd started the
+    process (NOTIFY_SOCKET), it hears when the service has started, how it is, and that it stops; with WATCHDOG_USEC
+    also that the process is live.
+
     Raises:
         ValueError: called outside the main thread; Python handles signals on the main thread only.
         Exception: raised by `init` or `start`.
     """
-    with StopSignals() as signals:
-        parts = _parts(service)
+    with StopSignals() as signals, Supervision(service) as supervision:
+        parts = parts_of(service)
         for part in parts:
             part.register_service_listener(lambda _: signals.notify())
         try:
             if service.in_state(ServiceState.NOTINITED):
                 service.init()
             service.start()
+            if service.in_state(ServiceState.STARTED):
+                supervision.started()
             while not (service.in_state(ServiceState.STOPPED) or _has_failed(parts) or signals.wait()):
                 continue
         finally:
+            supervision.stopping()
             if service.in_state(ServiceState.STOPPED):
                 service.wait_for_service_to_stop(_ENDING_S)
             service.stop()
@@ -121,12 +136,6 @@ def run_until_signal(service: Service) -> int:
             tell(log, logging.INFO, "%s: stopped by signal %d", service.name, signals.received)
             return signals.exit_code
         return 1 if _has_failed(parts) else 0
-
-
-def _parts(service: Service) -> list[Service]:
-    """The service and its parts, recursively."""
-    children = service.services if isinstance(service, CompositeService) else ()
-    return [service, *(part for child in children for part in _parts(child))]
 
 
 def _has_failed(parts: list[Service]) -> bool:

@@ -116,6 +116,8 @@ class DispatcherView:
         """None: no bound."""
         self.handler_warn_after_s = config.handler_warn_after_s
         """A run longer than this is slow; None: no run is."""
+        self.liveness_stuck_after_s = config.liveness_stuck_after_s
+        """A run longer than this asks for a restart of the process; None: no run does."""
         self.journal_path: Path | None = journal.path if journal is not None else None
         _views.add(self)
 
@@ -158,6 +160,14 @@ class DispatcherView:
             running_s=running_s,
             thread_id=self._thread.ident,
         )
+
+    def running_s(self) -> float:
+        """How long the handler thread has been at work on its event or mail, in seconds; 0.0: it is not.
+
+        Unlike `running`, it looks at nothing that belongs to the event.
+        """
+        run = current_run(self._dispatching.progress, self._processor)
+        return run.seconds() if run is not None else 0.0
 
     def stack(self) -> list[traceback.FrameSummary]:
         """The frames of the handler thread, outermost first; empty when it has none. Their lines are read lazily."""
@@ -214,6 +224,10 @@ class DispatcherView:
             return None
         return max(0, perf_counter_ns() - entry.enqueued_ns) / 1e9
 
+    def is_starting(self) -> bool:
+        """The dispatcher is not started yet."""
+        return self._dispatcher.is_starting()
+
     def is_draining(self) -> bool:
         """A stop waits for the handler thread to handle what is queued."""
         return self._queue.phase in (DRAINING, STOPPED) and not self._drain.finished.is_set()
@@ -227,8 +241,15 @@ class DispatcherView:
         return self._thread.is_alive()
 
     def full_since_s(self) -> float | None:
-        """How long a bounded queue has been at its capacity, in seconds; None: it is not."""
-        return 0.0 if self._queue.room.remaining() == 0 else None
+        """How long a bounded queue has been at its capacity, in seconds; None: it is not.
+
+        Counted from the first of the looks, one a second, that found it full, as did all since.
+        """
+        room = self._queue.room
+        since_ns = room.full_since_ns
+        if room.remaining() != 0:
+            return None
+        return max(0, perf_counter_ns() - since_ns) / 1e9 if since_ns is not None else 0.0
 
     def journal_is_failed(self) -> bool:
         """The journal could not be written and has ended."""

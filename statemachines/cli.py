@@ -17,6 +17,7 @@ from dispatcher.config import configure_logging
 from dispatcher.errors import ConfigError
 from dispatcher.journal import write_run_config
 from dispatcher.signals import StopSignals
+from dispatcher.supervision.systemd import Supervision
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.graph import FORMATS
 from statemachines.registry import FACTORIES, factory_of
@@ -51,7 +52,7 @@ def run(
     manager = ResourceManager(settings, node_managers=SimulatedCluster, journal=journal)
     manager.bring(workload)
     tune_garbage_collection()
-    with StopSignals(ends_process=True) as signals:
+    with StopSignals(ends_process=True) as signals, Supervision(manager) as supervision:
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
         with _daemon(settings, manager):
             echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
@@ -61,9 +62,11 @@ def run(
                 echo(f"metrics: {manager.metrics_server.url}")
             if journal is not None:
                 echo(f"journal: {journal.path}")
+            supervision.started()
             while not signals.wait() and manager.dispatcher.failure_cause is None:
                 continue
             echo(f"{settings.name}: stopping")
+            supervision.stopping()
     dispatcher = manager.dispatcher
     echo(
         f"{settings.name}: stopped; events handled {dispatcher.handled}, failed {dispatcher.failed}, "

@@ -87,7 +87,10 @@ def metric_families() -> dict[str, list[Any]]:
 
 def metric_names() -> set[str]:
     """The names as a scrape has them."""
-    return {_scraped_name(family) for families in metric_families().values() for family in families}
+    from dispatcher.metrics.page import failures  # of the page itself, in any registry
+
+    families = [*(family for families in metric_families().values() for family in families), failures.family()]
+    return {_scraped_name(family) for family in families}
 
 
 def metric_table(function: str, prefix: str = "") -> str:

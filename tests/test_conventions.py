@@ -27,7 +27,6 @@ LAYERS: Layers = (
             "dispatcher.errors",
             "dispatcher.event",
             "dispatcher.service",
-            "dispatcher.signals",
             "dispatcher.util",
         )
     },

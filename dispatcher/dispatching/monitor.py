@@ -190,6 +190,7 @@ class Monitor:
         """On the timers' thread."""
         if self._queue.entries:  # a KeyboardInterrupt may cut a post short before it wakes the handler thread
             self._queue.wake()
+        self._queue.room.look()
         self._size_log(len(self._queue.entries), self._queue.room.remaining())
         self._watch.check()
 

@@ -23,6 +23,7 @@ from prometheus_client.registry import REGISTRY
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatcher_group import DispatcherGroup
+from dispatcher.metrics.page import failures
 from dispatcher.stats import METRICS, DispatcherStats, MetricSpec
 from dispatcher.util.foreign import class_name, tell, text_of, type_name
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
@@ -115,6 +116,7 @@ def _collected(source: MetricsSource, dispatcher: str) -> list[Metric]:
     try:
         return list(source.collect(dispatcher))
     except Exception as error:
+        failures.note(source)
         tell(log, logging.ERROR, "%s: a metrics source failed: %s", dispatcher, text_of(source), error=error)
         return []
 

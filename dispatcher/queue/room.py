@@ -12,7 +12,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import monotonic, sleep
+from time import monotonic, perf_counter_ns, sleep
 from typing import Final, Literal
 
 from dispatcher.config import DispatcherConfig
@@ -54,6 +54,15 @@ class QueueRoom:
         self.overdrafts: list[None] = []  # an item for each entry that holds no permit; any thread
         # A held lock of each producer that waits; released to have it look again; any thread.
         self.waiters: deque[threading.Lock] = deque()
+        # By perf_counter_ns, the first of the looks since which it was full at each; the thread that looks writes it.
+        self.full_since_ns: int | None = None
+
+    def look(self) -> None:
+        """Note since when the queue has been full. One thread calls it periodically.
+
+        Posts and the handler thread note nothing, so a queue that is full at each look counts as full in between.
+        """
+        self.full_since_ns = None if self.remaining() != 0 else self.full_since_ns or perf_counter_ns()
 
     def remaining(self) -> int | None:
         """The number of permits left; None: no bound. Any thread."""

@@ -1,28 +1,32 @@
 """A small HTTP server for a WSGI application, in which no client can hold a connection for long.
 
 Threading: `serve_forever` runs on a thread of the caller, each connection on a daemon thread of its own. All others
-only shut sockets down, which ends the thread that reads or writes them.
+only shut sockets down, which ends the thread that reads or writes them. The server logs nothing: a thread that holds
+logging's lock for ever must not keep a client from its answer.
 """
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import socket
 import threading
 import time
 from collections.abc import Callable
+from io import BufferedIOBase
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from dispatcher.util.descriptors import NO_DESCRIPTORS
 
-log = logging.getLogger(__name__)
-
 MOST_CONNECTIONS: Final = 32
-"""Connections at a time. One more takes the place of the oldest that has not sent its request yet."""
+"""Connections at a time. One more takes the place of the oldest whose server waits for the client: for its request, or
+for it to read the answer."""
 LONGEST_EXCHANGE_S: Final = 10.0
 """A connection ends this long after it was accepted, whatever it waits for."""
+
+GRACE_S: Final = 0.05
+"""No connection makes room sooner: in a flood of idle ones, a client that sends its request at once gets its answer."""
 
 _RETRY_ACCEPT_S: Final = 0.1
 
@@ -30,11 +34,11 @@ _RETRY_ACCEPT_S: Final = 0.1
 class _Connection:
     """What the server knows of a connection. Guarded by its server's `_lock`."""
 
-    __slots__ = ("deadline_s", "has_request")
+    __slots__ = ("accepted_s", "waits")
 
-    def __init__(self, deadline_s: float) -> None:
-        self.deadline_s = deadline_s  # monotonic
-        self.has_request = False  # the request was read: the connection is not idle any longer
+    def __init__(self, accepted_s: float) -> None:
+        self.accepted_s = accepted_s  # monotonic
+        self.waits = True  # for the client: for its request at first, and later while it does not read
 
 
 class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
@@ -58,15 +62,18 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
         *,
         most_connections: int = MOST_CONNECTIONS,
         longest_exchange_s: float = LONGEST_EXCHANGE_S,
+        grace_s: float = GRACE_S,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = infos[0]
-        self._most_connections = most_connections  # read only, like the next three
+        self._most_connections = most_connections  # read only, like the next four
         self._longest_exchange_s = longest_exchange_s
+        self._grace_s = grace_s
         self._clock_s = clock_s
         self._closing = threading.Event()
         self._lock = threading.Lock()  # leaf lock
+        self._ended = threading.Condition(self._lock)  # a connection has ended
         self._connections: dict[socket.socket, _Connection] = {}  # guarded by _lock; in the order of acceptance
         super().__init__((str(address[0]), port), _Handler)
         self.set_app(application)
@@ -83,26 +90,44 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
             return super().get_request()
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
-                self._end(lambda connection: not connection.has_request)
+                self._end(lambda connection: connection.waits)
                 self._closing.wait(_RETRY_ACCEPT_S)  # the client still waits: without this the loop would spin
             raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Make room for the connection; False if all others have a request that is being answered."""
-        with self._lock:
+        """Make room for the connection; False if the answers to all others are being made."""
+        with self._ended:
+            oldest = self._oldest_that_waits()
+            if oldest is not None:
+                grace_s = self._connections[oldest].accepted_s + self._grace_s - self._clock_s()
+                # Meanwhile further clients wait to be accepted.
+                self._ended.wait_for(lambda: len(self._connections) < self._most_connections, max(0.0, grace_s))
             if len(self._connections) >= self._most_connections:
-                idle = next((each for each, known in self._connections.items() if not known.has_request), None)
-                if idle is None:
+                oldest = self._oldest_that_waits()
+                if oldest is None:
                     return False
-                del self._connections[idle]
-                _shut_down(idle)
-            self._connections[request] = _Connection(self._clock_s() + self._longest_exchange_s)
+                del self._connections[oldest]
+                _shut_down(oldest)
+            self._connections[request] = _Connection(self._clock_s())
         return True
+
+    def _oldest_that_waits(self) -> socket.socket | None:
+        """Under _lock."""
+        return next((request for request, known in self._connections.items() if known.waits), None)
 
     def service_actions(self) -> None:
         """End the connections whose time is over. The loop calls this at least every half second."""
-        now_s = self._clock_s()
-        self._end(lambda connection: connection.deadline_s <= now_s)
+        too_old_s = self._clock_s() - self._longest_exchange_s
+        self._end(lambda connection: connection.accepted_s <= too_old_s)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, whose parent serves on: close the child's copy of the socket that listens."""
+        self.socket.close()
+
+    def shutdown(self) -> None:
+        with contextlib.suppress(OSError):  # some systems do not allow this, and the loop looks every half second
+            self.socket.shutdown(socket.SHUT_RDWR)  # the loop is woken: it fails to accept a connection
+        super().shutdown()
 
     def server_close(self) -> None:
         self._closing.set()
@@ -111,22 +136,22 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
 
     # -- called on the connection's thread -----------------------------------------------------------------------------
 
-    def request_received(self, request: Any) -> None:
-        """The request line and the headers were read."""
+    def note(self, request: Any, *, waits: bool) -> None:
+        """From now on the connection's thread waits for its client, or works on the answer."""
         with self._lock:
             known = self._connections.get(request)
             if known is not None:
-                known.has_request = True
+                known.waits = waits
 
     def shutdown_request(self, request: Any) -> None:
         # Before the descriptor is closed: its number may be reused by a file that must not be shut down.
         with self._lock:
             self._connections.pop(request, None)
+            self._ended.notify_all()
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Not logged as an error: clients may disconnect, and the server ends connections itself."""
-        log.debug("%s: the connection ended early", client_address, exc_info=True)
+        """Nothing: the connection ended early. Clients may disconnect, and the server ends connections itself."""
 
     def _end(self, is_over: Callable[[_Connection], bool]) -> None:
         with self._lock:
@@ -141,18 +166,37 @@ class _Handler(WSGIRequestHandler):
 
     server: BoundedHTTPServer
 
+    def setup(self) -> None:
+        super().setup()
+        self.wfile = _Answer(self.server, self.request)
+
     def parse_request(self) -> bool:
         is_sound = super().parse_request()
-        self.server.request_received(self.request)
+        self.server.note(self.request, waits=False)
         return is_sound
 
     def log_message(self, format: str, *args: Any) -> None:
         return
 
 
+class _Answer(BufferedIOBase):
+    """Sends what is written, and notes meanwhile that the connection waits for its client."""
+
+    def __init__(self, server: BoundedHTTPServer, request: socket.socket) -> None:
+        self._server = server
+        self._request = request
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self._server.note(self._request, waits=True)
+        self._request.sendall(data)
+        self._server.note(self._request, waits=False)
+        return memoryview(data).nbytes
+
+
 def _shut_down(request: socket.socket) -> None:
     """End the connection for the thread that reads or writes it, which then closes it."""
-    try:
+    with contextlib.suppress(OSError):  # the client has closed it
         request.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # the client has closed it

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from dispatcher import (
     AsyncDispatcher,
     CompositeService,
+    DispatcherConfig,
     DispatcherGroup,
     EventDispatcher,
     JournalWriter,
@@ -284,7 +285,14 @@ def _configured_store(settings: ResourceManagerConfig) -> RMStateStore:
         return MemoryRMStateStore()
     assert config.path is not None  # checked by the configuration
     return SqliteRMStateStore(
-        config.path, batch_size=config.batch_size, name=f"{settings.name}-store", permissions=config.permissions
+        config.path,
+        batch_size=config.batch_size,
+        name=f"{settings.name}-store",
+        config=DispatcherConfig(
+            handler_warn_after_s=settings.dispatcher.handler_warn_after_s,
+            liveness_stuck_after_s=settings.dispatcher.liveness_stuck_after_s,
+        ),
+        permissions=config.permissions,
     )
 
 

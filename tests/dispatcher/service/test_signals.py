@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,8 @@ import pytest
 
 from dispatcher import signals
 from dispatcher.signals import StopSignals
+
+from ..waiting import until
 
 TIMEOUT_S = 10.0
 
@@ -59,6 +62,35 @@ def test_a_signal_ends_a_wait_that_has_begun() -> None:
         assert stop.wait(TIMEOUT_S)
 
         sent.result(TIMEOUT_S)
+
+
+def test_a_signal_that_another_thread_takes_ends_a_wait_that_has_begun() -> None:
+    """The wait went on for ever, because Python's handler ran only once the main thread woke for another reason."""
+    main_thread = threading.get_ident()
+
+    def take_signal() -> None:
+        until(lambda: sys._current_frames()[main_thread].f_code is StopSignals.wait.__code__)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    for _ in range(20):  # the main thread may be in `wait`, and not in the system's call yet
+        with StopSignals() as stop, ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(take_signal)
+
+            assert stop.wait(TIMEOUT_S)
+
+            taken.result(TIMEOUT_S)
+
+
+def test_the_descriptor_that_signals_wake_is_restored() -> None:
+    before = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(before)
+
+    with StopSignals():
+        pass
+
+    after = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(after)
+    assert after == before
 
 
 def test_the_first_signal_counts_and_every_wait_sees_it() -> None:

@@ -95,6 +95,37 @@ def test_idle_connections_beyond_the_bound_make_room_for_new_ones_oldest_first()
         assert server.connections <= 3
 
 
+def test_clients_that_do_not_read_their_answers_make_room_for_new_ones() -> None:
+    """They held their places for the ten seconds of an exchange."""
+    body = b"x" * 20_000_000  # more than the buffers of both sockets
+
+    def endless_or_short(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [])
+        return [body] if environ["PATH_INFO"] == "/long" else [b"hello"]
+
+    with serving(BoundedHTTPServer("127.0.0.1", 0, endless_or_short)) as server, ExitStack() as clients:
+        for _ in range(40):
+            client = clients.enter_context(connect(server))
+            client.sendall(b"GET /long HTTP/1.0\r\n\r\n")
+            assert client.recv(4) == b"HTTP"
+
+        assert read(server) == b"hello"
+        assert server.connections <= 32
+
+
+def test_a_connection_that_makes_room_has_had_time_to_send_its_request() -> None:
+    """In a flood, a connection lost its place before the server had read the request that was there."""
+    patient = BoundedHTTPServer("127.0.0.1", 0, hello, most_connections=1, grace_s=TIMEOUT_S)
+    with serving(patient) as server, connect(server) as first:
+        until(lambda: server.connections == 1)
+        with connect(server) as second:
+            second.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            first.sendall(b"GET / HTTP/1.0\r\n\r\n")
+
+            assert first.makefile("rb").read().endswith(b"hello")
+            assert second.makefile("rb").read().endswith(b"hello")
+
+
 def test_a_request_that_is_being_answered_keeps_its_place() -> None:
     entered, leave = threading.Semaphore(0), threading.Event()
 

@@ -1,0 +1,252 @@
+"""Whether this process does its work: the answers of `/livez` and `/readyz`, for probes and service managers.
+
+`live` says whether it can do its work or could do it again, or else has to be restarted; `ready` whether it does its
+work now. What they look at:
+
+- every dispatcher of the process, as long as it is referred to (`dispatcher.view.dispatchers`);
+- every service that is watched, with all its parts. `run_until_signal` watches the service that it runs, and a
+  `MetricsServer` that is part of a CompositeService watches the whole to which it belongs; for others there is
+  `health.watch(service)`. A watched service is not kept alive;
+- for `ready`, the checks that the program has registered (`register_check`).
+
+Ready means that every one of these services is STARTED, and none of `REASONS` holds. A dispatcher that belongs to no
+watched service may come and go: once something is watched, its orderly stop is no reason.
+
+Threads: any thread may call any function. An answer waits neither for the handler thread nor for a lock that a handler
+or logging may hold; only for a check that is under way, until its time is over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.service import CompositeService, Service, ServiceState
+from dispatcher.supervision.checks import Checks
+from dispatcher.util.foreign import plain_text
+from dispatcher.view import DispatcherView, dispatchers
+
+REASONS: Final = ("failed", "stopped", "starting", "draining", "stuck", "journal_failed", "queue_full", "check")
+"""Why a process is not ready. Of several, the first of these is the status of the answer."""
+QUEUE_FULL_AFTER_S: Final = 1.0
+"""A bounded queue that has been at its capacity for so long is a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReason:
+    """Why a process is not ready, or not live."""
+
+    reason: str
+    """One of `REASONS`; of a check with its name: `check:database`."""
+    dispatcher: str | None = None
+    """The name of the dispatcher that it is about."""
+    service: str | None = None
+    """The name of another service that it is about."""
+    seconds: float | None = None
+    """For how long: stuck, queue_full."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that are set."""
+        fields = {"reason": self.reason, "dispatcher": self.dispatcher, "service": self.service}
+        shown: dict[str, Any] = {name: plain_text(value) for name, value in fields.items() if value is not None}
+        return shown if self.seconds is None else {**shown, "seconds": round(self.seconds, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class HealthAnswer:
+    """The answer to a probe."""
+
+    is_ok: bool
+    status: str
+    """ok, or the first of the reasons."""
+    reasons: tuple[HealthReason, ...]
+    """In the order of `REASONS`."""
+    uptime_s: float
+    """Since this process has loaded the module."""
+
+    def to_json(self) -> str:
+        """As JSON, in one line: `{"status": "ok", "reasons": [], "uptime_s": 86400.1}`."""
+        reasons = [reason.to_dict() for reason in self.reasons]
+        return json.dumps({"status": self.status, "reasons": reasons, "uptime_s": round(self.uptime_s, 1)})
+
+
+class Health:
+    """Answers for the dispatchers that `views` returns, the watched services and the checks. Any thread.
+
+    `dispatcher.health.health` is the one of the process; one of your own sees a part of it.
+    """
+
+    def __init__(
+        self,
+        views: Callable[[], list[DispatcherView]] = dispatchers,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.views = views
+        """The dispatchers that the answers are about."""
+        self._clock_s = clock_s  # monotonic
+        self._since_s = clock_s()  # replaced in a forked child, before another thread runs
+        self._lock = threading.Lock()  # leaf lock; replaced in a forked child
+        self._watched: tuple[weakref.ref[Service], ...] = ()  # replaced under _lock, read by any thread
+        self._checks = Checks(clock_s)
+
+    # -- what is looked at ---------------------------------------------------------------------------------------------
+
+    def watch(self, service: Service) -> None:
+        """From now on `service` and its parts must be started for the process to be ready.
+
+        Each `watch` is undone by one `forget`, or when the service is garbage collected.
+        """
+        with self._lock:
+            self._watched = (*(known for known in self._watched if known() is not None), weakref.ref(service))
+
+    def forget(self, service: Service) -> None:
+        """Undo one `watch` of `service`, if there is any."""
+        with self._lock:
+            watched = list(self._watched)
+            for known in watched:
+                if known() is service:
+                    watched.remove(known)
+                    break
+            self._watched = tuple(watched)
+
+    @contextmanager
+    def watching(self, service: Service) -> Iterator[None]:
+        """Watch `service` inside a `with` block."""
+        self.watch(service)
+        try:
+            yield
+        finally:
+            self.forget(service)
+
+    def register_check(self, name: str, check: Callable[[], Any], timeout_s: float = 1.0) -> None:
+        """Not ready unless `check()` returns True; an earlier check of the name is replaced.
+
+        It runs on a thread of its own when `ready` asks, at most once a second; in between its last answer is used. It
+        has failed if it returns False, raises, or does not return within `timeout_s` seconds. One that has not returned
+        is not called a second time. The log has a line when a check fails, and when it succeeds again.
+
+        Raises:
+            TypeError: `check` is not a plain callable, or `name` not a text.
+            ValueError: `name` is empty, or `timeout_s` is not a time.
+        """
+        self._checks.add(name, check, timeout_s)
+
+    def unregister_check(self, name: str) -> bool:
+        """Forget a check; returns whether there was one."""
+        return self._checks.remove(name)
+
+    def is_draining(self) -> bool:
+        """Whether any dispatcher drains: a stop waits for it, for its `drain_timeout_s` at most."""
+        return any(view.is_draining() for view in self.views())
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def live(self) -> HealthAnswer:
+        """Not ok: a dispatcher has failed, its handler thread has died, or it is stuck for `liveness_stuck_after_s`."""
+        found = []
+        for view in self.views():
+            if _has_failed(view):
+                found.append(HealthReason("failed", view.name))
+            found += _stuck(view, view.liveness_stuck_after_s)
+        return self._answer(found)
+
+    def ready(self, *, waits_for_checks: bool = True) -> HealthAnswer:
+        """Not ok: a service is not started, or one of the other `REASONS` holds.
+
+        Waits for checks that are under way, for the longest of their timeouts; or uses the last answer of each.
+        """
+        views = self.views()
+        services = self._services()
+        own = [service.view for service in services if isinstance(service, AsyncDispatcher)]
+        found = [reason for view in views for reason in _reasons_of(view, must_run=view in own or not services)]
+        others = [service for service in services if not isinstance(service, AsyncDispatcher)]
+        found += [reason for service in others if (reason := _reason_of(service)) is not None]
+        found += [HealthReason(f"check:{name}") for name in self._checks.failed(waits=waits_for_checks)]
+        return self._answer(found)
+
+    def _answer(self, found: list[HealthReason]) -> HealthAnswer:
+        reasons = tuple(sorted(found, key=lambda reason: REASONS.index(reason.reason.partition(":")[0])))
+        status = reasons[0].reason if reasons else "ok"
+        return HealthAnswer(not reasons, status, reasons, self._clock_s() - self._since_s)
+
+    def _services(self) -> list[Service]:
+        """The watched services with their parts, each once."""
+        roots = [service for known in self._watched if (service := known()) is not None]
+        return list({id(part): part for root in roots for part in parts_of(root)}.values())
+
+    def after_fork(self) -> None:
+        """In a forked child: nothing that the parent watches or checks is the child's."""
+        self._since_s = self._clock_s()
+        self._lock = threading.Lock()
+        self._watched = ()
+        self._checks.after_fork()
+
+
+def parts_of(service: Service) -> list[Service]:
+    """The service and its parts, recursively."""
+    children = service.services if isinstance(service, CompositeService) else ()
+    return [service, *(part for child in children for part in parts_of(child))]
+
+
+def _has_failed(view: DispatcherView) -> bool:
+    # In this order: the thread runs before the start hook has ended, and the state is STOPPED before the thread ends.
+    is_started, is_alive = not view.is_starting(), view.is_thread_alive()
+    return view.failure_cause is not None or (is_started and not is_alive and view.state is ServiceState.STARTED)
+
+
+def _stuck(view: DispatcherView, after_s: float | None) -> list[HealthReason]:
+    running_s = view.running_s()
+    return [HealthReason("stuck", view.name, seconds=running_s)] if after_s is not None and running_s > after_s else []
+
+
+def _reasons_of(view: DispatcherView, *, must_run: bool) -> Iterator[HealthReason]:
+    """The reasons of one dispatcher. `must_run`: a stop is one."""
+    if _has_failed(view):
+        yield HealthReason("failed", view.name)
+    elif view.is_starting():
+        yield HealthReason("starting", view.name)
+    elif view.is_draining():
+        if must_run:
+            yield HealthReason("draining", view.name)
+    elif view.state is ServiceState.STOPPED and must_run:
+        yield HealthReason("stopped", view.name)
+    yield from _stuck(view, view.handler_warn_after_s)
+    if view.journal_is_failed():
+        yield HealthReason("journal_failed", view.name)
+    full_s = view.full_since_s()
+    if full_s is not None and full_s >= QUEUE_FULL_AFTER_S:
+        yield HealthReason("queue_full", view.name, seconds=full_s)
+
+
+def _reason_of(service: Service) -> HealthReason | None:
+    """The reason of a service that is not a dispatcher."""
+    if service.failure_cause is not None:
+        return HealthReason("failed", service=service.name)
+    if service.is_starting():
+        return HealthReason("starting", service=service.name)
+    if service.is_stopping() or (service.state is ServiceState.STOPPED and not all(map(_is_over, parts_of(service)))):
+        return HealthReason("draining", service=service.name)
+    return HealthReason("stopped", service=service.name) if service.state is ServiceState.STOPPED else None
+
+
+def _is_over(service: Service) -> bool:
+    """Never started, or its stop has ended: a handler may leave a stop to another thread."""
+    return service.state is not ServiceState.STARTED and not service.is_stopping()
+
+
+health: Final = Health()
+"""The health of this process."""
+
+register_check: Final = health.register_check
+"""Register a check with the health of this process."""
+
+
+os.register_at_fork(after_in_child=health.after_fork)

@@ -1,0 +1,1 @@
+"""How a process is supervised from outside: registered checks, a line on its state, systemd."""

@@ -1,0 +1,152 @@
+"""Checks that a program registers, such as whether its database answers.
+
+A check is foreign code: it may raise, or never return. So it runs on a thread of its own, and whoever asks for its
+answer waits for a bounded time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from dispatcher.util.foreign import describe, plain_text, tell, text_of
+from dispatcher.util.terminal import one_line
+
+log = logging.getLogger(__name__)
+
+RUNS_EVERY_S: Final = 1.0
+"""A check is begun at most once in this time; until then its last answer is used."""
+
+
+class Check:
+    """One check. Any thread.
+
+    It has failed if it answered False, raised, or did not return within `timeout_s`. While it has not returned, it is
+    not begun a second time.
+    """
+
+    def __init__(
+        self, name: str, check: Callable[[], Any], timeout_s: float, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name: Final = name
+        self._check = check
+        self._timeout_s = timeout_s
+        self._clock_s = clock_s  # monotonic
+        self._lock = threading.Lock()  # leaf lock; replaced in a forked child
+        self._begun_s: float | None = None  # guarded by _lock: when it was begun last
+        self._returned = threading.Event()  # guarded by _lock: of the last run; replaced for each
+        self._returned.set()
+        self._is_ok = False  # guarded by _lock: the last answer
+        self._was_ok: bool | None = None  # what was logged last; threads of its runs, two of which may log twice
+
+    def begin_if_due(self) -> None:
+        """Begin a run, unless one is under way or has begun within the last second. Does not block."""
+        with self._lock:
+            now_s = self._clock_s()
+            is_recent = self._begun_s is not None and now_s - self._begun_s < RUNS_EVERY_S
+            if is_recent or not self._returned.is_set():
+                return
+            self._begun_s = now_s
+            returned = self._returned = threading.Event()
+        try:
+            threading.Thread(target=self._run, args=(returned,), name=f"check-{self.name}", daemon=True).start()
+        except RuntimeError:  # the system has no thread left
+            self._note(False, returned)
+
+    def is_ok(self, *, waits: bool) -> bool:
+        """The last answer. With `waits`, waits for a run that is under way until its time is over."""
+        with self._lock:
+            returned = self._returned
+            left_s = (self._begun_s or 0.0) + self._timeout_s - self._clock_s()
+        if waits and left_s > 0:
+            returned.wait(left_s)
+        with self._lock:
+            is_overdue = not returned.is_set() and (waits or left_s <= 0)
+            return self._is_ok and not is_overdue
+
+    def after_fork(self) -> None:
+        """In a forked child, which has no thread of a check."""
+        self._lock = threading.Lock()
+        self._returned.set()
+
+    def _run(self, returned: threading.Event) -> None:
+        """The thread of one run."""
+        begun_s, error = self._clock_s(), None
+        try:
+            is_ok = bool(self._check())
+        except BaseException as raised:  # it is not the main thread, so this is no Ctrl-C
+            is_ok, error = False, raised
+        is_late = self._clock_s() - begun_s > self._timeout_s
+        self._note(is_ok and not is_late, returned)
+        # Only now: the answer must not wait for logging.
+        self._log(is_ok, is_late, error)
+
+    def _note(self, is_ok: bool, returned: threading.Event) -> None:
+        with self._lock:
+            self._is_ok = is_ok
+            returned.set()
+
+    def _log(self, is_ok: bool, is_late: bool, error: BaseException | None) -> None:
+        was_ok, self._was_ok = self._was_ok, is_ok and not is_late
+        if self._was_ok == was_ok:
+            return
+        if self._was_ok:
+            if was_ok is not None:
+                tell(log, logging.INFO, "check %s: succeeds again", self.name)
+            return
+        why = f"took longer than {self._timeout_s:g} s" if is_late else "returned False"
+        tell(log, logging.WARNING, "check %s: %s", self.name, why if error is None else f"raised {describe(error)}")
+
+
+class Checks:
+    """The checks of a process by name. Any thread."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s  # monotonic
+        self._checks: dict[str, Check] = {}  # any thread, in single steps
+
+    def add(self, name: str, check: Callable[[], Any], timeout_s: float) -> None:
+        """Add a check; it replaces an earlier one of the same name.
+
+        Raises:
+            TypeError: `name` is not a text; `check` is not callable, or is an `async def`.
+            ValueError: `name` is empty, or `timeout_s` is not a time.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a check must be a text, not {text_of(name)}")
+        if not name:
+            raise ValueError("a check must have a name, such as 'database'")
+        name = one_line(plain_text(name), 100)
+        if not callable(check):
+            raise TypeError(
+                f"check {name}: {text_of(check)} is not callable; pass a function that returns True or False"
+            )
+        if inspect.iscoroutinefunction(check):
+            raise TypeError(f"check {name}: an `async def` cannot run on a thread; pass a plain function")
+        if not 0 < timeout_s < math.inf:
+            raise ValueError(f"check {name}: timeout_s must be more than 0 s and finite, not {text_of(timeout_s)}")
+        self._checks[name] = Check(name, check, timeout_s, self._clock_s)
+
+    def remove(self, name: str) -> bool:
+        """Forget a check; returns whether there was one of this name."""
+        return self._checks.pop(name, None) is not None
+
+    def failed(self, *, waits: bool) -> list[str]:
+        """The names of the checks that fail, in the order in which they were added.
+
+        Checks that are due are begun. With `waits`, it waits for their answers, for the longest of their timeouts.
+        """
+        checks = list(self._checks.values())
+        for check in checks:
+            check.begin_if_due()
+        return [check.name for check in checks if not check.is_ok(waits=waits)]
+
+    def after_fork(self) -> None:
+        """In a forked child."""
+        for check in self._checks.values():
+            check.after_fork()

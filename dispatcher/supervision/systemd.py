@@ -1,0 +1,126 @@
+"""Telling systemd how the process is, by its notify protocol (sd_notify(3)).
+
+    READY=1       once the service and all its parts are started
+    STATUS=       one line on the process, every 10 seconds
+    WATCHDOG=1    every half of the time that systemd allows (WatchdogSec), while the process is live (`Health.live`)
+    STOPPING=1    when the stop begins
+    EXTEND_TIMEOUT_USEC=   every 5 seconds while a dispatcher drains
+
+Each kind that is repeated has a daemon thread of its own: an event whose `repr` hangs must cost a status line, and not
+the watchdog. Where NOTIFY_SOCKET is not set there is no thread, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, Self
+
+from dispatcher.health import Health
+from dispatcher.health import health as health_of_process
+from dispatcher.service import Service
+from dispatcher.supervision.status_line import status_line
+from dispatcher.util.notify_socket import notify_socket, watchdog_s
+
+STATUS_EVERY_S: Final = 10.0
+EXTEND_EVERY_S: Final = 5.0
+_EXTEND_BY_USEC: Final = 15_000_000
+"""How much time to stop is asked for, from the moment of asking; within it the next request arrives."""
+_END_S: Final = 1.0
+
+
+class Supervision:
+    """While entered, `service` is watched by `health`, and systemd hears of it if it has started this process.
+
+    The caller says when the service has `started`, and when it begins `stopping`. Any thread.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        health: Health = health_of_process,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        status_every_s: float = STATUS_EVERY_S,
+        extend_every_s: float = EXTEND_EVERY_S,
+    ) -> None:
+        self._service = service
+        self._health = health
+        self._socket = notify_socket(environ)
+        self._watchdog_s = watchdog_s(environ)
+        self._status_every_s = status_every_s
+        self._extend_every_s = extend_every_s
+        self._repeated: list[_Repeated] = []  # the thread that enters, starts the stop and leaves
+
+    def started(self) -> None:
+        """The service and all its parts are started."""
+        if self._socket is not None:
+            self._socket.send(READY=1)
+            self._repeat_now()
+
+    def stopping(self) -> None:
+        """The stop begins. From now on systemd is asked to wait as long as a dispatcher drains."""
+        if self._socket is not None:
+            self._socket.send(STOPPING=1, EXTEND_TIMEOUT_USEC=_EXTEND_BY_USEC)
+            self._repeat_now()
+            self._repeat("extend", self._extend_every_s, self._extend)
+
+    def __enter__(self) -> Self:
+        self._health.watch(self._service)
+        if self._socket is not None:
+            self._repeat("status", self._status_every_s, self._tell_status)
+            if self._watchdog_s is not None:
+                self._repeat("watchdog", self._watchdog_s / 2, self._feed_watchdog)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._repeated:
+            each.end()
+        for each in self._repeated:
+            each.join(_END_S)  # it may look at an event whose `repr` hangs
+        if self._socket is not None:
+            self._socket.close()
+        self._health.forget(self._service)
+
+    def _repeat(self, name: str, every_s: float, action: Callable[[], None]) -> None:
+        repeated = _Repeated(f"systemd-{name}", every_s, action)
+        self._repeated.append(repeated)
+        repeated.start()
+
+    def _repeat_now(self) -> None:
+        for each in self._repeated:
+            each.due.set()
+
+    def _tell_status(self) -> None:
+        if self._socket is not None:
+            self._socket.send(STATUS=status_line(self._health))
+
+    def _feed_watchdog(self) -> None:
+        if self._socket is not None and self._health.live().is_ok:
+            self._socket.send(WATCHDOG=1)
+
+    def _extend(self) -> None:
+        if self._socket is not None and self._health.is_draining():
+            self._socket.send(EXTEND_TIMEOUT_USEC=_EXTEND_BY_USEC)
+
+
+class _Repeated(threading.Thread):
+    """Calls `action` now, every `every_s` seconds, and whenever it is `due`, until the end."""
+
+    def __init__(self, name: str, every_s: float, action: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._every_s = every_s
+        self._action = action
+        self._has_ended = False  # written by the thread that ends it, before it is due
+        self.due = threading.Event()
+
+    def run(self) -> None:
+        while not self._has_ended:
+            self._action()
+            self.due.wait(self._every_s)
+            self.due.clear()
+
+    def end(self) -> None:
+        self._has_ended = True
+        self.due.set()

@@ -1,0 +1,444 @@
+"""The pages of the metrics' server: which there are, what they answer in each state, and under which load."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import logging
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from dispatcher import (
+    AsyncDispatcher,
+    CompositeService,
+    DispatcherConfig,
+    JournalConfig,
+    JournalWriter,
+    MetricsConfig,
+    MetricsServer,
+    register_metrics,
+)
+from dispatcher.health import Health
+from dispatcher.metrics.page import render_page
+from dispatcher.view import DispatcherView
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ..recorder import fail
+from ..waiting import in_threads, until
+
+pytestmark = pytest.mark.long
+
+Make = Callable[..., AsyncDispatcher]
+IDLE_CONNECTIONS = 250
+FAILURES = "dispatcher_metrics_collector_failures_total"
+
+
+class Site:
+    """A server with a registry and a health of its own, and a client of it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.views: list[DispatcherView] = []
+        self.health = Health(lambda: list(self.views))
+        self.server = MetricsServer(MetricsConfig(), self.registry, health=self.health)
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        assert self.server.port is not None
+        client = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=TIMEOUT_S)
+        try:
+            client.request(method, path, headers=headers)
+            answer = client.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            client.close()
+
+    def status(self, path: str) -> tuple[int, str]:
+        """The code of a health page, and the status in its body."""
+        code, headers, body = self.ask(path)
+        assert headers["Content-Type"] == "application/json"
+        assert headers["Cache-Control"] == "no-store"
+        return code, json.loads(body)["status"]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    with site.server:
+        yield site
+
+
+# -- which pages there are ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/livez", "/readyz", "/healthz", "/readyz?verbose"])
+def test_a_page_is_served_by_get_and_head(site: Site, path: str) -> None:
+    code, headers, body = site.ask(path)
+    head_code, head_headers, head_body = site.ask(path, "HEAD")
+
+    assert (code, head_code, head_body) == (200, 200, b"")
+    assert int(headers["Content-Length"]) == len(body)
+    assert head_headers.keys() == headers.keys()
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/Livez", "/livez/", "/favicon.ico", "/livez/../metrics", "/x\x7f"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+def test_anything_else_is_answered_with_404_and_one_line(site: Site, path: str, method: str) -> None:
+    code, headers, body = site.ask(path.encode("unicode_escape").decode(), method)
+
+    assert code == 404
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert body == (
+        b"" if method == "HEAD" else b"There is no such page; there are /metrics, /livez, /readyz, /healthz.\n"
+    )
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/livez", "/readyz", "/healthz"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_other_methods_are_answered_with_405(site: Site, path: str, method: str) -> None:
+    code, headers, body = site.ask(path, method)
+
+    assert (code, headers["Allow"], body) == (405, "GET, HEAD", b"Use GET or HEAD.\n")
+
+
+def test_no_answer_tells_the_version_of_python(site: Site) -> None:
+    for path in ("/metrics", "/livez", "/nowhere"):
+        assert site.ask(path)[1]["Server"] == "dispatcher"
+
+
+# -- states of a daemon ------------------------------------------------------------------------------------------------
+
+
+def test_a_daemon_answers_from_before_its_dispatchers_start_until_they_are_drained(gate: Gate) -> None:
+    site = Site()
+    central = AsyncDispatcher(DispatcherConfig(handler_warn_after_s=0.001, liveness_stuck_after_s=3600), name="central")
+    central.register(Work, gate)
+    site.views = [central.view]
+    starting: list[tuple[int, str]] = []
+
+    class Between(CompositeService):
+        def service_start(self) -> None:
+            starting.extend([site.status("/readyz"), site.status("/livez")])
+
+    daemon = CompositeService("daemon")
+    for service in (site.server, Between("between"), central):
+        daemon.add_service(service)
+    with daemon:
+        assert starting == [(503, "starting"), (200, "ok")]
+        assert site.status("/readyz") == (200, "ok")
+        assert central.event_handler.handle(Numbered())
+        until(lambda: site.status("/readyz") == (503, "stuck"))
+        assert site.status("/livez") == (200, "ok")
+        stop = threading.Thread(target=daemon.stop)
+        stop.start()
+        until(lambda: site.status("/readyz") == (503, "draining"))
+        assert site.status("/healthz") == (503, "draining")
+        assert site.status("/livez") == (200, "ok")
+        gate.opened.set()
+        stop.join(TIMEOUT_S)
+    assert central.handled == 1
+
+
+def test_an_event_or_a_mail_that_hangs_makes_the_process_not_live_if_so_configured(site: Site, make: Make) -> None:
+    config = DispatcherConfig(liveness_stuck_after_s=0.001)
+    dispatcher = make(config, name="central")
+    site.views = [dispatcher.view]
+    for number in range(2):
+        gate = Gate()
+        if number:
+            dispatcher.mailbox_executor.execute(lambda gate=gate: gate.handle(None), "a call")
+        else:
+            dispatcher.register(Work, gate)
+            assert dispatcher.event_handler.handle(Numbered())
+
+        until(lambda: site.status("/livez") == (503, "stuck"))
+        gate.opened.set()
+        until(lambda: site.status("/livez") == (200, "ok"))
+
+
+def test_a_handler_thread_that_has_failed_makes_the_process_neither_live_nor_ready(site: Site, make: Make) -> None:
+    dispatcher = make(name="central")
+    site.views = [dispatcher.view]
+
+    dispatcher.mailbox_executor.execute(fail)
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert site.status("/livez") == site.status("/readyz") == (503, "failed")
+
+
+def test_a_full_queue_is_a_reason_after_a_second(site: Site, make: Make, gate: Gate) -> None:
+    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
+    dispatcher = make(config, name="central", handler=gate)
+    site.views = [dispatcher.view]
+    assert dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    assert dispatcher.event_handler.handle(Numbered())
+
+    assert site.status("/readyz") == (200, "ok")
+    until(lambda: site.status("/readyz") == (503, "queue_full"))
+
+    (reason,) = json.loads(site.ask("/readyz")[2])["reasons"]
+    assert reason.keys() == {"reason", "dispatcher", "seconds"}
+    assert reason["seconds"] >= 1.0
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    until(lambda: site.status("/readyz") == (200, "ok"))
+
+
+def test_a_journal_that_cannot_be_written_is_a_reason(site: Site, make: Make, tmp_path: Path) -> None:
+    """Each file may have no byte more: as on a full disk."""
+    journal = JournalWriter(tmp_path / "journal", JournalConfig(failure_policy="continue", buffer_rows=1))
+    dispatcher = make(name="central", journal=journal, handler=lambda _: None)
+    site.views = [dispatcher.view]
+    assert site.status("/readyz") == (200, "ok")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        for number in range(3):
+            assert dispatcher.event_handler.handle(Numbered(number))
+        until(lambda: site.status("/readyz") == (503, "journal_failed"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert site.status("/livez") == (200, "ok")
+
+
+def test_a_check_is_named(site: Site) -> None:
+    site.health.register_check("database", fail)
+
+    code, _, body = site.ask("/readyz")
+
+    assert code == 503
+    assert json.loads(body)["reasons"] == [{"reason": "check:database"}]
+    assert site.status("/livez") == (200, "ok")
+
+
+def test_curl_sees_what_a_probe_sees(site: Site) -> None:
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("no curl on this machine")
+    site.health.register_check("database", lambda: False)
+    codes = {
+        path: subprocess.run(
+            [curl, "-sS", "-o", os.devnull, "-w", "%{http_code}", *flags, site.server.url_of(path)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        ).stdout
+        for path, flags in {"/livez": [], "/readyz": ["-I"], "/nowhere": [], "/metrics": ["-X", "POST"]}.items()
+    }
+
+    assert codes == {"/livez": "200", "/readyz": "503", "/nowhere": "404", "/metrics": "405"}
+
+
+def test_the_answer_needs_neither_the_handler_thread_nor_the_locks_of_a_handler_or_of_logging(
+    site: Site, make: Make
+) -> None:
+    lock, entered, leave = threading.Lock(), threading.Event(), threading.Event()
+
+    class Holding(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:  # logging holds the handler's lock
+            with lock:
+                entered.set()
+                assert leave.wait(TIMEOUT_S)
+
+    class Locked(Numbered):
+        @property
+        def entity(self) -> str:
+            with lock:
+                return "job_1"
+
+    logger, handler = logging.getLogger("dispatcher"), Holding()
+    logger.addHandler(handler)
+    dispatcher = make(DispatcherConfig(handler_warn_after_s=0.001), handler=lambda _: logger.warning("held"))
+    site.views = [dispatcher.view]
+    module_lock = logging._lock  # type: ignore[attr-defined]
+    try:
+        assert dispatcher.event_handler.handle(Locked())
+        assert entered.wait(TIMEOUT_S)
+        with module_lock:
+            until(lambda: site.status("/readyz") == (503, "stuck"))
+            assert site.status("/livez") == (200, "ok")
+            # A client that goes away is nothing that has to be logged.
+            with socket.create_connection(("127.0.0.1", site.server.port or 0), TIMEOUT_S) as client:
+                client.sendall(b"nonsense\r\n\r\n")
+            assert site.status("/livez") == (200, "ok")
+    finally:
+        leave.set()
+        logger.removeHandler(handler)
+
+
+# -- collectors that raise ---------------------------------------------------------------------------------------------
+
+
+class Raising:
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("half", "Shown only as a whole.", 1.0)
+        raise LookupError("lost")
+
+
+class Exiting:
+    def collect(self) -> list[Metric]:
+        raise SystemExit(3)
+
+
+class Unwritable:
+    def collect(self) -> list[Metric]:
+        family = GaugeMetricFamily("unwritable", "No encoding has such a label.", labels=["name"])
+        family.add_metric(["\udcff"], 1.0)
+        return [family]
+
+
+class Source:
+    def collect(self, dispatcher: str) -> list[Metric]:
+        raise LookupError("lost")
+
+
+def failures_in(page: bytes) -> dict[str, float]:
+    lines = (line for line in page.decode().splitlines() if line.startswith(f"{FAILURES}{{"))
+    return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
+
+
+@pytest.mark.parametrize("collector", [Raising, Exiting, Unwritable])
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+def test_a_collector_that_raises_is_counted_and_left_out(site: Site, collector: Any, accept: str) -> None:
+    Counter("before", "", registry=site.registry).inc()
+    site.registry.register(collector())
+    Counter("after", "", registry=site.registry).inc()
+    name = collector.__name__
+    before = failures_in(site.ask("/metrics", Accept=accept)[2])[name]
+
+    code, _, page = site.ask("/metrics", Accept=accept)
+
+    assert code == 200
+    assert b"\nbefore_total 1.0\n" in page
+    assert b"\nafter_total 1.0\n" in page
+    assert b"half" not in page
+    assert b"unwritable" not in page
+    assert failures_in(page)[name] == before + 1
+
+
+def test_a_source_that_raises_is_counted_and_the_dispatcher_is_shown(site: Site, make: Make) -> None:
+    dispatcher = make(name="central")
+    register_metrics(dispatcher, site.registry, [Source()])
+
+    page = site.ask("/metrics")[2]
+
+    assert b'dispatcher_event_queue_size{dispatcher="central"} 0.0' in page
+    assert failures_in(page)["Source"] >= 1
+
+
+def test_a_page_may_be_asked_for_by_names_and_compressed(site: Site) -> None:
+    Counter("one", "", registry=site.registry).inc()
+    Counter("two", "", registry=site.registry).inc()
+
+    _, headers, body = site.ask("/metrics?name[]=two_total", **{"Accept-Encoding": "deflate, gzip;q=1.0"})
+
+    assert headers["Content-Encoding"] == "gzip"
+    page = gzip.decompress(body)
+    assert b"two_total 1.0" in page
+    assert b"one_total" not in page
+
+
+def test_the_process_s_information_is_on_the_page() -> None:
+    registry = CollectorRegistry(target_info={"env": "test"})
+    Counter("one", "", registry=registry).inc()
+
+    def encode(collected: Any) -> bytes:
+        return b" ".join(family.name.encode() for family in collected.collect())
+
+    assert render_page(registry, encode).split()[:2] == [b"target", b"one"]
+
+
+# -- load --------------------------------------------------------------------------------------------------------------
+
+
+def test_idle_connections_keep_no_scrape_and_no_probe_from_its_answer(site: Site) -> None:
+    with ExitStack() as clients:
+        for _ in range(IDLE_CONNECTIONS):
+            clients.enter_context(socket.create_connection(("127.0.0.1", site.server.port or 0), TIMEOUT_S))
+
+        assert site.ask("/metrics")[0] == 200
+        assert site.status("/livez") == (200, "ok")
+
+
+def test_a_flood_of_idle_connections_keeps_no_probe_from_its_answer(site: Site) -> None:
+    """A new connection took the place of one whose request had come, and was not read yet."""
+    over = threading.Event()
+
+    def flood() -> None:
+        with ExitStack() as clients:
+            while not over.is_set():
+                clients.enter_context(socket.create_connection(("127.0.0.1", site.server.port or 0), TIMEOUT_S))
+
+    def probe() -> None:
+        try:
+            for _ in range(5):
+                assert site.status("/livez") == (200, "ok")
+        finally:
+            over.set()
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        in_threads(flood, probe)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_ten_scrapes_at_once_are_all_answered(site: Site, make: Make) -> None:
+    register_metrics(make(name="central"), site.registry)
+    together = threading.Barrier(10)
+
+    class Meeting:
+        def collect(self) -> list[Metric]:
+            together.wait(TIMEOUT_S)  # all of them are under way
+            return []
+
+    site.registry.register(Meeting())
+    pages: list[bytes] = []
+
+    in_threads(*[lambda: pages.append(site.ask("/metrics")[2]) for _ in range(10)])
+
+    assert len(pages) == 10
+    assert all(b'dispatcher_event_queue_size{dispatcher="central"} 0.0' in page for page in pages)
+    assert together.broken is False
+
+
+# -- a forked child ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this machine")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")  # Python 3.12: there are threads
+def test_a_forked_child_neither_answers_for_its_parent_nor_keeps_its_port(site: Site) -> None:
+    port = site.server.port or 0
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        site.server.stop()  # returns, though the server's thread is the parent's
+        os.read(reader, 1)  # lives on until the parent has looked
+        os._exit(0 if site.server.port is None else 1)
+    try:
+        assert site.status("/livez") == (200, "ok")
+        site.server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+    finally:
+        os.close(writer)
+        os.close(reader)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

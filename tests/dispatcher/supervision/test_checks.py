@@ -1,0 +1,210 @@
+"""Checks that a program registers: when they run, how long they are waited for, and what they may do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatcher.health import Health
+from dispatcher.supervision.checks import Checks
+
+from ..conftest import TIMEOUT_S, Gate
+from ..recorder import fail
+from ..waiting import until
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def checks_of(check: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> tuple[Checks, Clock]:
+    clock = Clock()
+    checks = Checks(clock)
+    checks.add("db", check, timeout_s)
+    return checks, clock
+
+
+def test_a_check_that_returns_true_is_no_reason() -> None:
+    checks, _ = checks_of(lambda: True)
+
+    assert checks.failed(waits=True) == []
+
+
+def exit_at_once() -> None:
+    raise SystemExit(3)
+
+
+class Unanswerable:
+    def __bool__(self) -> bool:
+        raise ValueError("neither true nor false")
+
+
+@pytest.mark.parametrize("check", [lambda: False, lambda: None, fail, exit_at_once, Unanswerable])
+def test_a_check_that_does_not_say_true_has_failed(check: Callable[[], Any]) -> None:
+    checks, _ = checks_of(check)
+
+    assert checks.failed(waits=True) == ["db"]
+
+
+def test_a_check_runs_at_most_once_a_second_and_its_last_answer_is_used() -> None:
+    answers = iter([True, False])
+    calls: list[str] = []
+    checks, clock = checks_of(lambda: (calls.append(threading.current_thread().name), next(answers))[1])
+
+    assert [checks.failed(waits=True) for _ in range(3)] == [[], [], []]
+    clock.now_s = 0.99
+    assert checks.failed(waits=True) == []
+    clock.now_s = 1.0
+    assert checks.failed(waits=True) == ["db"]
+    assert calls == ["check-db", "check-db"]  # a thread of its own
+
+
+def test_a_check_that_does_not_return_in_time_has_failed_and_is_not_called_again(gate: Gate) -> None:
+    calls: list[int] = []
+
+    def hang() -> bool:
+        calls.append(1)
+        gate.handle(None)
+        return True
+
+    checks, clock = checks_of(hang, timeout_s=1.0)
+    clock.now_s = -0.999  # so the first answer is waited for 1 ms
+    assert checks.failed(waits=False) == ["db"]
+    assert gate.entered.wait(TIMEOUT_S)
+    clock.now_s = 0.0
+    assert checks.failed(waits=True) == ["db"]
+    for clock.now_s in (0.001, 1.0, 2.0, 3600.0):
+        assert checks.failed(waits=True) == ["db"]
+    assert calls == [1]
+
+    gate.opened.set()
+    until(lambda: checks.failed(waits=True) == [], "a run after the one that hung")
+
+
+def test_an_answer_that_comes_too_late_does_not_count(gate: Gate) -> None:
+    checks, clock = checks_of(lambda: (gate.handle(None), True)[1], timeout_s=1.0)
+    assert checks.failed(waits=False) == ["db"]
+    assert gate.entered.wait(TIMEOUT_S)
+
+    clock.now_s = 1.1
+    gate.opened.set()
+    until(lambda: "check-db" not in {thread.name for thread in threading.enumerate()}, "the end of the run")
+    clock.now_s = 0.5  # within the second, so the late answer is the last one
+
+    assert checks.failed(waits=True) == ["db"]
+
+
+def test_without_waiting_the_last_answer_is_used_while_a_check_runs(gate: Gate) -> None:
+    gate.opened.set()
+    checks, clock = checks_of(lambda: (gate.handle(None), True)[1])
+    assert checks.failed(waits=True) == []
+    gate.opened.clear()
+    gate.entered.clear()
+    clock.now_s = 1.0
+
+    assert checks.failed(waits=False) == []
+    assert gate.entered.wait(TIMEOUT_S)
+    assert checks.failed(waits=False) == []
+
+
+def test_checks_run_side_by_side_and_those_that_fail_are_named_in_their_order() -> None:
+    together = threading.Barrier(2)
+    checks = Checks()
+    checks.add("b", lambda: together.wait(TIMEOUT_S) < 0, TIMEOUT_S)
+    checks.add("a", lambda: together.wait(TIMEOUT_S) < 0, TIMEOUT_S)
+
+    assert checks.failed(waits=True) == ["b", "a"]
+
+
+def test_a_check_of_the_same_name_replaces_the_earlier_one_and_can_be_removed() -> None:
+    asked = Health(list)
+    asked.register_check("db", lambda: False)
+    asked.register_check("db", lambda: True)
+    assert asked.ready().is_ok
+    asked.register_check("db", lambda: False)
+    assert [reason.reason for reason in asked.ready().reasons] == ["check:db"]
+
+    assert asked.unregister_check("db")
+    assert not asked.unregister_check("db")
+    assert asked.ready().is_ok
+
+
+async def coroutine() -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "timeout_s", "error", "message"),
+    [
+        ("", bool, 1.0, ValueError, "a check must have a name"),
+        (3, bool, 1.0, TypeError, "the name of a check must be a text, not 3"),
+        ("db", True, 1.0, TypeError, "check db: True is not callable; pass a function that returns True or False"),
+        ("db", coroutine, 1.0, TypeError, "check db: an `async def` cannot run on a thread; pass a plain function"),
+        ("db", bool, 0, ValueError, "check db: timeout_s must be more than 0 s and finite, not 0"),
+        ("db", bool, float("inf"), ValueError, "check db: timeout_s must be more than 0 s and finite, not inf"),
+        ("db", bool, float("nan"), ValueError, "check db: timeout_s must be more than 0 s and finite, not nan"),
+    ],
+)
+def test_what_is_no_check_is_refused(
+    name: Any, check: Any, timeout_s: float, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        Health(list).register_check(name, check, timeout_s)
+
+    assert str(caught.value).startswith(message)
+
+
+def test_the_log_says_when_a_check_begins_to_fail_and_when_it_succeeds_again(caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter([True, False, False, True])
+
+    def answer() -> bool:
+        return next(answers) or fail()
+
+    checks, clock = checks_of(answer)
+    with caplog.at_level(logging.INFO):
+        for second in range(4):
+            clock.now_s = second
+            checks.failed(waits=True)
+        until(lambda: len(caplog.messages) == 2)
+
+    assert caplog.messages == ["check db: raised LookupError: lost", "check db: succeeds again"]
+
+
+def test_a_check_answers_while_a_thread_holds_the_logging_lock() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Holding(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:  # with the handler's lock held
+            entered.set()
+            leave.wait(TIMEOUT_S)
+
+    logger, handler = logging.getLogger("dispatcher.supervision.checks"), Holding()
+    logger.addHandler(handler)
+    try:
+        checks, clock = checks_of(lambda: False)
+        assert checks.failed(waits=True) == ["db"]
+        assert entered.wait(TIMEOUT_S)
+        clock.now_s = 1.0
+        assert checks.failed(waits=True) == ["db"]
+    finally:
+        leave.set()
+        logger.removeHandler(handler)
+
+
+def test_in_a_forked_child_a_check_that_hung_in_the_parent_runs_anew(gate: Gate) -> None:
+    results = iter([lambda: gate.handle(None), lambda: True])
+    checks, clock = checks_of(lambda: next(results)() is not None)
+    checks.failed(waits=False)
+    assert gate.entered.wait(TIMEOUT_S)
+
+    checks.after_fork()
+    clock.now_s = 1.0
+
+    assert checks.failed(waits=True) == []

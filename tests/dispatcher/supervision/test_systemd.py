@@ -1,0 +1,356 @@
+"""What systemd hears of a daemon: datagrams on a real socket, from a thread beside the daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig
+from dispatcher.health import Health
+from dispatcher.supervision.status_line import status_line
+from dispatcher.supervision.systemd import Supervision
+
+from ..conftest import TIMEOUT_S, Gate, Numbered
+from ..recorder import fail
+from ..waiting import until
+
+Make = Callable[..., AsyncDispatcher]
+OFTEN_S = 0.005
+FOR_EVER_S = 1e6
+
+
+class Manager:
+    """The service manager's end of the socket. The thread of the test."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.settimeout(TIMEOUT_S)
+        self.socket.bind(address.replace("@", "\0", 1) if address.startswith("@") else address)
+        self.environ = {"NOTIFY_SOCKET": address}
+
+    def next(self) -> dict[str, str]:
+        lines = self.socket.recv(4096).decode().split("\n")
+        return dict(line.split("=", 1) for line in lines)  # type: ignore[misc]
+
+    def until(self, key: str, beginning: str = "") -> list[dict[str, str]]:
+        """All that comes until a value of `key` begins so; that is the last one."""
+        found = [self.next()]
+        while key not in found[-1] or not found[-1][key].startswith(beginning):
+            found.append(self.next())
+        return found
+
+    def forget(self) -> None:
+        """Drop what has come so far."""
+        self.socket.setblocking(False)
+        try:
+            while self.socket.recv(4096):
+                continue
+        except BlockingIOError:
+            self.socket.settimeout(TIMEOUT_S)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(str(tmp_path / "notify"))
+    yield manager
+    manager.socket.close()
+
+
+def keys(datagrams: list[dict[str, str]]) -> set[str]:
+    return {key for datagram in datagrams for key in datagram}
+
+
+@contextmanager
+def supervised(
+    dispatcher: AsyncDispatcher, manager: Manager, *, watchdog_s: float | None = None, status_every_s: float = OFTEN_S
+) -> Iterator[Supervision]:
+    watchdog = {} if watchdog_s is None else {"WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
+    asked = Health(lambda: [dispatcher.view])
+    with Supervision(
+        dispatcher, asked, {**manager.environ, **watchdog}, status_every_s=status_every_s, extend_every_s=OFTEN_S
+    ) as supervision:
+        yield supervision
+
+
+def systemd_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("systemd-")}
+
+
+def test_without_a_socket_no_thread_is_started_and_nothing_is_sent(make: Make) -> None:
+    with Supervision(make(), Health(list), {"WATCHDOG_USEC": "1000"}) as supervision:
+        supervision.started()
+        supervision.stopping()
+
+        assert systemd_threads() == set()
+
+
+def test_ready_status_and_stopping_are_told_once_each_in_their_order(make: Make, manager: Manager) -> None:
+    dispatcher = make(name="central")
+    with supervised(dispatcher, manager, status_every_s=FOR_EVER_S) as supervision:
+        assert manager.next() == {"STATUS": "ok; central: 0 queued, 0 handled, 0 failed, idle"}
+        supervision.started()
+        assert manager.next() == {"READY": "1"}
+        assert manager.next().keys() == {"STATUS"}
+        supervision.stopping()
+        assert manager.next() == {"STOPPING": "1", "EXTEND_TIMEOUT_USEC": "15000000"}
+        assert manager.next().keys() == {"STATUS"}
+
+    assert systemd_threads() == set()
+
+
+def test_the_watchdog_is_fed_while_the_process_is_live_and_no_longer_when_a_handler_hangs(
+    make: Make, manager: Manager, gate: Gate
+) -> None:
+    config = DispatcherConfig(liveness_stuck_after_s=0.001, handler_warn_after_s=0.1)
+    dispatcher = make(config, name="central", handler=gate)
+    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
+        assert sum("WATCHDOG" in each for each in [manager.until("WATCHDOG", "1")[-1] for _ in range(5)]) == 5
+
+        assert dispatcher.event_handler.handle(Numbered())
+        manager.until("STATUS", "stuck (central)")  # it is not live by then: 1 ms have long passed
+        # A word that was under way may still come, in between two of the others.
+        manager.until("STATUS")
+        assert keys([manager.next() for _ in range(20)]) == {"STATUS"}
+
+        gate.opened.set()
+        manager.until("WATCHDOG", "1")
+
+
+def test_the_watchdog_is_not_fed_while_a_mail_hangs(make: Make, manager: Manager, gate: Gate) -> None:
+    config = DispatcherConfig(liveness_stuck_after_s=0.001, handler_warn_after_s=0.1)
+    dispatcher = make(config, name="central")
+    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
+        manager.until("WATCHDOG", "1")
+        dispatcher.mailbox_executor.execute(lambda: gate.handle(None), "a call")
+
+        last = manager.until("STATUS", "stuck (central)")[-1]
+        manager.until("STATUS")
+
+        assert "a mail runs for 0." in last["STATUS"]
+        assert keys([manager.next() for _ in range(20)]) == {"STATUS"}
+
+
+def test_the_watchdog_is_not_fed_once_a_dispatcher_has_failed(make: Make, manager: Manager) -> None:
+    dispatcher = make(name="central")
+    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
+        manager.until("WATCHDOG", "1")
+        dispatcher.mailbox_executor.execute(fail)
+
+        manager.until("STATUS", "failed (central)")
+        manager.until("STATUS")
+
+        assert keys([manager.next() for _ in range(20)]) == {"STATUS"}
+
+
+def test_a_long_handler_keeps_the_watchdog_fed_unless_configured_otherwise(
+    make: Make, manager: Manager, gate: Gate
+) -> None:
+    dispatcher = make(DispatcherConfig(handler_warn_after_s=0.001), name="central", handler=gate)
+    with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
+        assert dispatcher.event_handler.handle(Numbered())
+        manager.until("STATUS", "stuck (central)")
+
+        manager.until("WATCHDOG", "1")
+        manager.until("WATCHDOG", "1")
+
+
+def test_more_time_is_asked_for_as_long_as_a_dispatcher_drains(make: Make, manager: Manager, gate: Gate) -> None:
+    dispatcher = make(name="central", handler=gate)
+    with supervised(dispatcher, manager) as supervision:
+        assert dispatcher.event_handler.handle(Numbered())
+        assert gate.entered.wait(TIMEOUT_S)
+        stop = threading.Thread(target=dispatcher.stop)
+        stop.start()
+        until(dispatcher.view.is_draining)
+        supervision.stopping()
+
+        assert "STOPPING" in keys(manager.until("STOPPING"))
+        for _ in range(3):
+            assert manager.until("EXTEND_TIMEOUT_USEC")[-1] == {"EXTEND_TIMEOUT_USEC": "15000000"}
+        gate.opened.set()
+        stop.join(TIMEOUT_S)
+        manager.until("STATUS", "stopped (central)")
+        manager.until("STATUS")
+
+        assert keys([manager.next() for _ in range(20)]) == {"STATUS"}
+
+
+def test_an_event_whose_looks_hang_costs_status_lines_and_not_the_watchdog(make: Make, manager: Manager) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Hanging(Numbered):
+        @property
+        def entity(self) -> str:
+            entered.set()
+            assert leave.wait(TIMEOUT_S)
+            return "job_1"
+
+    gate = Gate()
+    dispatcher = make(name="central", handler=gate)
+    try:
+        with supervised(dispatcher, manager, watchdog_s=2 * OFTEN_S):
+            assert dispatcher.event_handler.handle(Hanging())
+            assert entered.wait(TIMEOUT_S)
+            manager.forget()
+
+            assert keys([manager.next() for _ in range(5)]) == {"WATCHDOG"}
+            leave.set()
+            manager.until("STATUS")
+    finally:
+        leave.set()
+        gate.opened.set()
+
+
+def test_a_service_is_watched_while_it_is_supervised(make: Make, manager: Manager) -> None:
+    daemon = CompositeService("daemon")
+    asked = Health(list)
+    with Supervision(daemon, asked, manager.environ, status_every_s=FOR_EVER_S):
+        assert asked.ready().status == "starting"
+
+    assert asked.ready().is_ok
+
+
+# -- the status line ---------------------------------------------------------------------------------------------------
+
+
+def test_the_status_line_says_what_runs_and_what_waits(make: Make, gate: Gate) -> None:
+    dispatcher = make(name="central", handler=gate)
+    other = AsyncDispatcher(name="other\nline")
+    asked = Health(lambda: [dispatcher.view, other.view])
+    for _ in range(3):
+        assert dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+
+    assert status_line(asked) == (
+        "starting (other\\nline); central: 2 queued, 0 handled, 0 failed, Work.DO runs for 0.0 s; "
+        "other\\nline: 0 queued, 0 handled, 0 failed, notinited"
+    )
+
+
+def test_the_status_line_of_many_dispatchers_is_cut() -> None:
+    many = [AsyncDispatcher(name=f"{number}" * 50) for number in range(20)]
+
+    line = status_line(Health(lambda: [each.view for each in many]))
+
+    assert len(line) < 520
+    assert line.startswith("starting (")
+
+
+# -- daemons as processes ----------------------------------------------------------------------------------------------
+
+DAEMON = """
+import signal, sys, threading
+from enum import Enum
+from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Event, MetricsServer, run_until_signal
+class Work(Enum):
+    HANG = 1
+opened = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: central.event_handler.handle(Event(Work.HANG)))
+signal.signal(signal.SIGUSR2, lambda *_: opened.set())
+central = AsyncDispatcher(DispatcherConfig(liveness_stuck_after_s=0.05, drain_timeout_s=60), name="central")
+central.register(Work, lambda event: opened.wait(60))
+metrics = MetricsServer()
+daemon = CompositeService("daemon")
+daemon.add_service(metrics)
+daemon.add_service(central)
+daemon.register_service_listener(lambda _: print(metrics.url_of("/livez"), flush=True))
+sys.exit(run_until_signal(daemon))
+"""
+
+
+@contextmanager
+def process(
+    command: list[str], manager: Manager, cwd: Path, watchdog_usec: int = 40_000
+) -> Iterator[subprocess.Popen[str]]:
+    environ = {**os.environ, **manager.environ, "WATCHDOG_USEC": str(watchdog_usec)}
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=environ)
+    manager.socket.settimeout(60)
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_a_daemon_tells_its_life_to_systemd(tmp_path: Path, kind: str) -> None:
+    if kind == "abstract" and sys.platform != "linux":
+        pytest.skip("Linux only")
+    manager = Manager(str(tmp_path / "notify") if kind == "path" else f"@dispatcher-test-{os.getpid()}")
+    with manager.socket, process([sys.executable, "-c", DAEMON], manager, tmp_path) as daemon:
+        manager.until("READY", "1")
+        for _ in range(3):
+            manager.until("WATCHDOG", "1")
+        assert daemon.stdout is not None
+        url = next(line for line in daemon.stdout if "None" not in line).strip()
+
+        daemon.send_signal(signal.SIGUSR1)  # a handler hangs
+        until(lambda: livez(url) == "503")
+        manager.forget()
+        manager.socket.settimeout(0.2)  # ten times the period in which it was fed
+        with pytest.raises(TimeoutError):
+            manager.next()
+        manager.socket.settimeout(60)
+        assert livez(url) == "503"
+
+        daemon.send_signal(signal.SIGTERM)
+        stopping = manager.until("STOPPING")[-1]
+        assert stopping["EXTEND_TIMEOUT_USEC"] == "15000000"
+        assert daemon.poll() is None
+        daemon.send_signal(signal.SIGUSR2)  # the handler returns
+        assert daemon.wait(60) == 143
+        assert daemon.stderr is not None
+        assert daemon.stderr.read() == ""
+
+
+def livez(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            return str(answer.status)
+    except urllib.error.HTTPError as error:
+        return str(error.code)
+
+
+@pytest.mark.long
+def test_a_regular_expression_gone_wild_starves_the_watchdog(tmp_path: Path, manager: Manager) -> None:
+    """It holds the interpreter's lock in C code, which stops every thread of the process."""
+    wild = DAEMON.replace("opened.wait(60)", "__import__('re').match(r'(a+)+$', 'a' * 40 + 'b')")
+    with process([sys.executable, "-c", wild], manager, tmp_path) as daemon:
+        manager.until("READY", "1")
+        manager.until("WATCHDOG", "1")
+
+        daemon.send_signal(signal.SIGUSR1)
+        manager.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            manager.until("never")
+        assert daemon.poll() is None
+
+
+@pytest.mark.long
+def test_the_resource_manager_tells_its_life_to_systemd(tmp_path: Path, manager: Manager) -> None:
+    pytest.importorskip("typer")
+    (tmp_path / "rm.yaml").write_text("nodes: [{host: node1, memory_mb: 4096, vcores: 4}]")
+    command = [sys.executable, "-c", "from dispatcher.cli import main; main()", "run", "rm.yaml"]
+    with process(command, manager, tmp_path) as daemon:
+        assert daemon.stdout is not None
+        url = next(line for line in daemon.stdout if line.startswith("metrics: ")).split()[1]
+        manager.until("READY", "1")
+        manager.until("STATUS", "ok; ResourceManager: ")
+        manager.until("WATCHDOG", "1")
+        assert livez(url.replace("/metrics", "/readyz")) == "200"
+
+        daemon.send_signal(signal.SIGTERM)
+        manager.until("STOPPING", "1")
+        assert daemon.wait(60) == 143

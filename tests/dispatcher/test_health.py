@@ -1,0 +1,425 @@
+"""What probes are told of a process: whether it is live, whether it is ready, and why not."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service, ServiceState
+from dispatcher.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
+from dispatcher.mailbox import ManualClock
+from dispatcher.view import DispatcherView
+
+from .conftest import TIMEOUT_S, Gate, Numbered
+from .recorder import Recorder, fail
+from .waiting import until
+
+Make = Callable[..., AsyncDispatcher]
+
+
+def reasons(answer: HealthAnswer) -> list[tuple[str, str | None]]:
+    """Each reason, and what it is about."""
+    return [(reason.reason, reason.dispatcher or reason.service) for reason in answer.reasons]
+
+
+def health_of(*dispatchers: AsyncDispatcher) -> Health:
+    """The health of these dispatchers alone: other tests have their own."""
+    return Health(lambda: [dispatcher.view for dispatcher in dispatchers])
+
+
+@dataclass
+class FakeView:
+    """A dispatcher in a state that a real one reaches only by time or misfortune."""
+
+    name: str = "central"
+    state: ServiceState = ServiceState.STARTED
+    failure_cause: BaseException | None = None
+    thread_alive: bool = True
+    starting: bool = False
+    draining: bool = False
+    running: float = 0.0
+    full_s: float | None = None
+    journal_failed: bool = False
+    handler_warn_after_s: float | None = 10.0
+    liveness_stuck_after_s: float | None = None
+
+    def is_thread_alive(self) -> bool:
+        return self.thread_alive
+
+    def is_starting(self) -> bool:
+        return self.starting
+
+    def is_draining(self) -> bool:
+        return self.draining
+
+    def running_s(self) -> float:
+        return self.running
+
+    def full_since_s(self) -> float | None:
+        return self.full_s
+
+    def journal_is_failed(self) -> bool:
+        return self.journal_failed
+
+
+def health_of_views(*views: FakeView, **kwargs: Any) -> Health:
+    return Health(lambda: [cast(DispatcherView, view) for view in views], **kwargs)
+
+
+# -- a dispatcher's life -----------------------------------------------------------------------------------------------
+
+
+def test_a_dispatcher_is_starting_then_ready_then_stopped_and_live_all_the_time() -> None:
+    dispatcher = AsyncDispatcher(name="central")
+    asked = health_of(dispatcher)
+
+    found = [asked.ready().status]
+    dispatcher.init()
+    found.append(asked.ready().status)
+    dispatcher.start()
+    found.append(asked.ready().status)
+    assert asked.live().is_ok
+    dispatcher.stop()
+    found.append(asked.ready().status)
+
+    assert found == ["starting", "starting", "ok", "stopped"]
+    assert asked.live().is_ok
+
+
+def test_a_dispatcher_whose_start_hook_runs_is_starting_and_has_not_failed() -> None:
+    """It is STARTED then, and has no handler thread yet."""
+    found: list[tuple[str, bool]] = []
+
+    class Slow(AsyncDispatcher):
+        def service_start(self) -> None:
+            found.append((asked.ready().status, asked.live().is_ok))
+            super().service_start()
+
+    dispatcher = Slow()
+    asked = health_of(dispatcher)
+    with dispatcher:
+        pass
+
+    assert found == [("starting", True)]
+
+
+def test_an_event_that_hangs_is_stuck_and_a_restart_is_asked_for_only_if_configured(make: Make, gate: Gate) -> None:
+    patient = make(DispatcherConfig(handler_warn_after_s=0.001), name="patient", handler=gate)
+    hasty = make(DispatcherConfig(handler_warn_after_s=None, liveness_stuck_after_s=0.001), name="hasty", handler=gate)
+    asked = health_of(patient, hasty)
+    for dispatcher in (patient, hasty):
+        assert dispatcher.event_handler.handle(Numbered())
+
+    until(lambda: not asked.ready().is_ok and not asked.live().is_ok)
+
+    assert reasons(asked.ready()) == [("stuck", "patient")]
+    assert reasons(asked.live()) == [("stuck", "hasty")]
+    assert (asked.live().reasons[0].seconds or 0) > 0.001
+
+    gate.opened.set()
+    assert patient.await_drained(TIMEOUT_S)
+    assert hasty.await_drained(TIMEOUT_S)
+    until(lambda: asked.ready().is_ok and asked.live().is_ok)
+
+
+def test_a_mail_that_hangs_is_stuck_too(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(handler_warn_after_s=0.001, liveness_stuck_after_s=0.001), name="central")
+    asked = health_of(dispatcher)
+    dispatcher.mailbox_executor.execute(lambda: gate.handle(None), "a client's call")
+
+    until(lambda: not asked.ready().is_ok and not asked.live().is_ok)
+
+    assert reasons(asked.ready()) == reasons(asked.live()) == [("stuck", "central")]
+
+
+def test_a_dispatcher_that_drains_is_not_ready_and_is_live(make: Make, gate: Gate) -> None:
+    dispatcher = make(name="central", handler=gate)
+    asked = health_of(dispatcher)
+    assert dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+
+    stop = threading.Thread(target=dispatcher.stop)
+    stop.start()
+    until(lambda: reasons(asked.ready()) == [("draining", "central")])
+    assert asked.live().is_ok
+    gate.opened.set()
+    stop.join(TIMEOUT_S)
+
+    assert reasons(asked.ready()) == [("stopped", "central")]
+
+
+def test_a_dispatcher_that_has_failed_is_neither_ready_nor_live(make: Make) -> None:
+    dispatcher = make(name="central")
+    asked = health_of(dispatcher)
+
+    dispatcher.mailbox_executor.execute(fail)
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert reasons(asked.ready()) == reasons(asked.live()) == [("failed", "central")]
+
+
+def test_a_queue_is_full_for_as_long_as_each_look_has_found_it_so(make: Make, gate: Gate) -> None:
+    looks = ManualClock()
+    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
+    dispatcher = make(config, name="central", handler=gate, time_service=looks)
+    post, full_since_s = dispatcher.event_handler.handle, dispatcher.view.full_since_s
+    assert post(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+    looks.advance(1000)
+    assert full_since_s() is None
+
+    assert post(Numbered())
+    assert full_since_s() == 0.0
+    looks.advance(1000)
+    first = full_since_s()
+    looks.advance(1000)
+
+    assert first is not None
+    until(lambda: (full_since_s() or 0.0) > first)
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert full_since_s() is None
+    looks.advance(1000)
+    assert full_since_s() is None
+
+
+def test_an_answer_needs_no_event_and_so_none_of_its_methods(make: Make, gate: Gate) -> None:
+    class Locked(Numbered):
+        @property
+        def entity(self) -> str:
+            raise AssertionError("an answer must not look at an event, which may wait for a lock")
+
+    dispatcher = make(DispatcherConfig(handler_warn_after_s=0.001), handler=gate)
+    asked = health_of(dispatcher)
+    assert dispatcher.event_handler.handle(Locked())
+
+    until(lambda: asked.ready().status == "stuck")
+
+
+# -- what a real dispatcher shows rarely -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("view", "ready", "is_live"),
+    [
+        (FakeView(thread_alive=False), "failed", False),
+        (FakeView(failure_cause=LookupError()), "failed", False),
+        (FakeView(thread_alive=False, starting=True), "starting", True),
+        (FakeView(thread_alive=False, state=ServiceState.STOPPED), "stopped", True),
+        (FakeView(draining=True, state=ServiceState.STOPPED), "draining", True),
+        (FakeView(draining=True), "draining", True),
+        (FakeView(running=10.0), "ok", True),
+        (FakeView(running=10.1), "stuck", True),
+        (FakeView(running=1e6, handler_warn_after_s=None), "ok", True),
+        (FakeView(running=60.0, liveness_stuck_after_s=60.0), "stuck", True),
+        (FakeView(running=60.1, liveness_stuck_after_s=60.0), "stuck", False),
+        (FakeView(journal_failed=True), "journal_failed", True),
+        (FakeView(full_s=0.99), "ok", True),
+        (FakeView(full_s=1.0), "queue_full", True),
+    ],
+)
+def test_each_state_has_its_answers(view: FakeView, ready: str, is_live: bool) -> None:
+    asked = health_of_views(view)
+
+    assert asked.ready().status == ready
+    assert asked.live().is_ok is is_live
+    assert asked.live().status == ("ok" if is_live else asked.live().reasons[0].reason)
+
+
+def test_all_reasons_are_listed_in_their_order_and_the_first_is_the_status() -> None:
+    views = [
+        FakeView("f", full_s=2.0),
+        FakeView("j", journal_failed=True),
+        FakeView("r", running=61.23),
+        FakeView("d", draining=True),
+        FakeView("i", starting=True),
+        FakeView("e", state=ServiceState.STOPPED),
+        FakeView("x", failure_cause=LookupError()),
+    ]
+    asked = health_of_views(*views)
+    asked.register_check("database", lambda: False)
+
+    answer = asked.ready()
+
+    assert [reason.reason.partition(":")[0] for reason in answer.reasons] == list(REASONS)
+    assert answer.status == "failed"
+    assert not answer.is_ok
+    assert answer.reasons[-1] == HealthReason("check:database")
+
+
+def test_the_body_names_status_reasons_and_uptime_and_nothing_else() -> None:
+    now_s = [100.0]
+    asked = health_of_views(FakeView(running=61.23), clock_s=lambda: now_s[0])
+    now_s[0] += 86_400.1
+
+    assert json.loads(asked.ready().to_json()) == {
+        "status": "stuck",
+        "reasons": [{"reason": "stuck", "dispatcher": "central", "seconds": 61.2}],
+        "uptime_s": 86_400.1,
+    }
+    assert json.loads(asked.live().to_json()) == {"status": "ok", "reasons": [], "uptime_s": 86_400.1}
+
+
+def test_a_name_that_no_encoding_can_write_makes_no_answer_fail() -> None:
+    asked = health_of_views(FakeView("\udcff", starting=True))
+
+    assert json.loads(asked.ready().to_json())["reasons"] == [{"reason": "starting", "dispatcher": "\\udcff"}]
+
+
+# -- services that are watched -----------------------------------------------------------------------------------------
+
+
+def composite(name: str, *parts: Service) -> CompositeService:
+    whole = CompositeService(name)
+    for part in parts:
+        whole.add_service(part)
+    return whole
+
+
+def test_a_watched_service_has_to_be_started_with_all_its_parts() -> None:
+    late = Recorder()
+    daemon = composite("daemon", composite("inner", AsyncDispatcher(name="central")), late)
+    asked = Health(list)
+    asked.watch(daemon)
+
+    assert ("starting", "daemon") in reasons(asked.ready())
+    with daemon:
+        assert asked.ready().is_ok
+        late.stop()
+        assert reasons(asked.ready()) == [("stopped", late.name)]
+    assert asked.ready().status == "stopped"
+    asked.forget(daemon)
+    assert asked.ready().is_ok
+
+
+def test_each_part_is_ready_only_when_its_start_hook_has_ended() -> None:
+    found: list[list[tuple[str, str | None]]] = []
+    slow = Recorder(start=lambda: found.append(reasons(asked.ready())))
+    daemon = composite("daemon", slow)
+    asked = Health(list)
+    asked.watch(daemon)
+
+    with daemon:
+        assert asked.ready().is_ok
+
+    assert found == [[("starting", "daemon"), ("starting", slow.name)]]
+
+
+def test_a_daemon_whose_parts_stop_one_by_one_is_draining() -> None:
+    found: list[list[tuple[str, str | None]]] = []
+    last = Recorder(stop=lambda: found.append(reasons(asked.ready())))
+    daemon = composite("daemon", last, composite("inner", AsyncDispatcher(name="central")))
+    asked = Health(list)
+    asked.watch(daemon)
+
+    with daemon:
+        pass
+
+    assert found == [[("stopped", "inner"), ("draining", "daemon"), ("draining", last.name)]]
+
+
+def test_a_service_that_leaves_its_stop_to_another_thread_drains_until_that_has_ended() -> None:
+    class Leaving(CompositeService):
+        def service_stop(self) -> None:
+            return
+
+    part = Recorder()
+    daemon = Leaving("daemon")
+    daemon.add_service(part)
+    asked = Health(list)
+    asked.watch(daemon)
+    daemon.init()
+    daemon.start()
+
+    daemon.stop()
+    assert reasons(asked.ready()) == [("draining", "daemon")]
+    part.stop()
+
+    assert {reason for reason, _ in reasons(asked.ready())} == {"stopped"}
+
+
+def test_a_failed_service_is_not_ready_but_only_a_dispatcher_makes_the_process_not_live() -> None:
+    daemon = composite("daemon", Recorder(stop=fail))
+    asked = Health(list)
+    asked.watch(daemon)
+    daemon.init()
+    daemon.start()
+
+    with pytest.raises(LookupError):
+        daemon.stop()
+
+    assert asked.ready().status == "failed"
+    assert asked.live().is_ok
+
+
+def test_a_dispatcher_outside_what_is_watched_may_be_stopped_but_must_not_fail_or_hang() -> None:
+    visitor = FakeView("visitor", state=ServiceState.STOPPED)
+    asked = health_of_views(visitor)
+    assert asked.ready().status == "stopped"
+
+    with composite("daemon", Recorder()) as daemon, asked.watching(daemon):
+        assert asked.ready().is_ok
+        visitor.draining = True
+        assert asked.ready().is_ok
+        visitor.running = 11.0
+        assert asked.ready().status == "stuck"
+        visitor.starting = True
+        assert asked.ready().status == "starting"
+        visitor.failure_cause = LookupError()
+        assert asked.ready().status == "failed"
+
+
+def test_what_is_watched_twice_is_named_once_and_forgotten_once_each() -> None:
+    service = Recorder()
+    asked = Health(list)
+    asked.watch(service)
+    asked.watch(service)
+
+    assert reasons(asked.ready()) == [("starting", service.name)]
+    asked.forget(service)
+    assert reasons(asked.ready()) == [("starting", service.name)]
+    asked.forget(service)
+    asked.forget(service)
+    assert asked.ready().is_ok
+
+
+def test_a_watched_service_is_not_kept_alive() -> None:
+    asked = Health(list)
+    asked.watch(Recorder())
+
+    until(lambda: asked.ready().is_ok)
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def check() -> Iterator[str]:
+    yield "of a test"
+    health.unregister_check("of a test")
+
+
+def test_the_health_of_the_process_sees_every_dispatcher_and_check(make: Make, check: str) -> None:
+    make(name="seen by the process")
+    register_check(check, lambda: False)
+
+    answer = health.ready()
+
+    assert "seen by the process" in {view.name for view in health.views()}
+    assert (f"check:{check}", None) in reasons(answer)
+
+
+def test_a_forked_child_starts_with_nothing_to_answer_for() -> None:
+    daemon = Recorder()
+    asked = Health(list)
+    asked.watch(daemon)
+    assert not asked.ready().is_ok
+
+    asked.after_fork()
+
+    assert asked.ready().is_ok
