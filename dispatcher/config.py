@@ -133,6 +133,11 @@ class JournalConfig(ConfigModel):
     retention_bytes: int | None = Field(
         None, ge=1, description="remove the oldest closed segments beyond this total size, in bytes; null disables it"
     )
+    history_index: bool = Field(
+        True,
+        description="write beside each closed segment which of its frames have rows about which entity: the history of "
+        "an entity is then found without reading the whole journal",
+    )
     permissions: PermissionsName = Field(
         "private",
         description="who may read the journal: its owner only (private: files 0600, folders 0700), its group as well "

@@ -60,6 +60,10 @@ COMMANDS: tuple[tuple[tuple[str, ...], dict[str, Sequence[str]]], ...] = (
         {"--with": ("../x:y", "x", "x:", ":y", ".:y", "a b:c", "os:nothing", "\x1b:y", "m\0:y")},
     ),
     (
+        ("journal", "history", "NAME", "NAME"),
+        {"--machine": NAMES, "--limit": NUMBERS, "--before-seq": NUMBERS, "--format": ("json", "yaml")},
+    ),
+    (
         ("journal", "state", "NAME"),
         {
             "--at": (*NUMBERS, "@1", "@9999999999", "2026-99-99", "0001-01-01T00:00+23:59", "\x1b", "9999-12-31"),
@@ -187,11 +191,14 @@ def test_a_command_prints_names_of_a_journal_escaped(folder: Path) -> None:
     """Raw escape sequences and line ends of entities reached the terminal from `journal state`."""
     table, listed = run("journal", "state", "journal"), run("journal", "state", "journal", "--format", "json")
     events = run("journal", "tail", "journal")
+    history, rows = (run("journal", "history", "journal", HOSTILE, "--format", each) for each in ("table", "json"))
 
-    for ended in (table, listed, events):
+    for ended in (table, listed, events, history, rows):
         check(ended, ())
         assert ended.out
-    assert r"\x1b[2J\x1b]0;owned\x07\n\r\x7f\x9b31m\u202e[red]\U000e0041" in table.out
+    for shown in (table, history):
+        assert r"\x1b[2J\x1b]0;owned\x07\n\r\x7f\x9b31m\u202e[red]\U000e0041" in shown.out
+    assert json.loads(rows.out)["machine"] == HOSTILE
     assert json.loads(listed.out)["entities"][0]["entity"] == HOSTILE
     assert json.loads(events.out)["entity"] == HOSTILE
 

@@ -1,8 +1,12 @@
-"""`dispatcher journal verify|tail|recover JOURNAL`, and the subcommands that other packages register."""
+"""`dispatcher journal verify|tail|recover|history JOURNAL`, and the subcommands that other packages register."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +14,13 @@ from typing import Annotated
 import typer
 
 from dispatcher import journal as journals
-from dispatcher.cli.console import echo, echo_json
+from dispatcher.cli.console import aligned, echo, echo_json
+from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import set_aside_files
+from dispatcher.journal.history import HistoryRow, entity_history
+from dispatcher.journal.indexing import index_journal
 from dispatcher.queue.redelivery import redeliver
+from dispatcher.util.units import NS_PER_S
 
 COMMANDS = "dispatcher.journal_commands"
 """Entry point group of further subcommands: functions annotated for Typer."""
@@ -81,6 +89,88 @@ def recover(
         echo_json(accepted.line.decode("utf-8", "replace"))
     if recovered.accepted:
         echo(f"{len(recovered.accepted)} events were accepted and not handled", err=True)
+
+
+class HistoryFormat(Enum):
+    table = "table"
+    json = "json"
+
+
+@app.command()
+def history(
+    journal: Journal,
+    entity: Annotated[str, typer.Argument(help="id of the application, container, node or the like")],
+    machine: Annotated[str | None, typer.Option(help="only transitions of machines of this name")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="how many rows")] = 100,
+    before_seq: Annotated[
+        int | None, typer.Option(help="only rows with a smaller seq, such as the last one printed before")
+    ] = None,
+    format: Annotated[
+        HistoryFormat, typer.Option("--format", "-f", help="json: an object for each row, with all columns")
+    ] = HistoryFormat.table,
+) -> None:
+    """Print an entity's transitions, and the events about it that made none, newest first.
+
+    Works beside the daemon that writes the journal. Segments without a sound index are read whole, and then indexed
+    for the next time. Exits with 1 if there are no such rows.
+    """
+    damages: list[str] = []
+    found = entity_history(
+        journal, entity, machine=machine, limit=limit, before_seq=before_seq, on_damage=damages.append
+    )
+    if format is HistoryFormat.json:
+        for row in found.transitions:
+            echo_json(json.dumps(asdict(row)))
+    elif found.transitions:
+        for line in _history_table(found.transitions):
+            echo(line)
+    for damage in damages:
+        echo(damage, err=True)
+    if not found.transitions:
+        echo(f"{journal}: no rows about {entity}", err=True)
+    elif not found.complete:
+        echo(f"there may be older rows: --before-seq {found.transitions[-1].seq}", err=True)
+    try:
+        index_journal(journal)
+    except JournalError as error:
+        echo(str(error), err=True)
+    if not found.transitions:
+        raise typer.Exit(1)
+
+
+def _history_table(rows: Sequence[HistoryRow]) -> Iterator[str]:
+    titles = ("AT", "SEQ", "MACHINE", "FROM", "EVENT", "TO", "WAITED", "HANDLED IN", "REMARKS")
+    return aligned(titles, [_history_cells(row) for row in rows])
+
+
+def _history_cells(row: HistoryRow) -> tuple[str, ...]:
+    try:
+        at = datetime.fromtimestamp(row.at // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        at = f"{at}.{row.at % NS_PER_S // 1000:06d}Z"
+    except (ValueError, OverflowError, OSError):  # the clock of the run is foreign
+        at = f"{row.at} ns"
+    remarks = [
+        "refused" if row.valid is False else "",
+        "" if row.outcome in (None, "handled") else str(row.outcome),
+        row.error or "",
+        "redelivered" if row.redelivered else "",
+    ]
+    event = row.event_type if row.event_class is None else f"{row.event_class}.{row.event_type}"
+    return (
+        at,
+        str(row.seq),
+        row.machine or "-",
+        row.from_state or "-",
+        event,
+        row.to_state or "-",
+        _duration(row.queue_ns),
+        _duration(row.handling_ns),
+        ", ".join(filter(None, remarks)),
+    )
+
+
+def _duration(ns: int | None) -> str:
+    return "-" if ns is None else f"{ns / 1e6:.3f} ms"
 
 
 for _entry_point in sorted(entry_points(group=COMMANDS), key=lambda point: point.name):

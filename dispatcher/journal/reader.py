@@ -36,7 +36,7 @@ def read_rows(
     report = on_damage or _logged(snapshot.path)
     for line in snapshot.missing():
         report(line)
-    for segment in (*snapshot.closed, *(_open_at_end(snapshot) if include_open else ())):
+    for segment in (*snapshot.closed, *(open_at_end(snapshot) if include_open else ())):
         for frame in _rows_frames(snapshot.path, segment, report):
             yield from _dicts(frame, table)
 
@@ -49,7 +49,7 @@ def tail(path: Path | str, count: int = 10) -> list[dict[str, Any]]:
     """
     snapshot = look_at(path)
     rows: list[dict[str, Any]] = []
-    for segment in reversed((*snapshot.closed, *_open_at_end(snapshot))):
+    for segment in reversed((*snapshot.closed, *open_at_end(snapshot))):
         for frame in reversed(list(_rows_frames(snapshot.path, segment, _logged(snapshot.path)))):
             rows = [*_dicts(frame, EVENTS), *rows]
             if len(rows) >= count:
@@ -57,7 +57,7 @@ def tail(path: Path | str, count: int = 10) -> list[dict[str, Any]]:
     return rows
 
 
-def _open_at_end(snapshot: JournalSnapshot) -> list[Path]:
+def open_at_end(snapshot: JournalSnapshot) -> list[Path]:
     """Open segments that follow all closed ones."""
     last = segment_number(snapshot.closed[-1]) if snapshot.closed else 0
     return [segment for segment in snapshot.left_open if segment_number(segment) > last]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame, FrameReader
+from dispatcher.journal.format.history_index import index_path, is_orphan
 from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
@@ -134,6 +135,8 @@ class _Repair:
 
     def _set_aside(self, file: Path, why: str = "") -> None:
         self._done.append(f"{why or file.name}: set aside as {set_aside(file).name}")
+        if is_orphan(index_path(file)):
+            index_path(file).unlink(missing_ok=True)
 
     def _one_of_each_number(self) -> None:
         """Of an open and a closed segment of one number, keep the closed one, unless it is damaged and has less."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import EncodedRows
+from dispatcher.journal.format.history_index import index_path
 from dispatcher.journal.format.segments import (
     Manifest,
     SegmentFile,
@@ -59,6 +60,8 @@ class SegmentLog:
         self.path = path  # read only, like the next three
         self.config = config
         self._on_failure = on_failure
+        self.on_closed: Callable[[], object] = _nothing
+        """Called when a segment was closed and another one begun, with no lock held; set before the first frame."""
         self._syncs = config.durability != "none"
         self._permissions = Permissions[config.permissions]  # read only
         self._sync_lock = threading.RLock()  # before _file_lock
@@ -209,6 +212,7 @@ class SegmentLog:
                 self._synced_frames = self.frames
             self._reserve.run(self._retain)
             self._write_manifest(closed=False)
+        self.on_closed()
 
     def close(self) -> None:
         """Close the segment and the journal; `release` gives up the lock. Raises OSError."""
@@ -252,7 +256,10 @@ class SegmentLog:
             # The manifest first: it shows a reader that misses the segment that its removal was intended.
             self._first = segment_number(path) + 1
             self._write_manifest(closed=False)
+            # Without its index first: a crash in between leaves no index alone. Then again: it may be being written.
+            index_path(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
+            index_path(path).unlink(missing_ok=True)
 
     def _write_manifest(self, *, closed: bool) -> None:
         """Under _sync_lock, or in the constructor."""
@@ -309,6 +316,9 @@ class SegmentLog:
         return JournalError(
             f"{self.path}: the journal cannot be written: {explain(error, self.path)}. {advice}, and start again."
         )
+
+
+def _nothing() -> None: ...
 
 
 def _is_owned(lock: threading.RLock) -> bool:

@@ -2,7 +2,7 @@
 
 Threads: the handler thread makes rows (`rows`, `seq` and `at` belong to it), and each `flush` appends one frame.
 In write-ahead mode producers append events. The journal's own thread (`_Keeper`) syncs and closes segments while no
-events arrive. `segment_log` has the files and their locks.
+events arrive; another one (`Indexer`) indexes closed segments. `segment_log` has the files and their locks.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import Kind, Row
+from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.util.foreign import plain_text
 
@@ -71,6 +72,9 @@ class JournalWriter:
         # Any thread may use these two: they have locks of their own.
         self.log = SegmentLog(self.path, self.config, lambda error: self._on_failure(error))
         self._keeper = _Keeper(self.log, lambda: self._on_flush_due())
+        self._indexer = Indexer(self.log) if self.config.history_index else None
+        if self._indexer is not None:
+            self.log.on_closed = self._indexer.wake
         recovered = self.log.recovered
         self.recovered = recovered.accepted
         """Events that an earlier writer accepted but that were not handled, oldest first; used before the start."""
@@ -167,6 +171,8 @@ class JournalWriter:
                         self._append_rows()
                     self.log.close()
         finally:
+            if self._indexer is not None:
+                self._indexer.stop()
             self.log.release()
 
     def _has_rows(self) -> bool:

@@ -126,10 +126,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, data: bytes, *, draft: Path, sync: bool = True, mode: int = PRIVATE_FILE) -> None:
+def replace_file(
+    path: Path, data: bytes, *, draft: Path, sync: bool = True, mode: int = PRIVATE_FILE, owner_of: Path | None = None
+) -> None:
     """Write `data` to `draft`, in the same folder, then rename it. With `sync`, the file is on the disk on return.
 
-    A file that root replaces keeps its owner.
+    A file that root replaces keeps its owner; one that root makes gets the owner of `owner_of`.
 
     Raises:
         OSError: the file cannot be written. An existing file stays unchanged.
@@ -137,7 +139,7 @@ def replace_file(path: Path, data: bytes, *, draft: Path, sync: bool = True, mod
     draft.unlink(missing_ok=True)  # left by a crash, perhaps with other permissions
     os.close(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     with draft.open("wb") as file:
-        _keep_owner(path, file.fileno())
+        _keep_owner(owner_of or path, file.fileno())
         file.write(data)
         if sync:
             file.flush()

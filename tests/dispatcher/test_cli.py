@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,10 @@ from dispatcher.journal.format.frames import Frame, FrameReader
 
 from ..commands import run_command
 from ..journal_rows import begin, end
+
+
+class Work(Enum):
+    DO = 1
 
 
 @pytest.fixture
@@ -64,6 +69,56 @@ def test_tail_prints_the_last_events(journal: Path) -> None:
     done = run_command("journal", "tail", "-n", 2, journal)
 
     assert [line[:9] for line in done.stdout.splitlines()] == ['{"seq": 2', '{"seq": 3']
+
+
+def test_history_prints_what_happened_to_an_entity_and_indexes_the_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with contextlib.closing(JournalWriter(path)) as writer:
+        for number in range(6):
+            begin(writer, 1_700_000_000_000_000_000 + number * 1_500_000)
+            error = "ValueError: no" if number == 4 else None
+            outcome = "handled" if error is None else "failed"
+            entity = f"job_{number % 2}"
+            if number != 4:
+                writer.transition("Job", entity, Work.DO, Work.DO, Work.DO, valid=number != 2)
+            end(writer, "central", "Work", "DO", outcome, entity=entity, queue_ns=5000, handling_ns=7, error=error)
+
+    table = run_command("journal", "history", path, "job_0")
+    pages = run_command("journal", "history", path, "job_0", "--limit", 1, "--before-seq", 5, "--format", "json")
+
+    assert (table.returncode, table.stderr) == (0, "")
+    assert [line.split() for line in table.stdout.splitlines()] == [
+        ["AT", "SEQ", "MACHINE", "FROM", "EVENT", "TO", "WAITED", "HANDLED", "IN", "REMARKS"],
+        ["2023-11-14T22:13:20.006000Z", "5", "-", "-", "Work.DO", "-", "0.005", "ms", "0.000", "ms", "failed,",
+         "ValueError:", "no"],
+        ["2023-11-14T22:13:20.003000Z", "3", "Job", "DO", "Work.DO", "DO", "0.005", "ms", "0.000", "ms", "refused"],
+        ["2023-11-14T22:13:20.000000Z", "1", "Job", "DO", "Work.DO", "DO", "0.005", "ms", "0.000", "ms"],
+    ]  # fmt: skip
+    [row] = map(json.loads, pages.stdout.splitlines())
+    assert (row["seq"], row["machine"], row["valid"], row["event_entity"]) == (3, "Job", False, "job_0")
+    assert pages.stderr == "there may be older rows: --before-seq 3\n"
+    assert (path / ".segment-00000001.history").exists()
+
+
+def test_history_names_an_entity_that_it_does_not_find_and_a_missing_journal(journal: Path, tmp_path: Path) -> None:
+    unknown = run_command("journal", "history", journal, "job_1")
+    missing = run_command("journal", "history", tmp_path / "none", "job_1")
+
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert unknown.stderr == f"{journal}: no rows about job_1\n"
+    assert missing.returncode != 0
+    assert missing.stderr == f"dispatcher: {tmp_path / 'none'}: no such journal folder\n"
+
+
+def test_history_reads_a_damaged_journal_and_says_so(journal: Path) -> None:
+    (segment,) = journal.glob("segment-*")
+    segment.write_bytes(segment.read_bytes()[:-40])
+
+    done = run_command("journal", "history", journal, "job_1")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{segment.name}: ")
+    assert not (journal / ".segment-00000001.history").exists()
 
 
 def test_recover_closes_what_a_crash_left_open(journal: Path) -> None:

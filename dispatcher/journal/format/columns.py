@@ -22,8 +22,9 @@ from __future__ import annotations
 import json
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress, count
+from itertools import accumulate, compress, count
 from operator import add, sub
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,8 @@ _BIG_ENDIAN: Final = sys.byteorder == "big"
 _WIDTHS: Final = {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8}
 _ACCEPTED: Final = "accepted_seq"
 _SETTLED: Final = "settled"
+_PIECE: Final = 4096
+"""Rows that are searched in one go."""
 
 
 class RowsPayload(NamedTuple):
@@ -99,6 +102,76 @@ class RowsPayload(NamedTuple):
             return at
         return list(map(sub if column.encoding == "before" else add, at, self.numbers(table.prefix + column.span)))
 
+    def text_pieces(self, name: str) -> Iterator[tuple[int, Sequence[int], bytes]]:
+        """A text column in pieces: the first row, the length of each text in bytes, and the texts, joined.
+
+        A caller that is not to keep other threads waiting may pause between them.
+        """
+        if f"{name}.length" not in self.columns:
+            return
+        lengths, data = self.numbers(f"{name}.length"), self.columns[f"{name}.text"][1]
+        start = 0
+        for first in range(0, len(lengths), _PIECE):
+            piece = lengths[first : first + _PIECE]
+            end = start + sum(piece)
+            yield first, piece, bytes(data[start:end])
+            start = end
+
+    def rows_with(self, table: Table, column: Column, text: bytes) -> Iterator[list[int]]:
+        """The rows that have this text in a `text` column, in order: a list for each of its pieces."""
+        name = table.stored_name(column)
+        nulls = self.numbers(f"{name}.null")
+        for first, lengths, data in self.text_pieces(name):
+            rows = [first + row for row in _places(text, lengths, data)]
+            yield [row for row in rows if not nulls[row]] if nulls else rows
+
+    def row(self, table: Table, row: int, first_seq: int) -> dict[str, Any]:
+        """One row of the frame that begins at `first_seq`, as `row_dicts` gives it. Costs far less than all of them."""
+        values = {column.name: self._value(table, column, row, first_seq) for column in table.columns}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _value(self, table: Table, column: Column, row: int, first_seq: int) -> Any:
+        name = table.stored_name(column)
+        match column.encoding:
+            case "position":
+                return first_seq + row
+            case "kind":
+                kind = self.kinds[table.name][self.numbers(f"{table.prefix}kind")[row]]
+                return kind[table.kind_columns.index(column.name)]
+            case "number" | "duration":
+                return self.numbers(name)[row]
+            case "offset":
+                return first_seq + self.numbers(name)[row]
+            case "text":
+                return self._text(name, row)
+            case "sparse":
+                place = self._place(name, row)
+                return None if place is None else self._text(name, place)
+            case "optional":
+                return (self.numbers(name)[row] or None) if name in self.columns else None
+            case "flag":
+                return self._place(name, row) is not None
+        at: int = self.numbers(table.prefix + table.time)[row]
+        if self.virtual:
+            return at
+        span = self.numbers(table.prefix + column.span)[row]
+        return at - span if column.encoding == "before" else at + span
+
+    def _place(self, name: str, row: int) -> int | None:
+        """The position of a row among those listed for a sparse column or a flag."""
+        rows = self.numbers(f"{name}.row")
+        place = bisect_left(rows, row)
+        return place if place < len(rows) and rows[place] == row else None
+
+    def _text(self, name: str, place: int) -> str | None:
+        nulls = self.numbers(f"{name}.null")
+        if nulls and nulls[place]:
+            return None
+        lengths = self.numbers(f"{name}.length")
+        # Not in one call: one over a million rows would keep other threads from the interpreter.
+        start = sum(sum(lengths[first : min(place, first + _PIECE)]) for first in range(0, place, _PIECE))
+        return bytes(self.columns[f"{name}.text"][1][start : start + lengths[place]]).decode()
+
     def no_longer_outstanding(self) -> Iterator[int]:
         """Accepted seqs of events that were handled or that never will be."""
         [accepted] = [column for column in EVENTS.columns if column.name == _ACCEPTED]
@@ -157,8 +230,7 @@ class _Payload:
         if joined.isascii():
             data, lengths = joined.encode("ascii"), list(map(len, texts))  # type: ignore[arg-type]
         else:
-            # UTF-8 cannot encode lone surrogates: they become escapes.
-            each = [text.encode("utf-8", "backslashreplace") for text in texts]  # type: ignore[union-attr]
+            each = [encode_text(text) for text in texts]  # type: ignore[arg-type]
             data, lengths = b"".join(each), list(map(len, each))
         self.add(f"{name}.length", _smallest(lengths))
         self._listed.append((f"{name}.text", "B", len(data)))
@@ -234,6 +306,31 @@ def _earliest_and_latest(table: Table, columns: Mapping[str, Sequence[int]], vir
     earliest = [min(map(sub, at, span)) for encoding, span in spans if encoding == "before"] or [min(at)]
     latest = [max(map(add, at, span)) for encoding, span in spans if encoding == "after"] or [max(at)]
     return min(earliest), max(latest)
+
+
+def _places(text: bytes, lengths: Sequence[int], data: bytes) -> Iterator[int]:
+    """The positions of a text among texts that are joined in `data`."""
+    if not text:
+        yield from (place for place, length in enumerate(lengths) if not length)
+        return
+    start = data.find(text)
+    if start < 0:
+        return
+    starts = list(accumulate(lengths, initial=0))
+    while start >= 0:
+        place = bisect_left(starts, start)
+        while place < len(lengths) and starts[place] == start and not lengths[place]:
+            place += 1  # empty texts before it
+        if place < len(lengths) and starts[place] == start and lengths[place] == len(text):
+            yield place
+        # A text begins nowhere but at a start, and the next one is the first that can match.
+        following = starts[bisect_left(starts, start + 1)]
+        start = data.find(text, following)
+
+
+def encode_text(text: str) -> bytes:
+    """A text as a frame stores it: UTF-8 cannot encode lone surrogates, which become escapes."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _smallest(numbers: Iterable[int]) -> array[int]:

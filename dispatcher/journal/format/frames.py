@@ -108,7 +108,9 @@ class FrameReader:
         self.path = path
         self._segment = int("".join(filter(str.isdigit, path.name)) or 0)
         self._file = open_file(path)
-        self.size = os.fstat(self._file).st_size
+        status = os.fstat(self._file)
+        self.size = status.st_size
+        self.inode = status.st_ino
 
     def __enter__(self) -> FrameReader:
         return self
@@ -141,6 +143,15 @@ class FrameReader:
             upto = end if following is None else following
             yield Damage(self.path, position, upto - position, following is None)
             position = upto
+
+    def frame_at(self, offset: int, wanted: Callable[[Header], bool] = lambda _: True) -> Frame | None:
+        """The intact frame there, without its payload unless `wanted`; None: there is none."""
+        header = self._header_at(offset, self.size)
+        return None if header is None else self._frame(header, offset, wanted(header), False)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Bytes of the file, unchecked; fewer at its end."""
+        return os.pread(self._file, length, offset)
 
     def last_frame(self) -> Frame | None:
         """The END frame, found by the trailer; None: the segment is open or damaged."""

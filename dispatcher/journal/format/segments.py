@@ -3,6 +3,7 @@
     JOURNAL/journal.json                    the manifest, replaced atomically
     JOURNAL/segment-00000001.journal        a closed segment
     JOURNAL/.segment-00000002.journal.open  the open segment; a rename closes it
+    JOURNAL/.segment-00000001.history       an index of a closed segment's entities; the journal is read without it, too
     JOURNAL/.lock                           held by the writing process
     JOURNAL/NAME.aside                      what recovery has taken out of the journal; nothing reads it
 
@@ -144,17 +145,34 @@ class Summary(NamedTuple):
         return self._replace(frames=self.frames + 1, closed_at=time.time_ns(), recover_from=recover_from)
 
 
-def read_summary(segment: Path) -> Summary | None:
-    """The summary in a closed segment's END frame; None: its end is damaged. Raises OSError."""
+class SegmentEnd(NamedTuple):
+    """The sound end of a closed segment; no two segments have the same."""
+
+    size: int
+    """Of the segment, in bytes."""
+    checksum: int
+    """Of the END frame's payload, which says when the segment was closed."""
+    summary: Summary
+
+
+def read_end(segment: Path) -> SegmentEnd | None:
+    """The end of a closed segment; None: it is damaged. Raises OSError."""
     with FrameReader(segment) as reader:
         frame = reader.last_frame()
     if frame is None:
         return None
     try:
         fields = json.loads(frame.payload)
-        return Summary(**{name: int(fields[name]) for name in Summary._fields if name in fields})
+        summary = Summary(**{name: int(fields[name]) for name in Summary._fields if name in fields})
     except (ValueError, TypeError, RecursionError):
         return None
+    return SegmentEnd(reader.size, frame.header.payload_crc, summary)
+
+
+def read_summary(segment: Path) -> Summary | None:
+    """The summary in a closed segment's END frame; None: its end is damaged. Raises OSError."""
+    end = read_end(segment)
+    return None if end is None else end.summary
 
 
 @dataclass(frozen=True, slots=True)

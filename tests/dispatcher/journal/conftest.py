@@ -121,11 +121,14 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_writer(journal: Path) -> Iterator[Callable[..., JournalWriter]]:
-    """Makes writers of `journal`, or of another folder, and closes them at the end."""
+    """Makes writers of `journal`, or of another folder, and closes them at the end.
+
+    Without history indexes by default: a thread writes them at any time, and most tests are about the other files.
+    """
     opened: list[JournalWriter] = []
 
     def open_writer(path: Path | None = None, **config: Any) -> JournalWriter:
-        opened.append(JournalWriter(path or journal, JournalConfig(**config)))
+        opened.append(JournalWriter(path or journal, JournalConfig(**{"history_index": False, **config})))
         return opened[-1]
 
     yield open_writer

@@ -33,7 +33,7 @@ class Sound(NamedTuple):
 
 
 def make(path: Path, writes: Callable[[JournalWriter, int], None], **config: Any) -> JournalWriter:
-    writer = JournalWriter(path, JournalConfig(write_ahead=True, **config))
+    writer = JournalWriter(path, JournalConfig(write_ahead=True, history_index=False, **config))
     for number in range(ACCEPTED):
         writes(writer, number)
         if number % 3 == 2:

@@ -57,7 +57,7 @@ class Growing:
 
     def __init__(self, folder: Path, **config: Any) -> None:
         self.folder = folder
-        self.writer = JournalWriter(folder / "journal", JournalConfig(write_ahead=True, **config))
+        self.writer = JournalWriter(folder / "journal", JournalConfig(write_ahead=True, history_index=False, **config))
         self.lines: dict[int, bytes] = {}
 
     def write(self, frames: int) -> None:
