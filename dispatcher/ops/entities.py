@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.metrics.entities import (
     EntityNow,
     EntitySource,
@@ -59,8 +60,6 @@ def from_journal(path: Path) -> HistoryReader:
     def read(
         entity: str, machine: str | None, limit: int, before: int | None
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
-        from dispatcher.journal.history import entity_history
-
         found = entity_history(path, entity, machine=machine, limit=limit, before_seq=before)
         items = [_journal_item(row) for row in found.transitions]
         return items, str(items[-1]["seq"]) if items and not found.complete else None, found.complete
@@ -136,7 +135,7 @@ def _knows(sources: list[EntitySource], machine: str) -> bool:
     return any(each.machine == machine for source in sources for each in source.machine_numbers())
 
 
-def _journal_item(row: Any) -> dict[str, Any]:
+def _journal_item(row: HistoryRow) -> dict[str, Any]:
     return {
         "at": row.at // _NS_PER_MS,
         "seq": row.seq,

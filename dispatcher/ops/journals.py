@@ -22,6 +22,7 @@ from dispatcher.journal.format.segments import Summary, segment_number
 from dispatcher.journal.reader import open_frames
 from dispatcher.journal.snapshot import look_at, summarize
 from dispatcher.ops.answers import Refusal
+from dispatcher.service import ServiceState
 from dispatcher.util.units import NS_PER_S
 from dispatcher.view import DispatcherView
 
@@ -35,16 +36,21 @@ _NS_PER_MS: Final = 1_000_000
 def journal_of(views: list[DispatcherView], name: str | None) -> Path:
     """The one journal, or the dispatcher's of that name. Raises Refusal."""
     paths = {view.name: view.journal_path for view in views if view.journal_path is not None}
+    known = ", ".join(paths) or "none"
     if name is not None:
-        path = paths.get(name)
-        if path is None:
-            raise Refusal(404, f"dispatcher {name!r} has no journal; with one: {', '.join(paths) or 'none'}")
-        return path
+        if name not in paths:
+            raise Refusal(404, f"dispatcher {name!r} has no journal; with one: {known}")
+        return paths[name]
     if not paths:
         raise Refusal(404, "no dispatcher of this process has a journal")
-    if len(set(paths.values())) > 1:
-        raise Refusal(400, f"several dispatchers have a journal; say dispatcher={' or dispatcher='.join(paths)}")
-    return next(iter(paths.values()))
+    # One that has ended does not make the question ambiguous.
+    started = {
+        view.name: paths[view.name] for view in views if view.state is ServiceState.STARTED and view.name in paths
+    }
+    meant = started or paths
+    if len(set(meant.values())) > 1:
+        raise Refusal(400, f"several dispatchers have a journal; say dispatcher={' or dispatcher='.join(meant)}")
+    return next(iter(meant.values()))
 
 
 class Wanted(NamedTuple):

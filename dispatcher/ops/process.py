@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import platform
 import sys
@@ -14,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.health import health
 from dispatcher.ops.answers import milliseconds
 from dispatcher.ops.dispatchers import service_tree
 from dispatcher.service import CompositeService, Service, all_services
@@ -51,6 +53,7 @@ def process_numbers(name: str) -> dict[str, Any]:
             "collected": [each["collected"] for each in gc.get_stats()],
         },
         "loadavg": _loadavg(),
+        "health": _health(),
         "services": [service_tree(root, children) for root in service_roots()],
     }
 
@@ -64,6 +67,12 @@ def service_roots() -> list[Service]:
     services = all_services()
     parts = {id(part) for service in services for part in children(service)}
     return sorted((each for each in services if id(each) not in parts), key=lambda each: each.name)
+
+
+def _health() -> dict[str, Any]:
+    """Status and reasons, as /readyz has them."""
+    found: dict[str, Any] = json.loads(health.ready().to_json())
+    return {"status": found["status"], "reasons": found["reasons"]}
 
 
 @cache

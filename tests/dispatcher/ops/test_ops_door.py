@@ -1,0 +1,176 @@
+"""The door of a daemon, as a real server: its socket, its stream, its stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+
+from dispatcher import AsyncDispatcher, CompositeService, ServiceState
+from dispatcher.ops import OpsConfig, OpsDoor
+from dispatcher.ops.sampler import shared_sampler
+from dispatcher.web.config import WebConfig
+
+from .client import WAIT_S, Hanging, Job, hanging
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose path is short enough for a socket."""
+    folder = tmp_path_factory.mktemp("d")
+    folder.chmod(0o700)
+    return folder
+
+
+def at(folder: Path, **more: Any) -> WebConfig:
+    return WebConfig(socket_path=folder / "daemon.sock", **more)
+
+
+@pytest.fixture
+def door(folder: Path) -> Iterator[OpsDoor]:
+    with OpsDoor(OpsConfig(control=True), at(folder), "daemon") as door:
+        yield door
+
+
+@pytest.fixture
+def client(door: OpsDoor) -> Iterator[httpx.Client]:
+    with connect(door) as client:
+        yield client
+
+
+def connect(door: OpsDoor) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=str(door.socket_path))
+    return httpx.Client(transport=transport, base_url="http://daemon/ops/v1", timeout=WAIT_S)
+
+
+@pytest.fixture
+def central() -> Iterator[Hanging]:
+    with hanging("central") as found:
+        yield found
+
+
+def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
+    """Name and data of each event; a comment's name is empty."""
+    name = ""
+    for line in response.iter_lines():
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: "))
+        elif line.startswith(":"):
+            yield "", line
+
+
+def test_the_socket_is_the_users_own_and_answers(door: OpsDoor, client: httpx.Client) -> None:
+    assert door.socket_path is not None
+    assert stat.S_IMODE(door.socket_path.stat().st_mode) == 0o600
+    found = client.get("/process").json()
+    assert (found["pid"], found["name"]) == (os.getpid(), "daemon")
+    [root] = [each for each in found["services"] if each["name"] == door.name]
+    assert [each["class"] for each in root["services"]] == ["WebHost"]
+    assert client.get("/nothing").json() == {"error": "/ops/v1/nothing: no such path"}
+    assert client.get("/threads").status_code == 200, "the user of the socket is an administrator"
+
+
+def test_tcp_has_the_same_below_its_url(folder: Path, central: Hanging) -> None:
+    with OpsDoor(web=at(folder, port=0)) as door:
+        assert door.url is not None
+        assert httpx.get(f"{door.url}/dispatchers/central").json()["name"] == "central"
+        refused = httpx.get(f"{door.url}/threads")
+
+    assert refused.status_code == 403
+
+
+def test_it_starts_first_and_stops_last(folder: Path) -> None:
+    seen: list[tuple[str, int]] = []
+
+    class Central(AsyncDispatcher):
+        def service_start(self) -> None:
+            super().service_start()
+            seen.append(look("while starting"))
+
+        def service_stop(self) -> None:
+            seen.append(look("while stopping"))
+            super().service_stop()
+
+    def look(when: str) -> tuple[str, int]:
+        with connect(door) as client:
+            return when, client.get("/dispatchers").status_code
+
+    daemon, door = CompositeService("daemon"), OpsDoor(web=at(folder))
+    daemon.add_service(door)
+    daemon.add_service(Central(name="central"))
+
+    with daemon:
+        pass
+
+    assert seen == [("while starting", 200), ("while stopping", 200)]
+    assert door.in_state(ServiceState.STOPPED)
+    assert door.socket_path is None or not door.socket_path.exists()
+
+
+def test_a_dispatcher_whose_handler_hangs_is_looked_at(client: httpx.Client, central: Hanging) -> None:
+    central.hang("job 1")
+
+    running = client.get("/dispatchers/central/running").json()
+
+    assert running["entity"] == "job 1"
+    assert "hang_here" in [frame["function"] for frame in running["stack"]]
+
+
+def test_the_stream_has_numbers_and_failures(client: httpx.Client, central: Hanging) -> None:
+    with client.stream("GET", "/stream") as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        found = events(response)
+        name, data = next(each for each in found if each[0])
+        central.post(Job.FAIL, "job 1")
+        failure = next(data for name, data in islice(found, 20) if name == "failure")
+
+    assert name == "dispatchers"
+    assert "central" in [each["name"] for each in data["items"]]
+    assert (failure["dispatcher"], failure["entity"], failure["error_class"]) == ("central", "job 1", "ValueError")
+
+
+def test_a_stop_ends_open_streams_at_once(folder: Path) -> None:
+    door = OpsDoor(web=at(folder))
+    with door, connect(door) as client, client.stream("GET", "/stream") as response:
+        found = events(response)
+        next(found)
+        door.stop()
+
+        rest = [name for name, _ in found]
+
+    assert set(rest) <= {"dispatchers", ""}
+    assert door.wait_for_service_to_stop(1.0)
+
+
+def test_a_log_level_is_set_through_the_door_and_restored_by_its_stop(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("tests.ops.door")
+    with OpsDoor(OpsConfig(control=True), at(folder)) as door, connect(door) as client:
+        with caplog.at_level(logging.INFO, "dispatcher.audit"):
+            response = client.post("/log-level", json={"logger": logger.name, "level": "DEBUG", "for_s": 600})
+        assert (response.status_code, logger.level) == (200, logging.DEBUG)
+
+    assert logger.level == logging.NOTSET
+    lines = [record.getMessage() for record in caplog.records if record.name == "dispatcher.audit"]
+    assert len(lines) == 1
+    assert "OPERATION=log level DEBUG for 600 s\tTARGET=tests.ops.door\tRESULT=SUCCESS" in lines[0]
+
+
+def test_the_sampler_ends_with_its_last_door(folder: Path) -> None:
+    with OpsDoor(web=at(folder)):
+        assert shared_sampler.is_running()

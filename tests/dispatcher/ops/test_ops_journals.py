@@ -1,0 +1,181 @@
+"""What /journal/tail and /journal/state say, beside the writer."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+
+from dispatcher import AsyncDispatcher, JournalWriter
+from dispatcher.config import JournalConfig
+from dispatcher.ops import OpsConfig, journals, ops_app
+from dispatcher.ops.answers import Refusal
+from dispatcher.ops.journals import Deadline, Moment, parse_moment, states_at
+
+from ...journal_rows import begin, end
+from .client import Client
+
+NS_PER_S = 1_000_000_000
+
+
+class S(Enum):
+    NEW = auto()
+    UP = auto()
+    DOWN = auto()
+
+
+class E(Enum):
+    GO = auto()
+    STOP = auto()
+
+
+def write(path: Path, events: int) -> JournalWriter:
+    """A journal of many small segments, the last of which is open: event N is about thing N % 3, at second N."""
+    writer = JournalWriter(path, JournalConfig(segment_bytes=1024, buffer_rows=5))
+    for number in range(1, events + 1):
+        begin(writer, number * NS_PER_S)
+        writer.transition("Thing", f"thing_{number % 3}", S.NEW, E.GO, S.UP if number % 2 else S.DOWN, valid=True)
+        type = "STOP" if number % 10 == 0 else "GO"
+        end(writer, "central", "E", type, "handled", entity=f"thing_{number % 3}", payload=f'{{"n":{number}}}')
+    writer.flush()
+    return writer
+
+
+@pytest.fixture
+def journaled(tmp_path: Path) -> Iterator[AsyncDispatcher]:
+    gc.collect()  # a dispatcher of another test may be left in a cycle, with its journal
+    writer = write(tmp_path / "journal", 103)
+    yield AsyncDispatcher(name="central", journal=writer)
+    writer.close()
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(ops_app())
+
+
+def seqs(found: dict[str, Any]) -> list[int]:
+    return [row["seq"] for row in found["items"]]
+
+
+def test_the_last_events_come_as_rows_of_the_journal(client: Client, journaled: AsyncDispatcher) -> None:
+    found = client.json("/journal/tail", limit=12)
+
+    assert seqs(found) == list(range(92, 104))
+    assert found["next"] == "103"
+    last = found["items"][-1]
+    assert (last["dispatcher"], last["event_class"], last["event_type"]) == ("central", "E", "GO")
+    assert (last["entity"], last["started_at"], last["outcome"]) == ("thing_1", 103 * NS_PER_S, "handled")
+    assert "payload" not in last
+
+
+def test_payloads_are_shown_only_where_the_setting_says_so(journaled: AsyncDispatcher) -> None:
+    client = Client(ops_app(OpsConfig(show_payloads=True)))
+
+    assert client.json("/journal/tail", limit=1)["items"][0]["payload"] == '{"n":103}'
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [
+        ({"event_type": "STOP"}, [80, 90, 100]),
+        ({"entity": "thing_0"}, [96, 99, 102]),
+        ({"event_class": "E", "event_type": "STOP", "entity": "thing_0"}, [30, 60, 90]),
+        ({"event_class": "Other"}, []),
+    ],
+)
+def test_events_are_chosen(
+    client: Client, journaled: AsyncDispatcher, which: dict[str, str], expected: list[int]
+) -> None:
+    assert seqs(client.json("/journal/tail", limit=3, **which)) == expected
+
+
+def test_after_a_seq_the_events_that_follow_come_in_order(client: Client, journaled: AsyncDispatcher) -> None:
+    first = client.json("/journal/tail", after_seq=41, limit=4)
+    second = client.json("/journal/tail", after_seq=first["next"], limit=3, event_type="STOP")
+
+    assert seqs(first) == [42, 43, 44, 45]
+    assert seqs(second) == [50, 60, 70]
+    assert client.json("/journal/tail", after_seq=103) == {"items": [], "next": None, "total": None}
+
+
+def test_one_of_several_journals_has_to_be_named(client: Client, journaled: AsyncDispatcher, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", 2)
+    dispatcher = AsyncDispatcher(name="other", journal=other)
+
+    status, message = client.error("/journal/tail")
+
+    assert status == 400
+    assert message == "several dispatchers have a journal; say dispatcher=central or dispatcher=other"
+    assert seqs(client.json("/journal/tail", dispatcher=dispatcher.name)) == [1, 2]
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("at", "seq", "states", "is_end"),
+    [
+        (None, 103, {"DOWN": 1, "UP": 2}, True),
+        ("2", 2, {"DOWN": 1, "UP": 1}, False),
+        ("@3.5", 3, {"DOWN": 1, "UP": 2}, False),
+        ("1970-01-01T00:01:00Z", 60, {"DOWN": 2, "UP": 1}, False),
+        ("1970-01-01T01:01:00+01:00", 60, {"DOWN": 2, "UP": 1}, False),
+        ("0", None, {}, False),
+    ],
+)
+def test_entities_are_counted_by_state_at_a_moment(
+    client: Client, journaled: AsyncDispatcher, at: str | None, seq: int | None, states: dict[str, int], is_end: bool
+) -> None:
+    found = client.json("/journal/state", **({} if at is None else {"at": at}))
+
+    assert found == {
+        "seq": seq,
+        "at": None if seq is None else seq * 1000,
+        "is_end": is_end,
+        "machines": {"Thing": states} if states else {},
+    }
+
+
+def test_times_are_parsed_to_the_nanosecond() -> None:
+    assert parse_moment("@1700000000.000000001") == Moment(at=1_700_000_000_000_000_001)
+    assert parse_moment("2026-11-21T10:00:00.5") == Moment(at=1_795_255_200_500_000_000)
+
+
+def test_a_scan_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> None:
+    now_s = iter(range(100))
+    assert journaled.journal is not None
+
+    with pytest.raises(Refusal, match="the journal was not read within 3 s") as given_up:
+        states_at(journaled.journal.path, Moment(), Deadline(3, lambda: next(now_s)))
+
+    assert given_up.value.status == 503
+
+
+def test_one_scan_is_made_at_a_time(
+    client: Client, journaled: AsyncDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def scan(*_: Any) -> dict[str, Any]:
+        entered.set()
+        assert release.wait(10)
+        return {}
+
+    monkeypatch.setattr(journals, "states_at", scan)
+
+    async def race() -> list[int]:
+        first = asyncio.ensure_future(client.send("GET", "/journal/state"))
+        while not entered.is_set():
+            await asyncio.sleep(0)
+        second = await client.send("GET", "/journal/state")
+        release.set()
+        return [(await first).status_code, second.status_code]
+
+    assert asyncio.run(race()) == [200, 429]

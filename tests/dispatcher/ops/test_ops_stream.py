@@ -1,0 +1,108 @@
+"""The stream: numbers once a second, failures as they come and no more than ten a second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+
+from dispatcher.ops.stream import FailureFeed, ops_events
+from dispatcher.view import FailureRecord
+
+
+class View:
+    """A dispatcher with failures that a test adds."""
+
+    def __init__(self, name: str = "central") -> None:
+        self.name = name
+        self._failures: list[FailureRecord] = []
+
+    def fail(self, times: int = 1) -> None:
+        for _ in range(times):
+            number = self._failures[0].number + 1 if self._failures else 1
+            record = FailureRecord(number, 1.5, "Job", "FAIL", None, "ValueError", f"failure {number}", ())
+            self._failures = [record, *self._failures][:100]
+
+    def failures(self) -> list[FailureRecord]:
+        return self._failures
+
+
+def feed(*views: Any) -> FailureFeed:
+    return FailureFeed(views, 0.0)
+
+
+def messages(told: list[dict[str, Any]]) -> list[Any]:
+    return [each.get("message", each.get("dropped")) for each in told]
+
+
+def test_only_new_failures_are_told_oldest_first() -> None:
+    view: Any = View()
+    view.fail(3)
+    client = feed(view)
+    assert client.look([view], 0.1) == []
+
+    view.fail(2)
+
+    told = client.look([view], 0.2)
+    assert messages(told) == ["failure 4", "failure 5"]
+    assert (told[0]["dispatcher"], told[0]["at"], told[0]["event_type"]) == ("central", 1500, "FAIL")
+    assert client.look([view], 0.3) == []
+
+
+def test_failures_of_a_dispatcher_that_came_later_are_told() -> None:
+    client, later = feed(), View("later")
+    later.fail()
+    views: Any = [later]
+
+    assert messages(client.look(views, 0.1)) == ["failure 1"]
+
+
+def test_at_most_ten_a_second_are_told_and_then_how_many_were_dropped() -> None:
+    view: Any = View()
+    client = feed(view)
+
+    view.fail(7)
+    first = client.look([view], 0.2)
+    view.fail(7)
+    second = client.look([view], 0.4)
+    view.fail(200)
+    third = client.look([view], 0.9)
+    fourth = client.look([view], 1.0)
+    view.fail()
+    fifth = client.look([view], 1.2)
+
+    assert messages(first) == [f"failure {number}" for number in range(1, 8)]
+    assert messages(second) == ["failure 8", "failure 9", "failure 10"]
+    assert third == []
+    assert fourth == [{"dropped": 204}]
+    assert messages(fifth) == ["failure 215"]
+
+
+def test_numbers_come_once_a_second() -> None:
+    now_s = 0.0
+
+    async def sleep(delay_s: float) -> None:
+        nonlocal now_s
+        now_s += max(delay_s, 0.01)
+
+    async def numbers() -> Any:
+        return {"items": [now_s], "next": None, "total": 1}
+
+    async def collect(events: AsyncIterator[bytes]) -> list[bytes]:
+        return [event async for event, _ in _zip(events, 4)]
+
+    found = asyncio.run(collect(ops_events(list, numbers, lambda: now_s, sleep)))
+
+    assert [line.split(b"\n")[0] for line in found] == [b"event: dispatchers"] * 4
+    times = [json.loads(event.split(b"data: ")[1])["items"][0] for event in found]
+    assert times == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.02)
+
+
+async def _zip(events: AsyncIterator[bytes], count: int) -> AsyncIterator[tuple[bytes, int]]:
+    for number in range(count):
+        yield await anext(events), number
