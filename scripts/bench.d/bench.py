@@ -1,6 +1,6 @@
 """The measurements behind every speed claim: each beside its peers in one run, as medians.
 
-scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART|journal|journal.PART]...
+scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART|journal|journal.PART|ops|ops.PART]...
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from core.throughput import throughput
 from journal.parts import PARTS as JOURNAL_PARTS
 from journal.parts import journal
 from measure import Figures, Part, Settings
+from ops.parts import PARTS as OPS_PARTS
+from ops.parts import ops
 from rm.replay import replay
 from rm.resource_manager import PARTS as RM_PARTS
 from rm.resource_manager import resource_manager
-from targets import ASYNC_TARGETS, CORE_TARGETS, JOURNAL_TARGETS, RM_TARGETS, print_targets
+from targets import ASYNC_TARGETS, CORE_TARGETS, JOURNAL_TARGETS, OPS_TARGETS, RM_TARGETS, print_targets
 
 _STAT = Path("/proc/stat")
 
@@ -102,7 +104,7 @@ def main() -> None:
     async_parts = [f"async.{part}" for part in ASYNC_PARTS]
     journal_parts = [f"journal.{part}" for part in JOURNAL_PARTS]
     choices = ["core", *(f"core.{part}" for part in PARTS), "replay", "rm", *rm_parts, "async", *async_parts]
-    choices += ["journal", *journal_parts]
+    choices += ["journal", *journal_parts, "ops", *(f"ops.{part}" for part in OPS_PARTS)]
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure, each beside its peers in one run.")
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of {', '.join(choices)}; default: core replay")
     parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")
@@ -112,6 +114,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--containers", type=int, default=Settings.containers, help="containers of rm.endurance (%(default)s)"
+    )
+    parser.add_argument(
+        "--before", metavar="REVISION", help="ops: measure the dispatcher of this revision, too, such as HEAD~1"
     )
     parser.add_argument(
         "--one-core",
@@ -128,7 +133,7 @@ def main() -> None:
     if arguments.one_core and not hasattr(os, "sched_setaffinity"):
         parser.error("--one-core needs a system with CPU affinity, such as Linux")
     logging.basicConfig(level=logging.ERROR)  # as for Hadoop: warnings about full queues are expected here
-    settings = Settings(arguments.repeats, arguments.scale, arguments.events, arguments.containers)
+    settings = Settings(arguments.repeats, arguments.scale, arguments.events, arguments.containers, arguments.before)
     scaled = f", counts scaled by {settings.scale:g}: a quick look, not a measurement" if settings.scale != 1 else ""
     cores = f"{os.cpu_count()} cores"
     if arguments.one_core:
@@ -152,6 +157,9 @@ def main() -> None:
     if journal_chosen:
         everything = len(journal_chosen) == len(JOURNAL_PARTS)
         print_targets(journal(journal_chosen, settings), JOURNAL_TARGETS, everything=everything)
+    ops_chosen = [part for part in OPS_PARTS if "ops" in chosen or f"ops.{part}" in chosen]
+    if ops_chosen:
+        print_targets(ops(ops_chosen, settings), OPS_TARGETS, everything=len(ops_chosen) == len(OPS_PARTS))
 
 
 if __name__ == "__main__":
