@@ -36,7 +36,7 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.coalescing import KeyOf
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, contents
+from dispatcher.queue.state import ABANDONED, DRAINING, FORKED
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
@@ -88,7 +88,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         self.journal = journal  # where handled events are recorded; None: nowhere
         self.progress = Progress()  # how far the handler thread has got
         self._write_ahead = WriteAhead(name, journal)
-        size_log = QueueSizeLog(name, config, lambda: self.queue.state.waiting(), self.progress.event)
+        size_log = QueueSizeLog(name, config, lambda: self.queue.contents.by_type()[0], self.progress.event)
         self.queue = queue = EventQueue(
             name,
             mailbox,
@@ -266,8 +266,8 @@ class AsyncDispatcher(Service, StatsAttributes):
         return len(self.queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """Events that wait, by event type; without the types that cannot be hashed."""
-        return contents(self.queue.state.waiting())
+        """Events that wait, by event type; without the types that cannot be hashed. See `view` for a long queue."""
+        return self.view.queue_contents().counts
 
     def is_drained(self) -> bool:
         """The queue is empty and no event is in hand: both hold at one moment during this call."""

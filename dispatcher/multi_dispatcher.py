@@ -15,7 +15,7 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.queue.coalescing import KeyOf
-from dispatcher.queue.state import contents
+from dispatcher.queue.contents import sums
 from dispatcher.routes import OnError
 
 
@@ -71,7 +71,7 @@ class MultiDispatcher(DispatcherGroup):
 
     def queue_contents(self) -> dict[Enum, int]:
         """As AsyncDispatcher.queue_contents, for all partitions."""
-        return contents(chain.from_iterable(partition.queue.state.waiting() for partition in self.partitions))
+        return sums(chain.from_iterable(partition.queue.contents.by_type()[0] for partition in self.partitions))
 
     def post_without_waiting(self, event: Any) -> bool:
         """As AsyncDispatcher.post_without_waiting."""

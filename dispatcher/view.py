@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from time import perf_counter_ns, time
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from dispatcher.dispatching.runs import MAIL_TYPE, current_run
-from dispatcher.queue.state import DRAINING, STOPPED, QueuedEvent, contents, event_of
+from dispatcher.queue.contents import QueueCounts, sums
+from dispatcher.queue.state import DRAINING, STOPPED, QueuedEvent
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
 from dispatcher.util.foreign import class_name, entity_of, text_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from dispatcher.dispatching.batches import BatchDispatching
     from dispatcher.mailbox.processor import MailboxProcessor
 
-K = TypeVar("K")
+__all__ = ["DispatcherView", "FailureRecord", "QueueCounts", "RunningNow", "TypeNumbers", "dispatchers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,6 @@ class TypeNumbers:
     queue_timed: int
     """Events timed in the queue; `queue_s` is the sum of their times."""
     queue_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCounts(Generic[K]):
-    """How many queued events there are of each kind; `approximate`: scaled from a sample of a long queue."""
-
-    counts: dict[K, int]
-    approximate: bool
 
 
 class DispatcherView:
@@ -201,18 +194,13 @@ class DispatcherView:
         return []
 
     def queue_contents(self) -> QueueCounts[Enum]:
-        """Events that wait, by type; without the types that cannot be hashed."""
-        return QueueCounts(contents(self._queue.state.waiting()), approximate=False)
+        """Events that wait, by type, without the types that cannot be hashed. More than 50,000 are sampled."""
+        counted, approximate = self._queue.contents.by_type()
+        return QueueCounts(sums(counted), approximate)
 
     def queue_entities(self, limit: int = 20) -> QueueCounts[str]:
-        """Events that wait, by their `entity`: the `limit` entities with most events, largest first."""
-        counts: dict[str, int] = {}
-        for entry in snapshot(self._queue.entries.copy):
-            entity = entity_of(event_of(entry))
-            if entity is not None:
-                counts[entity] = counts.get(entity, 0) + 1
-        largest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
-        return QueueCounts(dict(largest), approximate=False)
+        """As `queue_contents`, by their `entity`: the `limit` entities with most events, largest first."""
+        return self._queue.contents.by_entity(limit)
 
     def oldest_wait_s(self) -> float | None:
         """How long the oldest queued event has waited, in seconds; None: the queue is empty, or it is not known."""

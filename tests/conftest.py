@@ -85,6 +85,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not needs_spark(item.nodeid))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _doors_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Daemons of the tests have their doors in a folder of the tests, not among the user's own."""
+    folder = tmp_path_factory.mktemp("run")
+    folder.chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        yield
+
+
 @pytest.fixture(scope="session")
 def connect_url() -> str:
     """Where the test run's Spark serves Spark Connect."""

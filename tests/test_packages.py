@@ -21,7 +21,9 @@ PACKAGES = [
 EXTRAS = ("pyspark", "pyarrow", "pandas", "plotly", "starlette", "uvicorn", "h11", "typer", "rich", "jinja2")
 
 
-@pytest.mark.parametrize("module", ["dispatcher", "dispatcher.testing", "dispatcher.web", "statemachines.resourcemanager"])
+@pytest.mark.parametrize(
+    "module", ["dispatcher", "dispatcher.testing", "dispatcher.web", "statemachines.resourcemanager"]
+)
 def test_the_core_imports_none_of_the_extras(module: str) -> None:
     code = f"import sys, {module}; print([m for m in {EXTRAS} if m in sys.modules])"
 

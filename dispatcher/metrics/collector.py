@@ -99,14 +99,14 @@ def _family(spec: MetricSpec, values: dict[str, Any]) -> Metric:
 
 
 def _contents(dispatchers: dict[str, AsyncDispatcher]) -> Metric:
-    """The events that wait, by type. Not part of the statistics, because it walks through the whole queue."""
+    """The events that wait, by type. Not part of the statistics, because it walks through the queue."""
     family = GaugeMetricFamily(
         "dispatcher_event_queue_contents",
-        "Events waiting in the queue, by type.",
+        "Events waiting in the queue, by type; of more than 50,000 an estimate, from a sample.",
         labels=["dispatcher", "event_class", "event_type"],
     )
     for name, dispatcher in dispatchers.items():
-        for event_type, count in dispatcher.queue.state.waiting():
+        for event_type, count in dispatcher.queue.contents.by_type()[0]:
             family.add_metric([name, class_name(event_type), type_name(event_type)], count)
     return family
 

@@ -93,8 +93,8 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 def number(request: Request, name: str, default: T, least: int, most: int) -> int | T:
     """A whole number from the query. Raises Refusal (400) if it is another text, or out of bounds."""
-    text = request.query_params.get(name)
-    if text is None:
+    text = request.query_params.get(name, "")
+    if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 18 and least <= int(text) <= most):
         raise Refusal(400, f"{name}={text}: a whole number from {least} to {most} is expected")

@@ -27,6 +27,7 @@ from dispatcher.errors import ForkedProcessError
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.coalescing import Coalescing, KeyOf
+from dispatcher.queue.contents import QueueContents
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.state import (
@@ -82,6 +83,7 @@ class EventQueue:
         self._parking = mailbox.parking  # where the handler thread waits; never changes
         self.state = state = QueueState(write_ahead.settle)
         self.entries = state.entries  # any thread appends; the handler thread takes from the left
+        self.contents = QueueContents(state.entries)  # never changes
         self.flags = state.flags
         self.stamping = Stamping(state.flags, times)
         self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)

@@ -19,14 +19,13 @@ import contextlib
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from enum import Enum
 from itertools import repeat, starmap
 from operator import length_hint
 from time import perf_counter_ns
 from typing import Any, Final, Literal
 
-from dispatcher.util.foreign import is_member, type_of
 from dispatcher.util.histogram import snapshot
 
 RUNNING: Final = 0  # plain ints: comparing members of an IntEnum runs Python code on the hot path
@@ -83,15 +82,6 @@ class QueuedEvent:
 
 CLOSED: Final[Version] = (None, 0, 0, False)
 """The last version of an entry that was closed: later ones do not count."""
-
-
-def contents(waiting: Iterable[tuple[Enum, int]]) -> dict[Enum, int]:
-    """The sums by type, without the types whose `__hash__` or `__eq__` raises."""
-    sums: dict[Enum, int] = {}
-    for event_type, count in waiting:
-        with contextlib.suppress(Exception):
-            sums[event_type] = sums.get(event_type, 0) + count
-    return sums
 
 
 def event_of(entry: Any) -> Any:
@@ -180,16 +170,6 @@ class QueueState:
     def take_dropped(self, reason: DropReason) -> Any:
         """Take the oldest entry, and count it as never to be handled. Raises IndexError: the queue is empty."""
         return self.dropped.take(reason, self.entries.popleft)
-
-    def waiting(self) -> list[tuple[Enum, int]]:
-        """Events that wait, by type, except those without an Enum type. Any thread."""
-        counts: dict[int, int] = {}  # by identity: hashing an Enum member runs Python code, which may be foreign
-        types: dict[int, Any] = {}
-        for entry in snapshot(self.entries.copy):
-            event_type = type_of(event_of(entry))
-            counts[id(event_type)] = counts.get(id(event_type), 0) + 1
-            types[id(event_type)] = event_type
-        return [(types[key], count) for key, count in counts.items() if is_member(types[key])]
 
 
 class Stamping:

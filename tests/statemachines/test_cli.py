@@ -27,6 +27,39 @@ JOBS = """
 """
 
 
+def test_the_daemon_has_a_door(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+    pytest.importorskip("uvicorn", reason="the extra web is not installed")
+    door = tmp_path_factory.mktemp("d") / "rm.sock"
+    (tmp_path / "rm.yaml").write_text(f"{CONFIG}web: {{socket_path: {door}}}\nops: {{control: true}}\n")
+    (tmp_path / "jobs.json").write_text(JOBS)
+    process = start_command("run", "rm.yaml", cwd=tmp_path)
+    try:
+        read_until(process, "ResourceManager: running")
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(door)), base_url="http://rm/ops/v1") as client:
+            nodes: list[dict[str, str]] = []
+            deadline = time.monotonic() + TIMEOUT_S
+            while not nodes and time.monotonic() < deadline:  # the node registers by a mail
+                nodes = client.get("/machines/RMNode/entities?state=RUNNING").json().get("items", [])
+            machines = client.get("/machines").json()["items"]
+            history = client.get(f"/entities/{nodes[0]['id']}").json()
+            stopping = client.post("/stop")
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert "RMNode" in [each["machine"] for each in machines]
+    assert [each["state"] for each in nodes] == ["RUNNING"]
+    assert history["machine"] == "RMNode"
+    assert (stopping.status_code, stopping.json()["by"]) == (202, "SIGTERM")
+    assert process.returncode == 143, err
+    assert "dispatcher.audit: " in err
+    assert "OPERATION=stop\\tTARGET=ResourceManager\\tRESULT=SUCCESS" in err
+    assert "ResourceManager: stopped; events handled" in out
+    assert not door.exists()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_daemon_runs_in_real_time_until_a_signal_drains_it(
     tmp_path: Path, number: signal.Signals, code: int

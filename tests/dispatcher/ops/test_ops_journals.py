@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import Iterator
 from enum import Enum, auto
@@ -51,7 +50,6 @@ def write(path: Path, events: int) -> JournalWriter:
 
 @pytest.fixture
 def journaled(tmp_path: Path) -> Iterator[AsyncDispatcher]:
-    gc.collect()  # a dispatcher of another test may be left in a cycle, with its journal
     writer = write(tmp_path / "journal", 103)
     yield AsyncDispatcher(name="central", journal=writer)
     writer.close()
@@ -179,3 +177,58 @@ def test_one_scan_is_made_at_a_time(
         return [(await first).status_code, second.status_code]
 
     assert asyncio.run(race()) == [200, 429]
+
+
+# -- the history of an entity ------------------------------------------------------------------------------------------
+
+
+def test_an_entity_has_its_history_from_the_journal(client: Client, journaled: AsyncDispatcher) -> None:
+    found = client.json("/entities/thing_1", limit=2)
+
+    assert (found["id"], found["machine"], found["state"], found["is_kept"]) == ("thing_1", "Thing", "UP", False)
+    first, second = found["history"]["items"]
+    assert (first["seq"], first["at"], first["machine"]) == (103, 103_000, "Thing")
+    assert (first["from_state"], first["event_type"], first["to_state"], first["valid"]) == ("NEW", "GO", "UP", True)
+    assert (first["wait_s"], first["handling_s"], first["error"]) == (0.0, 0.0, None)
+    assert (second["seq"], second["to_state"]) == (100, "DOWN")
+    assert (found["complete"], found["history"]["next"]) == (False, "100")
+
+
+def test_the_pages_of_a_history_end_with_its_beginning(client: Client, journaled: AsyncDispatcher) -> None:
+    seqs, cursor, pages = [], None, []
+    while not pages or cursor is not None:
+        page = client.json("/entities/thing_2", limit=10, after=cursor)
+        cursor = page["history"]["next"]
+        seqs += [item["seq"] for item in page["history"]["items"]]
+        pages.append(page["complete"])
+
+    assert seqs == list(range(101, 0, -3))
+    assert pages == [False] * (len(pages) - 1) + [True]
+
+
+def test_an_event_that_made_no_transition_is_in_the_history_with_its_error(client: Client, tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "other")
+    begin(writer, NS_PER_S)
+    end(
+        writer, "central", "E", "GO", "failed", entity="a", queue_ns=5 * NS_PER_S, handling_ns=1, error="ValueError: no"
+    )
+    writer.flush()
+    dispatcher = AsyncDispatcher(name="other", journal=writer)
+
+    found = client.json("/entities/a")
+
+    [item] = found["history"]["items"]
+    assert (item["from_state"], item["event_type"], item["to_state"]) == ("", "GO", None)
+    assert (item["wait_s"], item["handling_s"], item["error"]) == (5.0, 1e-9, "ValueError: no")
+    assert (found["state"], found["complete"], dispatcher.name) == (None, True, "other")
+    writer.close()
+
+
+def test_a_journal_that_cannot_be_read_is_a_line(client: Client, journaled: AsyncDispatcher, tmp_path: Path) -> None:
+    (tmp_path / "journal").rename(tmp_path / "moved")
+
+    status, message = client.error("/journal/tail")
+
+    assert status == 503
+    assert message == f"{tmp_path / 'journal'}: no such journal folder"
+    (tmp_path / "moved").rename(tmp_path / "journal")

@@ -331,7 +331,7 @@ def test_a_client_with_an_open_stream_never_delays_a_sigterm(folder: Path) -> No
             _, complaints = curl.communicate(timeout=TIMEOUT_S)
 
         daemon.stdout.close()
-        assert daemon.returncode == 143
+        assert daemon.returncode == 0
         assert took_s < 2.0  # a second for the door, the rest for the interpreter's end on a busy machine
         assert (curl.returncode, complaints) == (0, b"")
 
