@@ -104,11 +104,13 @@ class SearchedSegment:
     def frames_with(self, reader: FrameReader, name: bytes, pause: Callable[[], None]) -> Iterator[int]:
         """Offsets of the frames whose names contain this text, newest first. Raises OSError."""
         offsets: set[int] = set()
+        buffer = bytearray(_PIECE + len(name))
         for place in range(0, len(self._places), 3):
             for offset, start, end in zip(*self._places[place : place + 3], strict=True):
                 for piece in range(start, end, _PIECE) or (start,):
                     # The next piece's beginning, too: the name may lie across both.
-                    if name in reader.pread(min(end - piece, _PIECE + len(name) - 1), piece):
+                    length = reader.read_into(buffer, min(end - piece, _PIECE + len(name)), piece)
+                    if buffer.find(name, 0, length) >= 0:
                         offsets.add(offset)
                         break
                     pause()

@@ -3,13 +3,12 @@
 A closed segment is looked up in its history index (`dispatcher.journal.format.history_index`). The open segment, and
 one without a sound index, is searched; where its frames and their names lie is kept for the next look-up.
 
-Any thread may look up, beside a writer; look-ups in one journal wait for each other. Every two milliseconds a look-up
+Any thread may look up, beside a writer; look-ups in one journal wait for each other. Every three milliseconds a look-up
 lets other threads run.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -28,10 +27,13 @@ from dispatcher.journal.indexing import report_unsound
 from dispatcher.journal.pacing import Pace
 from dispatcher.journal.reader import open_at_end, open_frames
 from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at
+from dispatcher.util.units import NS_PER_S
 
-_SETTLED_NS: Final = 2_000_000_000
-"""A folder that was changed more recently may change again without a later time stamp."""
-_PIECE_S: Final = 0.002
+_SETTLED_NS: Final = 50_000_000
+"""A folder that was changed more recently may change again without a later time stamp: the system's clock ticks."""
+_SETTLED_COARSE_NS: Final = 3_000_000_000
+"""The same where the file system keeps whole seconds."""
+_PIECE_S: Final = 0.003
 _MOST_JOURNALS: Final = 8
 """Journals of which something is kept between look-ups."""
 
@@ -139,10 +141,7 @@ _kept_journals: OrderedDict[str, _Kept] = OrderedDict()  # the last used one is 
 
 
 def _kept(path: Path) -> _Kept:
-    try:
-        key = os.path.realpath(path)
-    except ValueError:  # no file can have such a name
-        return _Kept()
+    key = str(path.absolute())
     with _kept_lock:
         kept = _kept_journals.setdefault(key, _Kept())
         _kept_journals.move_to_end(key)
@@ -157,7 +156,8 @@ def _signature(path: Path) -> object:
         status = path.stat()
     except (OSError, ValueError):
         return None
-    is_settled = abs(time.time_ns() - status.st_mtime_ns) > _SETTLED_NS
+    is_coarse = status.st_mtime_ns % NS_PER_S == 0
+    is_settled = abs(time.time_ns() - status.st_mtime_ns) > (_SETTLED_COARSE_NS if is_coarse else _SETTLED_NS)
     return (status.st_dev, status.st_ino, status.st_mtime_ns) if is_settled else None
 
 

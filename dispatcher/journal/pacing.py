@@ -26,14 +26,21 @@ class Pace:
         self._piece_s = piece_s  # read only, like the next two fields
         self._share = share
         self._wait = wait
-        self._since_s = time.thread_time()  # that thread only, like the next field
+        self._since_s = time.thread_time()  # of the last wait; that thread only
+        self._look_at_s = time.perf_counter() + piece_s  # when to ask for it again; that thread only
         self.longest_s = 0.0  # that thread only
         """The most processor time between two waits."""
 
     def pause(self) -> None:
         """Wait if it is time to."""
+        now_s = time.perf_counter()
+        if now_s < self._look_at_s:
+            return  # the thread's own time, which costs more to ask for, cannot have passed faster
         spent_s = time.thread_time() - self._since_s
-        if spent_s >= self._piece_s:
-            self.longest_s = max(self.longest_s, spent_s)
-            self._wait(max(_SHORTEST_S, spent_s * self._share()))
-            self._since_s = time.thread_time()
+        if spent_s < self._piece_s:
+            self._look_at_s = now_s + self._piece_s - spent_s
+            return
+        self.longest_s = max(self.longest_s, spent_s)
+        self._wait(max(_SHORTEST_S, spent_s * self._share()))
+        self._since_s = time.thread_time()
+        self._look_at_s = time.perf_counter() + self._piece_s

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from dispatcher.util.cached_reads import crc32_cached, pread_cached, pread_cached_into
 from dispatcher.util.files import open_file
 
 START: Final = 1
@@ -145,13 +146,20 @@ class FrameReader:
             position = upto
 
     def frame_at(self, offset: int, wanted: Callable[[Header], bool] = lambda _: True) -> Frame | None:
-        """The intact frame there, without its payload unless `wanted`; None: there is none."""
-        header = self._header_at(offset, self.size)
-        return None if header is None else self._frame(header, offset, wanted(header), False)
+        """The intact frame there, without its payload unless `wanted`; None: there is none.
 
-    def pread(self, length: int, offset: int) -> bytes:
-        """Bytes of the file, unchecked; fewer at its end."""
-        return os.pread(self._file, length, offset)
+        Does not give the interpreter up to read what is in the system's cache.
+        """
+        header = self._header_in(pread_cached(self._file, _HEADER.size, offset), offset, self.size)
+        if header is None or not wanted(header):
+            return None if header is None else Frame(header, b"", offset)
+        payload = pread_cached(self._file, header.length, offset + _HEADER.size)
+        is_intact = len(payload) == header.length and crc32_cached(payload) == header.payload_crc
+        return Frame(header, payload, offset) if is_intact else None
+
+    def read_into(self, buffer: bytearray, length: int, offset: int) -> int:
+        """Read unchecked bytes into a buffer; returns how many there are. Keeps the interpreter as `frame_at`."""
+        return pread_cached_into(self._file, buffer, length, offset)
 
     def last_frame(self) -> Frame | None:
         """The END frame, found by the trailer; None: the segment is open or damaged."""
@@ -178,7 +186,9 @@ class FrameReader:
         """The header there, if it is sound, of this segment, not behind `expected`, and its frame ends before `end`."""
         if position + _HEADER.size > end:
             return None
-        data = os.pread(self._file, _HEADER.size, position)
+        return self._header_in(os.pread(self._file, _HEADER.size, position), position, end, expected)
+
+    def _header_in(self, data: bytes, position: int, end: int, expected: int = 0) -> Header | None:
         if len(data) < _HEADER.size or not data.startswith(SYNC):
             return None
         _, check, *fields = _HEADER.unpack(data)

@@ -30,6 +30,7 @@ from zlib import crc32
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import SegmentEnd, segment_number
+from dispatcher.util.cached_reads import pread_cached
 from dispatcher.util.files import open_file
 
 _SUFFIX: Final = ".history"
@@ -208,7 +209,7 @@ class HistoryIndex:
         self._pages: dict[int, bytes] = {}  # that have been read and checked
         self._file = open_file(path)
         try:
-            self._head = os.pread(self._file, _HEADER.size + _CHECK_BYTES, 0)
+            self._head = pread_cached(self._file, _HEADER.size + _CHECK_BYTES, 0)
             self.header = self._read_header()
         except BaseException:
             os.close(self._file)
@@ -274,7 +275,7 @@ class HistoryIndex:
 
     def _page(self, page: int) -> bytes:
         if page not in self._pages:
-            data = os.pread(self._file, _PAGE, len(self._head) + page * _PAGE)
+            data = pread_cached(self._file, _PAGE, len(self._head) + page * _PAGE)
             data, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
             if check != _page_check(self._head, page, data):
                 raise UnsoundIndexError(f"{self.path.name}: page {page} is damaged")

@@ -9,9 +9,10 @@ from dispatcher.journal.pacing import Pace
 
 @pytest.fixture
 def spent_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The thread's processor time, which a test sets."""
+    """The thread's processor time, which a test sets; no other thread runs."""
     time_s = [0.0]
     monkeypatch.setattr("dispatcher.journal.pacing.time.thread_time", lambda: time_s[0])
+    monkeypatch.setattr("dispatcher.journal.pacing.time.perf_counter", lambda: time_s[0])
     return time_s
 
 
