@@ -25,7 +25,7 @@ from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, shared_time_service
 from dispatcher.dispatching.progress import Progress
-from dispatcher.dispatching.runs import Run, current_run
+from dispatcher.dispatching.runs import current_run
 from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.writer import JournalWriter
@@ -121,7 +121,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=self._processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
         self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor)
-        self._monitor = Monitor(name, config, self._thread, queue, size_log, slow, self._run_now, self._break_batch)
+        self._monitor = Monitor(name, config, self._thread, self._dispatching, self._processor, self._break_batch)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -382,10 +382,7 @@ class AsyncDispatcher(Service, StatsAttributes):
             tell(log, logging.ERROR, message, self.name, waited_s, what)
 
     def _describe_handler(self) -> str:
-        return describe_run(self._thread, self._run_now())
-
-    def _run_now(self) -> Run | None:
-        return current_run(self.progress, self._processor)
+        return describe_run(self._thread, current_run(self.progress, self._processor))
 
     def _check_not_forked(self) -> None:
         if self.queue.phase == FORKED:

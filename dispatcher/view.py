@@ -13,12 +13,13 @@ import weakref
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from time import perf_counter_ns, time
+from time import time
 from typing import TYPE_CHECKING, Literal
 
+from dispatcher.dispatching.failures import FailureRecord
 from dispatcher.dispatching.runs import MAIL_TYPE, current_run
 from dispatcher.queue.contents import QueueCounts, sums
-from dispatcher.queue.state import DRAINING, STOPPED, QueuedEvent
+from dispatcher.queue.state import DRAINING, STOPPED
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
 from dispatcher.util.foreign import class_name, entity_of, text_of
@@ -48,24 +49,6 @@ class RunningNow:
     """Unix seconds; in a flood of quick events the start of their batch."""
     running_s: float
     thread_id: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class FailureRecord:
-    """An event whose handler raised, or that has none."""
-
-    number: int
-    """Counts the failures of a dispatcher, from 1."""
-    at: float
-    """Unix seconds."""
-    event_class: str
-    event_type: str
-    entity: str | None
-    error_class: str
-    message: str
-    """At most 500 characters."""
-    frames: tuple[str, ...]
-    """The last 20 frames of the traceback as text, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +173,8 @@ class DispatcherView:
         ]
 
     def failures(self) -> list[FailureRecord]:
-        """The last 100 failures, newest first."""
-        return []
+        """The last 100 failures, newest first. Reads the source files of their frames, unless they are cached."""
+        return self._dispatching.errors.failures.newest_first()
 
     def queue_contents(self) -> QueueCounts[Enum]:
         """Events that wait, by type, without the types that cannot be hashed. More than 50,000 are sampled."""
@@ -203,14 +186,11 @@ class DispatcherView:
         return self._queue.contents.by_entity(limit)
 
     def oldest_wait_s(self) -> float | None:
-        """How long the oldest queued event has waited, in seconds; None: the queue is empty, or it is not known."""
-        try:
-            entry = self._queue.entries[0]
-        except IndexError:
-            return None
-        if type(entry) is not QueuedEvent or not entry.enqueued_ns:
-            return None
-        return max(0, perf_counter_ns() - entry.enqueued_ns) / 1e9
+        """How long the oldest queued event has waited, in seconds, at least; None: the queue is empty.
+
+        It is exact if posts note their time (`measure_times: all`, or a journal), else to the second.
+        """
+        return self._dispatching.backlog.oldest_wait_s()
 
     def is_starting(self) -> bool:
         """The dispatcher is not started yet."""
@@ -229,15 +209,8 @@ class DispatcherView:
         return self._thread.is_alive()
 
     def full_since_s(self) -> float | None:
-        """How long a bounded queue has been at its capacity, in seconds; None: it is not.
-
-        Counted from the first of the looks, one a second, that found it full, as did all since.
-        """
-        room = self._queue.room
-        since_ns = room.full_since_ns
-        if room.remaining() != 0:
-            return None
-        return max(0, perf_counter_ns() - since_ns) / 1e9 if since_ns is not None else 0.0
+        """How long a bounded queue has been at its capacity, in seconds, to the second; None: it is not."""
+        return self._dispatching.backlog.full_since_s()
 
     def journal_is_failed(self) -> bool:
         """The journal could not be written and has ended."""

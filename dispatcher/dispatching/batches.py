@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
+from dispatcher.dispatching.backlog import Backlog
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
@@ -58,7 +59,7 @@ class BatchDispatching:
         self._room, self._bounded = queue.room, queue.room.capacity is not None
         self._mailbox, self._parking = mailbox, mailbox.parking
         self.routes = routes
-        self._errors = errors
+        self.errors = errors
         self.drain = drain
         self.journal = journal
         self._idle_action = idle_action
@@ -66,9 +67,10 @@ class BatchDispatching:
         # Smaller batches for a bounded queue: its size is checked between batches, and the warning should come in time.
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
-        self.progress = progress  # this and the two below say who may touch them
+        self.progress = progress  # this and the four below say who may touch them
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
         self.idle = IdleTime()
+        self.backlog = Backlog(queue, progress)
         self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
         self._journaled = (
@@ -247,7 +249,7 @@ class BatchDispatching:
                 if type(event) is QueuedEvent:  # not a handler's error: `_dispatch_one` deals with those
                     raise
                 failed, event = event, None
-                self._errors.failed(failed, error)
+                self.errors.failed(failed, error)
                 if mailbox.new_mail:
                     return
 
@@ -290,7 +292,7 @@ class BatchDispatching:
             route.handle(event)
             route.handled += 1
         except BaseException as error:
-            self._errors.failed(event, error)
+            self.errors.failed(event, error)
             route = self.routes.find(type_of(event))
         finished_ns = self.progress.since_ns = perf_counter_ns()
         self.times.note(route, started_ns, finished_ns, enqueued_ns)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from dispatcher.dispatching.failures import Failures
 from dispatcher.routes import RoutingTable
 from dispatcher.service import Service
 from dispatcher.util.foreign import tell, text_of, type_of
@@ -16,12 +17,13 @@ log = logging.getLogger("dispatcher.async_dispatcher")
 
 
 class ErrorPolicy:
-    """Counts and logs a failed event, then follows the `on_error` of its class. Handler thread."""
+    """Counts and logs a failed event, then follows the `on_error` of its class. Handler thread, but for `failures`."""
 
     def __init__(self, dispatcher: Service, routes: RoutingTable, exit_action: Callable[[int], Any]) -> None:
         self._dispatcher = dispatcher
         self._routes = routes
         self._exit_action = exit_action
+        self.failures = Failures()  # the last ones; it says who may touch it
 
     def failed(self, event: Any, error: BaseException) -> tuple[str, BaseException]:
         """The event's handler raised `error`, or it has none. Returns the outcome and the error for the journal.
@@ -33,6 +35,7 @@ class ErrorPolicy:
         route.failed += 1
         if not route.registered:
             error = self._routes.unregistered(event_type)
+        self.failures.add(event, error)
         name = self._dispatcher.name
         tell(log, logging.ERROR, "%s: handling %s failed", name, text_of(event), error=error)
         if route.on_error != "continue":

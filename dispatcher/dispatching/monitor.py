@@ -14,10 +14,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.dispatching.runs import Run, SlowRuns, duration
+from dispatcher.dispatching.backlog import Backlog
+from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.runs import Run, SlowRuns, current_run, duration
+from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.posting import EventQueue
@@ -157,6 +160,15 @@ def check_every_ms(config: DispatcherConfig) -> int:
     return _CHECK_EVERY_MS if warn_after_s is None else max(10, min(_CHECK_EVERY_MS, int(warn_after_s * 250)))
 
 
+class Monitored(Protocol):
+    """The parts of a dispatcher that are checked."""
+
+    queue: EventQueue
+    progress: Progress
+    slow: SlowRuns
+    backlog: Backlog
+
+
 class Monitor:
     """Checks one dispatcher periodically, even when no producer posts and the handler hangs."""
 
@@ -165,17 +177,20 @@ class Monitor:
         name: str,
         config: DispatcherConfig,
         thread: threading.Thread,
-        queue: EventQueue,
-        size_log: QueueSizeLog,
-        slow: SlowRuns,
-        current: Callable[[], Run | None],
+        parts: Monitored,
+        processor: MailboxProcessor,
         end_batch: Callable[[], None],
     ) -> None:
-        """`thread` is the handler thread; see HandlerWatch for the others."""
-        self._every_ms = every_ms = check_every_ms(config)  # never changes, like the next three
-        self._queue, self._size_log = queue, size_log
+        """`thread` is the handler thread; see HandlerWatch for `end_batch`."""
+        self._every_ms = every_ms = check_every_ms(config)  # never changes, like the next two
+        self._queue, self._backlog = parts.queue, parts.backlog
         self._watch = HandlerWatch(
-            name, slow, current, lambda: describe_stack(thread), end_batch, batch_ns=every_ms * 1_000_000
+            name,
+            parts.slow,
+            current=lambda: current_run(parts.progress, processor),
+            stack=lambda: describe_stack(thread),
+            end_batch=end_batch,
+            batch_ns=every_ms * 1_000_000,
         )
         self._timer: Future[None] | None = None  # set by the start, read by the stop
 
@@ -190,8 +205,8 @@ class Monitor:
         """On the timers' thread."""
         if self._queue.entries:  # a KeyboardInterrupt may cut a post short before it wakes the handler thread
             self._queue.wake()
-        self._queue.room.look()
-        self._size_log(len(self._queue.entries), self._queue.room.remaining())
+        self._queue.room.on_size(len(self._queue.entries), self._queue.room.remaining())
+        self._backlog.check()
         self._watch.check()
 
 

@@ -12,7 +12,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import monotonic, perf_counter_ns, sleep
+from time import monotonic, sleep
 from typing import Final, Literal
 
 from dispatcher.config import DispatcherConfig
@@ -54,19 +54,14 @@ class QueueRoom:
         self.overdrafts: list[None] = []  # an item for each entry that holds no permit; any thread
         # A held lock of each producer that waits; released to have it look again; any thread.
         self.waiters: deque[threading.Lock] = deque()
-        # By perf_counter_ns, the first of the looks since which it was full at each; the thread that looks writes it.
-        self.full_since_ns: int | None = None
-
-    def look(self) -> None:
-        """Note since when the queue has been full. One thread calls it periodically.
-
-        Posts and the handler thread note nothing, so a queue that is full at each look counts as full in between.
-        """
-        self.full_since_ns = None if self.remaining() != 0 else self.full_since_ns or perf_counter_ns()
 
     def remaining(self) -> int | None:
         """The number of permits left; None: no bound. Any thread."""
         return None if self.capacity is None else len(self.permits)
+
+    def is_full(self) -> bool:
+        """The queue is at its capacity, or a producer still waits for room. Any thread."""
+        return self.capacity is not None and (not self.permits or bool(self.waiters))
 
     def take(self, wait: bool = True) -> bool:
         """Take a permit, if the queue is bounded. If none is left, apply the policy; False: the post is refused.

@@ -1,0 +1,177 @@
+"""The ring of the last failures."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher
+from dispatcher.dispatching.failures import Failures
+
+from ..conftest import TIMEOUT_S, Numbered, Work
+
+Make = Callable[..., AsyncDispatcher]
+
+
+class Unknown(Enum):
+    KIND = 1
+
+
+class OfEntity(Numbered):
+    """An event that names its entity, and can be referred to weakly."""
+
+    __slots__ = ("__weakref__", "entity")
+
+    def __init__(self, entity: Any = None) -> None:
+        super().__init__()
+        self.entity = entity
+
+
+class Hostile:
+    """Nothing of it can be read."""
+
+    @property
+    def type(self) -> Any:
+        raise RuntimeError("no type")
+
+    @property
+    def entity(self) -> Any:
+        raise RuntimeError("no entity")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+class HostileError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raised(error: BaseException, depth: int = 0) -> BaseException:
+    """The error with the traceback of a raise `depth` calls down."""
+
+    def fall(left: int) -> None:
+        if left:
+            fall(left - 1)
+        raise error
+
+    try:
+        fall(depth)
+    except BaseException as caught:
+        return caught
+    raise AssertionError
+
+
+def test_a_failed_event_is_recorded_with_its_type_entity_error_and_frames(make: Make) -> None:
+    def handle(event: OfEntity) -> None:
+        raise KeyError(event.entity)
+
+    dispatcher = make(handler=handle)
+    dispatcher.event_handler.handle(OfEntity("app_17"))
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    (record,) = dispatcher.view.failures()
+
+    assert (record.number, record.event_class, record.event_type, record.entity) == (1, "Work", "DO", "app_17")
+    assert (record.error_class, record.message) == ("KeyError", "'app_17'")
+    assert record.at > 1_600_000_000
+    assert record.frames[-1].startswith(f'File "{__file__}", line ')
+    assert record.frames[-1].endswith(".handle\n    raise KeyError(event.entity)")
+
+
+def test_an_event_without_a_handler_is_recorded(make: Make) -> None:
+    dispatcher = make(handler=lambda event: None)
+    event = Numbered()
+    event.type = Unknown.KIND  # type: ignore[assignment]
+    dispatcher.event_handler.handle(event)
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    (record,) = dispatcher.view.failures()
+
+    assert (record.event_class, record.event_type, record.entity) == ("Unknown", "KIND", None)
+    assert record.error_class == "UnregisteredEventTypeError"
+
+
+def test_the_last_100_are_kept_and_the_newest_comes_first() -> None:
+    failures = Failures(clock=lambda: 12.5)
+
+    for number in range(1, 251):
+        failures.add(OfEntity(number), ValueError(number))
+
+    records = failures.newest_first()
+    assert [record.number for record in records] == list(range(250, 150, -1))
+    assert [record.message for record in records[:2]] == ["250", "249"]
+    assert {record.at for record in records} == {12.5}
+
+
+def test_long_messages_and_deep_tracebacks_are_cut() -> None:
+    failures = Failures()
+
+    failures.add(Numbered(), raised(ValueError("x" * 10_000), depth=50))
+    failures.add(Numbered(), ValueError("\ud800" * 499))
+
+    escaped, long = failures.newest_first()
+    assert long.message == "x" * 497 + "..."
+    assert len(escaped.message) == 500
+    assert len(long.frames) == 20
+    assert all(".fall\n    " in frame for frame in long.frames)
+
+
+def test_hostile_events_and_errors_are_recorded() -> None:
+    failures = Failures()
+
+    failures.add(Hostile(), HostileError())
+
+    (record,) = failures.newest_first()
+    assert (record.event_class, record.event_type, record.entity) == ("NoneType", "None", None)
+    assert (record.error_class, record.frames) == ("HostileError", ())
+    assert "RuntimeError" in record.message
+
+
+def test_nothing_of_the_event_or_the_error_is_kept_alive(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "dispatcher.async_dispatcher")  # a captured record keeps its traceback
+
+    class Broken(Exception):
+        pass
+
+    class Entity:
+        def __str__(self) -> str:
+            return "an entity"
+
+    alive: list[weakref.ref[Any]] = []
+
+    def handle(event: OfEntity) -> None:
+        error = Broken(event)
+        alive.extend([weakref.ref(event), weakref.ref(event.entity), weakref.ref(error)])
+        raise error
+
+    dispatcher = make(handler=handle)
+    dispatcher.event_handler.handle(OfEntity(Entity()))
+    dispatcher.event_handler.handle(OfEntity(Entity()))
+    dispatcher.mailbox_executor.submit(lambda: None).result(TIMEOUT_S)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    gc.collect()
+
+    assert [record.entity for record in dispatcher.view.failures()] == ["an entity"] * 2
+    assert [ref() for ref in alive] == [None] * 6
+
+
+def test_failures_of_a_flood_are_counted_where_they_are_counted(make: Make) -> None:
+    def handle(event: Numbered) -> None:
+        if event.number % 10 == 3:
+            raise ValueError(event.number)
+
+    dispatcher = make(handler=handle)
+    for number in range(500):
+        dispatcher.event_handler.handle(Numbered(number, type=Work.MORE))
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    records = dispatcher.view.failures()
+    assert dispatcher.failed == records[0].number == len(records) == 50
+    assert [record.message for record in records[:2]] == ["493", "483"]
