@@ -73,6 +73,9 @@ COMMANDS: tuple[tuple[tuple[str, ...], dict[str, Sequence[str]]], ...] = (
         },
     ),
     (("run", "NAME"), {"--logging": NAMES}),
+    (("status", "NAME"), {"--token-file": NAMES, "--ca": NAMES, "--quiet": ("--json",)}),
+    (("stack", "NAME"), {"--samples": NUMBERS, "--dispatcher": NAMES}),
+    (("top", "NAME", "--once"), {"--token-file": NAMES}),
     (("replay", "NAME", "--no-report"), {"--config": NAMES, "--output": NAMES}),
     (("report", "NAME", "--master", "nonsense"), {"--compare": NAMES, "--output": NAMES}),
     (

@@ -18,7 +18,7 @@ PACKAGES = [
     for package in TOP_PACKAGES
     for init in sorted((ROOT / package).rglob("__init__.py"))
 ]
-EXTRAS = ("pyspark", "pyarrow", "pandas", "plotly", "starlette", "uvicorn", "h11", "typer", "rich", "jinja2")
+EXTRAS = ("pyspark", "pyarrow", "pandas", "plotly", "starlette", "uvicorn", "h11", "typer", "rich", "jinja2", "textual")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,255 @@
+"""The answers of the ops API, as far as the commands show them.
+
+Each is checked where it comes in: numbers are finite and in bounds, texts are texts. Unknown keys are ignored, so that
+a newer daemon can be looked at; a key that an older one lacks has a default. Texts are foreign, and escaped where they
+are printed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
+
+Item = TypeVar("Item")
+
+
+def _by_reason(value: Any) -> Any:
+    """One number for all reasons counts too."""
+    return {"": value} if isinstance(value, int | float) else value
+
+
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+Real = Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)]
+ByReason = Annotated[dict[str, Whole], BeforeValidator(_by_reason)]
+
+
+class Answer(BaseModel):
+    """Base of all answers."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Page(Answer, Generic[Item]):
+    """A list, or the part of one that was asked for."""
+
+    items: list[Item]
+    next: str | int | None = None
+    total: Whole | None = None
+
+
+class Reason(Answer):
+    """Why a daemon is not ready."""
+
+    reason: str
+    dispatcher: str | None = None
+    service: str | None = None
+    seconds: Real | None = None
+
+
+class Health(Answer):
+    """Whether a daemon is ready, as its `/readyz` says."""
+
+    status: str
+    reasons: list[Reason] = []
+
+
+class Service(Answer):
+    """A service of the daemon, and those below it."""
+
+    name: str
+    kind: str = Field("", alias="class")
+    state: str = ""
+    failure: str | None = None
+    services: list[Service] = []
+
+
+class Process(Answer):
+    """`/process`."""
+
+    pid: Whole
+    name: str
+    uptime_s: Real
+    started_at: Real | None = None
+    python: str = ""
+    version: str | None = None
+    cpu_s: Real | None = None
+    rss_bytes: Whole | None = None
+    threads: Whole | None = None
+    open_files: Whole | None = None
+    loadavg: list[Real] | None = None
+    health: Health | None = None
+    services: list[Service] = []
+
+
+class Queue(Answer):
+    """What waits for a dispatcher's handler thread."""
+
+    size: Whole
+    capacity: Whole | None = None
+    policy: str = ""
+    oldest_wait_s: Real | None = None
+
+
+class Rate(Answer):
+    """Events handled per second, over the last 1, 10 and 60 s; None: too early to tell."""
+
+    s1: Real | None = Field(None, alias="1s")
+    s10: Real | None = Field(None, alias="10s")
+    s60: Real | None = Field(None, alias="60s")
+
+
+class JournalNumbers(Answer):
+    """The journal of a dispatcher."""
+
+    path: str = ""
+    bytes: Whole | None = None
+    segments: Whole | None = None
+    outstanding: Whole | None = None
+    failed: bool = False
+
+
+class Frame(Answer):
+    """A line of a stack."""
+
+    file: str
+    line: Whole | None = None
+    function: str = ""
+    code: str | None = None
+    internal: bool = False
+
+
+class Running(Answer):
+    """What a handler thread is doing."""
+
+    kind: str = "event"
+    event_class: str = ""
+    event_type: str = ""
+    entity: str | None = None
+    description: str = ""
+    since: Real | None = None
+    running_s: Real = 0.0
+    stack: list[Frame] = []
+
+    @property
+    def what(self) -> str:
+        """The event's class, type and entity, or the mail's description."""
+        if self.kind == "mail":
+            return f"mail: {self.description}" if self.description else "a mail"
+        return event_name(self.event_class, self.event_type) + (f" of {self.entity}" if self.entity else "")
+
+
+class RunningOrNull(RootModel[Running | None]):
+    """`/dispatchers/{name}/running`."""
+
+
+class DispatcherNumbers(Answer):
+    """One of `/dispatchers`."""
+
+    name: str
+    kind: str = ""
+    state: str
+    queue: Queue
+    accepted: Whole = 0
+    handled: Whole = 0
+    failed: Whole = 0
+    discarded: ByReason = {}
+    rejected: ByReason = {}
+    rate: Rate = Rate.model_validate({})
+    idle_share_10s: Real | None = None
+    running: Running | None = None
+    mails: Whole | None = None
+    mailbox_latency_s: Real | None = None
+    journal: JournalNumbers | None = None
+    is_drained: bool = False
+    failure: str | None = None
+
+
+class TypeNumbers(Answer):
+    """One of `/dispatchers/{name}/types`."""
+
+    event_class: str = ""
+    event_type: str = ""
+    queued: Whole = 0
+    handled: Whole = 0
+    failed: Whole = 0
+    slow: Whole = 0
+    rate_10s: Real | None = None
+    handling_mean_s: Real | None = None
+    handling_share_10s: Real | None = None
+    queue_mean_s: Real | None = None
+
+    @property
+    def name(self) -> str:
+        return event_name(self.event_class, self.event_type)
+
+
+class Failure(Answer):
+    """One of `/dispatchers/{name}/failures`."""
+
+    number: Whole = 0
+    at: Real
+    event_class: str = ""
+    event_type: str = ""
+    entity: str | None = None
+    error_class: str = ""
+    message: str = ""
+    frames: list[str] = []
+
+    @property
+    def what(self) -> str:
+        return event_name(self.event_class, self.event_type) + (f" of {self.entity}" if self.entity else "")
+
+    @property
+    def error(self) -> str:
+        return f"{self.error_class}: {self.message}" if self.message else self.error_class
+
+
+class Transition(Answer):
+    """A row of an entity's history: a transition, or an event about the entity that made none."""
+
+    at: Real
+    seq: Whole | None = None
+    from_state: str | None = None
+    event_type: str | None = None
+    to_state: str | None = None
+    valid: bool | None = None
+    error: str | None = None
+
+    @property
+    def what(self) -> str:
+        """`NEW -> SUBMITTED on START`."""
+        change = " -> ".join(each for each in (self.from_state, self.to_state) if each)
+        return f"{change or 'no transition'} on {self.event_type or '?'}"
+
+
+class Entity(Answer):
+    """`/entities/{id}`."""
+
+    id: str
+    machine: str | None = None
+    state: str | None = None
+    since: Real | None = None
+    history: Page[Transition]
+    complete: bool = True
+
+
+class Stack(Answer):
+    """One of the stacks that samples have found, and in how many of them."""
+
+    count: Whole
+    stack: list[Frame]
+
+
+class Samples(Answer):
+    """`/dispatchers/{name}/running?samples=N`: stacks, the most frequent first."""
+
+    stacks: list[Stack]
+    samples: Whole
+    idle: Whole = 0
+    """Samples in which nothing ran."""
+
+
+def event_name(event_class: str, event_type: str) -> str:
+    """`JobEventType.START`; a mail's class has no types."""
+    return f"{event_class}.{event_type}" if event_class and event_type else event_class or event_type or "?"

@@ -1,0 +1,104 @@
+"""`dispatcher stack`: where a handler thread spends its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from dispatcher.cli.console import echo
+from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_of, answering
+
+if TYPE_CHECKING:
+    from dispatcher.cli.ops.answers import DispatcherNumbers, Frame, Samples, Stack
+    from dispatcher.cli.ops.client import Client
+
+_MOST_S = 1.0
+
+
+def stack(
+    daemon: Daemon = None,
+    dispatcher: Annotated[
+        str | None, typer.Option("--dispatcher", "-d", help="only the dispatcher of this name", show_default="all")
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=100, help="how many, within 1 s")] = 20,
+    folded: Annotated[
+        bool, typer.Option("--folded", help="a line for each stack, `frame;frame;frame count`, as flame graphs take it")
+    ] = False,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+) -> None:
+    """Sample the stack of what runs now, and print each stack once with how often it was seen.
+
+    Only of what runs is there a stack: an idle dispatcher has none. Exit code 1: no proper answer.
+    """
+    from dispatcher.cli.ops.client import Client
+    from dispatcher.cli.ops.look import summary_of
+
+    with answering(), Client(address_of(daemon, token_file, ca)) as client:
+        numbers = summary_of(client).dispatchers
+        meant = [each for each in numbers if dispatcher in (None, each.name)]
+        if dispatcher is not None and not meant:
+            _refuse(client, dispatcher, [each.name for each in numbers])
+        for each in meant:
+            found = _samples(client, each.name, samples)
+            for line in _folded(each, found) if folded else _lines(each, found):
+                echo(line)
+
+
+def _refuse(client: Client, dispatcher: str, names: Sequence[str]) -> NoReturn:
+    from dispatcher.cli.ops.errors import NoDaemonError
+
+    raise NoDaemonError(f"{client.address.label}: no dispatcher {dispatcher!r}; it has {', '.join(names) or 'none'}")
+
+
+def _samples(client: Client, dispatcher: str, samples: int) -> Samples:
+    from dispatcher.cli.ops.answers import Samples
+
+    interval_ms = int(_MOST_S * 1000 / samples)
+    return client.get(Samples, "dispatchers", dispatcher, "running", samples=samples, interval_ms=min(interval_ms, 50))
+
+
+def _lines(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
+    from dispatcher.cli.ops.figures import duration
+    from dispatcher.cli.ops.look import frame_text
+
+    running = numbers.running
+    what = f"{running.what}, for {duration(running.running_s)}" if running else "nothing"
+    yield f"{numbers.name}: runs {what}; {found.samples} samples"
+    for each in found.stacks:
+        yield f"{each.count:>5} of {found.samples}"
+        for frame, left_out in _without_ours(each):
+            if left_out:
+                yield f"         ({left_out} {'frame' if left_out == 1 else 'frames'} of the dispatcher)"
+            if frame is not None:
+                yield f"         {frame_text(frame)}"
+    if found.idle:
+        yield f"{found.idle:>5} of {found.samples}"
+        yield "         idle"
+
+
+def _without_ours(found: Stack) -> Iterator[tuple[Frame | None, int]]:
+    """The frames of the handlers, each with how many others came before it."""
+
+    from dispatcher.cli.ops.look import handler_frames
+
+    left_out = 0
+    shown = handler_frames(found.stack)
+    for frame in found.stack:
+        if any(frame is each for each in shown):
+            yield frame, left_out
+            left_out = 0
+        else:
+            left_out += 1
+    if left_out:
+        yield None, left_out
+
+
+def _folded(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
+    from dispatcher.cli.ops.look import short_path
+
+    for each in found.stacks:
+        frames = [f"{short_path(frame.file)}:{frame.function}".replace(";", ",") for frame in each.stack]
+        yield f"{';'.join([numbers.name.replace(';', ','), *frames])} {each.count}"

@@ -1,0 +1,181 @@
+"""`dispatcher status`: one screen about a daemon, and an exit code for health checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dispatcher.cli.console import echo, echo_json
+from dispatcher.cli.ops.errors import DoorError, NoAnswerError, NotThereError
+from dispatcher.cli.ops.options import NOT_ANSWERED, CaFile, Daemon, TokenFile, address_of, answering
+
+if TYPE_CHECKING:
+    from dispatcher.cli.ops.answers import DispatcherNumbers, Failure, Process, Running, Service
+    from dispatcher.cli.ops.look import Summary
+
+    Details = dict[str, tuple[Running | None, Failure | None]]
+    """What runs now, and the last failure, by dispatcher."""
+
+NOT_READY = 1
+NO_DAEMON = 2
+_FRAMES = 5
+_WIDTH = 120
+
+
+def status(
+    daemon: Daemon = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing: only the exit code")] = False,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
+) -> None:
+    """Show how a daemon is: its state, queues, what runs now and the last failure.
+
+    Exit code 0: ready. 1: not ready, or no proper answer within 5 s. 2: no such daemon, or a mistake.
+    """
+    if quiet:
+        _exit_quietly(daemon, token_file, ca)
+    with answering():
+        summary, details = _ask(daemon, token_file, ca)
+    if as_json:
+        echo_json(json.dumps(_as_json(summary, details)))
+    else:
+        for line in _lines(summary, details):
+            echo(line)
+    if summary.reasons:
+        raise typer.Exit(NOT_READY)
+
+
+def _exit_quietly(daemon: str | None, token_file: Path | None, ca: Path | None) -> None:
+    from dispatcher.cli.ops.client import Client
+    from dispatcher.cli.ops.look import summary_of
+
+    try:
+        with Client(address_of(daemon, token_file, ca)) as client:
+            reasons = summary_of(client).reasons
+    except NoAnswerError:
+        raise typer.Exit(NOT_ANSWERED) from None
+    except (DoorError, OSError):
+        raise typer.Exit(NO_DAEMON) from None
+    raise typer.Exit(NOT_READY if reasons else 0)
+
+
+def _ask(daemon: str | None, token_file: Path | None, ca: Path | None) -> tuple[Summary, Details]:
+    from dispatcher.cli.ops.client import Client
+    from dispatcher.cli.ops.look import failures_of, running_of, summary_of
+
+    with Client(address_of(daemon, token_file, ca)) as client:
+        summary = summary_of(client)
+        details: Details = {}
+        for each in summary.dispatchers:
+            try:
+                last = failures_of(client, each.name, 1) if each.failed else []
+                details[each.name] = running_of(client, each.name), last[0] if last else None
+            except NotThereError:
+                continue  # it has ended meanwhile
+    return summary, details
+
+
+def _as_json(summary: Summary, details: Details) -> dict[str, Any]:
+    dispatchers = []
+    for each in summary.dispatchers:
+        running, failure = details.get(each.name, (each.running, None))
+        dispatchers.append(
+            {
+                **each.model_dump(by_alias=True),
+                "running": running.model_dump() if running else None,
+                "last_failure": failure.model_dump() if failure else None,
+            }
+        )
+    return {
+        "status": summary.status,
+        "reasons": [each.model_dump() for each in summary.reasons],
+        "process": summary.process.model_dump(by_alias=True, exclude={"health"}),
+        "dispatchers": dispatchers,
+    }
+
+
+# -- one screen --------------------------------------------------------------------------------------------------------
+
+
+def _lines(summary: Summary, details: Details) -> Iterator[str]:
+    from dispatcher.cli.ops.look import reason_text
+
+    yield _process_line(summary.process)
+    yield "not ready: " + ", ".join(map(reason_text, summary.reasons)) if summary.reasons else "ready"
+    for service in _failed(summary.process.services):
+        yield f"service {service.name} ({service.kind}) has failed: {_cut(service.failure or '')}"
+    for each in summary.dispatchers:
+        yield ""
+        yield from _dispatcher_lines(each, *details.get(each.name, (each.running, None)))
+    if not summary.dispatchers:
+        yield "no dispatcher"
+
+
+def _failed(services: Sequence[Service]) -> Iterator[Service]:
+    for each in services:
+        if each.failure is not None:
+            yield each
+        yield from _failed(each.services)
+
+
+def _process_line(process: Process) -> str:
+    from dispatcher.cli.ops.figures import duration, size
+
+    parts = [f"{process.name}: pid {process.pid}, up {duration(process.uptime_s)}"]
+    parts += [f"cpu {duration(process.cpu_s)}"] if process.cpu_s is not None else []
+    parts += [f"memory {size(process.rss_bytes)}"] if process.rss_bytes is not None else []
+    parts += [f"{process.threads} threads"] if process.threads is not None else []
+    return ", ".join(parts)
+
+
+def _dispatcher_lines(numbers: DispatcherNumbers, running: Running | None, failure: Failure | None) -> Iterator[str]:
+    from dispatcher.cli.ops.figures import clock_time, count, duration
+    from dispatcher.cli.ops.look import frame_text, handler_frames
+
+    yield f"{numbers.name}: {numbers.kind} {numbers.state}" + (", drained" if numbers.is_drained else "")
+    if numbers.failure is not None:
+        yield f"  failed   {_cut(numbers.failure)}"
+    yield f"  queue    {_queue_text(numbers)}"
+    rate = numbers.rate
+    yield f"  rate     {count(rate.s1)}/s; {count(rate.s10)}/s in 10 s, {count(rate.s60)}/s in 60 s"
+    yield f"  events   {', '.join(_event_counts(numbers))}"
+    if numbers.journal is not None:
+        state = "FAILED" if numbers.journal.failed else "sound"
+        yield f"  journal  {state}, {count(numbers.journal.outstanding)} outstanding, {numbers.journal.path}"
+    if running is None:
+        yield "  running  nothing"
+    else:
+        yield f"  running  {_cut(running.what)} for {duration(running.running_s)}"
+        for frame in (handler_frames(running.stack) or running.stack)[-_FRAMES:]:
+            yield f"             {_cut(frame_text(frame))}"
+    if failure is not None:
+        yield f"  failure  {clock_time(failure.at)} {_cut(failure.what)}: {_cut(failure.error)}"
+
+
+def _queue_text(numbers: DispatcherNumbers) -> str:
+    from dispatcher.cli.ops.figures import count, duration
+
+    queue = numbers.queue
+    bound = f" of {count(queue.capacity)} ({queue.policy})" if queue.capacity is not None else ""
+    oldest = f", the oldest for {duration(queue.oldest_wait_s)}" if queue.oldest_wait_s is not None else ""
+    return f"{count(queue.size)}{bound}{oldest}"
+
+
+def _event_counts(numbers: DispatcherNumbers) -> Iterator[str]:
+    for name in ("accepted", "handled", "failed"):
+        yield f"{getattr(numbers, name):,} {name}"
+    for name, by_reason in (("discarded", numbers.discarded), ("rejected", numbers.rejected)):
+        for reason, number in by_reason.items():
+            if number:
+                yield f"{number:,} {name}" + (f" ({reason})" if reason else "")
+
+
+def _cut(text: str) -> str:
+    from dispatcher.util.terminal import one_line
+
+    return one_line(text, _WIDTH)

@@ -1,0 +1,329 @@
+"""One frame of `top` as lines of text of the terminal's width: pure functions of the state.
+
+Texts of the daemon come in by `_Line` alone, which escapes them and cuts them to their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Frame, Running, TypeNumbers
+from dispatcher.cli.ops.figures import clock_time, count, duration, share, size, sparkline
+from dispatcher.cli.ops.look import frame_text, handler_frames, reason_text
+from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
+from dispatcher.util.terminal import one_line
+
+KEYS: Final = "q r t f sort  / filter  e entity  ↑↓ dispatcher  p pause  ? help  ^C quit"
+LEAST_WIDTH: Final = 60
+LEAST_HEIGHT: Final = 16
+_BAND: Final = "bold white on #30405c"
+_SORTED: Final = "bold black on #8fb8ff"
+_BAD: Final = "bold #ff6b6b"
+_GOOD: Final = "#7bd88f"
+_DIM: Final = "#8a8f98"
+_SPARKS: Final = tuple(width for width in (6, 10, 12, 15, 20, 30, 60) if HISTORY_S % width == 0)
+"""Widths of a sparkline: as many seconds in each column."""
+_SHOWN_RUN_S: Final = 1.0
+"""A shorter run is not worth a word in its dispatcher's line."""
+
+
+def frame_of(state: TopState, width: int, height: int, now_s: float) -> list[Text]:
+    """The lines of a frame, `height` of them, each of `width` columns."""
+    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
+        lines = [_line(f"{width} x {height} is too small: {LEAST_WIDTH} x {LEAST_HEIGHT} at least", width, _BAD)]
+    elif state.look is None:
+        lines = [_head(state, width, now_s)]
+    else:
+        body = _body(state, state.look, width, height - 2)
+        if state.lost is not None:
+            body = [Text(line.plain, _DIM, no_wrap=True, end="") for line in body]  # how it was
+        lines = [_head(state, width, now_s), *body]
+    lines = [*lines[: height - 1], *(_line("", width) for _ in range(height - 1 - len(lines)))]
+    return [*lines, _line(f" {KEYS}", width, _DIM)]
+
+
+def _body(state: TopState, look: Look, width: int, height: int) -> list[Text]:
+    lines = _dispatchers(state, look, width, max(2, height // 6))
+    left = height - len(lines)
+    shown = state.types()
+    failures, running = max(3, left // 4), max(5, left * 3 // 10)
+    types = min(left - failures - running, max(3, len(shown) + 1))
+    lines += _filled(_types(state, look, shown, width, types), width, types)
+    left -= types
+    if state.wish.entity is not None:
+        return lines + _entity(state.wish.entity, look.entity, width, left)
+    # What few types leave goes to a long run, or else to the failures: quick events would make the frame jump.
+    is_long = look.running is not None and look.running.running_s >= _SHOWN_RUN_S
+    wanted = len(_innermost(look.running, left)) + 1 if is_long and look.running else 0
+    running = max(running, min(wanted, left - failures))
+    lines += _filled(_running(look, width, running), width, running)
+    return lines + _failures(look, width, left - running)
+
+
+def _filled(lines: list[Text], width: int, height: int) -> list[Text]:
+    return lines[:height] + [_line("", width) for _ in range(height - len(lines))]
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+def _head(state: TopState, width: int, now_s: float) -> Text:
+    look = state.look
+    if look is None:
+        return _line(" waiting for the daemon", width, _BAND)
+    process = look.summary.process
+    if state.lost is not None:
+        waited = round(max(0.0, now_s - state.lost.since_s))
+        shown = f"{waited} s" if waited < 100 else duration(waited)
+        return _line(f" reconnecting for {shown}: {state.lost.reason}", width, "bold white on #a02c2c")
+    parts = [f" {process.name}", f"pid {process.pid}", f"up {duration(process.uptime_s)}"]
+    parts += [f"cpu {share(state.cpu_share)}"] if state.cpu_share is not None else []
+    parts += [size(process.rss_bytes)] if process.rss_bytes is not None else []
+    parts += [f"{count(process.threads)} threads"] if process.threads is not None else []
+    parts += [f"load {process.loadavg[0]:.2f}"] if process.loadavg else []
+    parts += [f"restarted {state.restarts}x"] if state.restarts else []
+    verdict = ", ".join(map(reason_text, look.summary.reasons)) or "ready"
+    style = "bold white on #a02c2c" if look.summary.reasons else "bold black on #7bd88f"
+    if state.is_paused:
+        verdict, style = f"PAUSED, was {verdict}", "bold black on #e8c547"
+    verdict = f" {one_line(verdict)} "
+    verdict = _plain(verdict, min(cell_len(verdict), width // 2))
+    while cell_len("  ".join(parts)) > width - cell_len(verdict) and len(parts) > 3:
+        parts.pop()
+    line = _line("  ".join(parts), width - cell_len(verdict), _BAND)
+    return line.append(verdict, style)
+
+
+# -- dispatchers -------------------------------------------------------------------------------------------------------
+
+
+def _dispatchers(state: TopState, look: Look, width: int, most: int) -> list[Text]:
+    spark = max((each for each in _SPARKS if each <= 12 + (width - 80) // 3), default=_SPARKS[0])
+    name = width - 64 - 2 * (spark - 12)
+    everybody = look.summary.dispatchers
+    at = next((number for number, each in enumerate(everybody) if each.name == look.dispatcher), 0)
+    first = max(0, min(at - most // 2, len(everybody) - most))
+    shown = everybody[first : first + most]
+    title = "DISPATCHER" if len(shown) == len(everybody) else f"{at + 1} of {len(everybody)}"
+    header = _Line(width, _BAND)
+    header.text(f"  {title}", name + 2).text("STATE", 12).number("QUEUED", 7).text("last 60 s", spark)
+    header.number("RATE/s", 7).text("last 60 s", spark).number("FAILED", 6)
+    lines = [header.done()]
+    for each in shown:
+        history = state.histories.get(each.name, History())
+        is_chosen = each.name == look.dispatcher and len(everybody) > 1
+        word, style = _state_of(each, look.summary.is_stuck(each.name))
+        line = _Line(width, "bold" if is_chosen else "")
+        line.text(f"{'>' if is_chosen else ' '} {_both_ends(each.name, name)}", name + 2).text(word, 12, style)
+        line.number(count(each.queue.size), 7, _queue_style(each))
+        line.text(sparkline(list(history.queue), spark, history.total), spark, "#e8c547")
+        line.number(count(each.rate.s1), 7).text(sparkline(list(history.rate), spark, history.total), spark, "#6bb5ff")
+        lines.append(line.number(count(each.failed), 6, _BAD if each.failed else "").done())
+    chosen = next((each for each in shown if each.name == look.dispatcher), None)
+    if chosen is None:
+        lines.append(_line("  no dispatcher", width, _DIM))
+    elif chosen.failure is not None:
+        lines.append(_line(f"  {chosen.name} failed: {chosen.failure}", width, _BAD))
+    else:
+        lines.append(_line(f"  {', '.join(_details(chosen))}", width, _DIM))
+    return lines
+
+
+def _both_ends(name: str, most: int) -> str:
+    """Of a long name the beginning and the end: dispatchers of one daemon may differ in either."""
+    shown = one_line(name)
+    return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[len(shown) - (most - most // 2 - 1) :]}"
+
+
+def _details(numbers: DispatcherNumbers) -> Iterator[str]:
+    """What the chosen dispatcher's line has no room for."""
+    queue, journal = numbers.queue, numbers.journal
+    if journal is not None:
+        yield f"journal {'FAILED' if journal.failed else 'sound'} with {count(journal.outstanding)} outstanding"
+    if numbers.idle_share_10s is not None:
+        yield f"busy {share(1 - numbers.idle_share_10s)}"
+    if queue.oldest_wait_s is not None:
+        yield f"oldest waits {duration(queue.oldest_wait_s)}"
+    if queue.capacity is not None:
+        yield f"room for {count(queue.capacity)} ({queue.policy})"
+    for name, by_reason in (("rejected", numbers.rejected), ("discarded", numbers.discarded)):
+        for reason, number in by_reason.items():
+            if number:
+                yield f"{count(number)} {name}" + (f" ({reason})" if reason else "")
+    yield f"{count(numbers.handled)} handled"
+
+
+def _state_of(numbers: DispatcherNumbers, is_stuck: bool) -> tuple[str, str]:
+    if numbers.failure is not None:
+        return "FAILED", _BAD
+    running = numbers.running
+    if running is not None and (is_stuck or running.running_s >= _SHOWN_RUN_S):
+        return f"runs {duration(running.running_s)}", _BAD if is_stuck else "#e8c547"
+    return numbers.state, _GOOD if numbers.state == "STARTED" else _DIM
+
+
+def _queue_style(numbers: DispatcherNumbers) -> str:
+    capacity = numbers.queue.capacity
+    return _BAD if capacity is not None and numbers.queue.size >= 0.9 * capacity else ""
+
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+
+def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int, height: int) -> list[Text]:
+    is_wide = width >= 100
+    name = width - (56 if is_wide else 49)
+    known = f"{len(shown)}/{len(look.types)}" if state.filter else f"{len(shown)}"
+    chosen = f" {state.filter!r}" if state.filter else ""
+    header = _Line(width, _BAND)
+    header.text(f" TYPES{chosen}: {known}", name)
+    for title, columns, sort in (
+        ("QUEUED", 7, Sort.QUEUED),
+        ("RATE/s", 7, Sort.RATE),
+        ("TIME", 6, Sort.TIME),
+        ("MEAN", 8, None),
+        ("WAIT", 8, None),
+        *((("SLOW", 6, None),) if is_wide else ()),
+        ("FAILED", 7, Sort.FAILED),
+    ):
+        header.number(title, columns, _SORTED if sort is state.wish.sort else "")
+    lines = [header.done()]
+    for each in shown[: max(0, height - 1)]:
+        line = _Line(width)
+        line.text(f" {type_text(each, name - 1)}", name).number(count(each.queued), 7).number(count(each.rate_10s), 7)
+        line.number(share(each.handling_share_10s), 6).number(duration(each.handling_mean_s), 8)
+        line.number(duration(each.queue_mean_s), 8)
+        if is_wide:
+            line.number(count(each.slow), 6, _BAD if each.slow else "")
+        lines.append(line.number(count(each.failed), 7, _BAD if each.failed else "").done())
+    if not shown:
+        lines.append(_line("  no event type passes the filter" if state.filter else "  none yet", width, _DIM))
+    return lines
+
+
+def type_text(numbers: TypeNumbers, most: int) -> str:
+    """The class and the type; where both do not fit, the type whole, and of the class the beginning."""
+    name = numbers.name
+    if len(name) <= most or not numbers.event_class or not numbers.event_type:
+        return name
+    room = most - len(numbers.event_type) - 2
+    return f"{numbers.event_class[:room]}….{numbers.event_type}" if room >= 3 else numbers.event_type
+
+
+# -- what runs, what failed, an entity ---------------------------------------------------------------------------------
+
+
+def _running(look: Look, width: int, height: int) -> list[Text]:
+    running = look.running
+    if running is None:
+        return [_line(f" RUNNING on {look.dispatcher}: nothing" if look.dispatcher else " RUNNING", width, _BAND)]
+    is_stuck = look.summary.is_stuck(look.dispatcher)
+    title = f" RUNNING for {duration(running.running_s)}: {running.what}"
+    lines = [_line(title, width, "bold white on #a02c2c" if is_stuck else _BAND)]
+    room = height - 1
+    shown = _innermost(running, room)
+    lines += [_line(f"   {frame_text(frame)}", width, _DIM if frame.internal else "") for frame in shown]
+    return lines
+
+
+def _innermost(running: Running, room: int) -> Sequence[Frame]:
+    """The last frames of the handler; where there are none, of the dispatcher."""
+    frames = handler_frames(running.stack) or running.stack
+    return frames[-room:] if room > 0 else []
+
+
+def _failures(look: Look, width: int, height: int) -> list[Text]:
+    failed = next((each.failed for each in look.summary.dispatchers if each.name == look.dispatcher), 0)
+    lines = [_line(f" LAST FAILURES, newest first: {failed:,} since the start", width, _BAND)]
+    room = height - 1
+    for number, each in enumerate(look.failures[:room]):
+        lines.append(_failure(each, width))
+        if number == 0:
+            lines += _more_of(each, width, room - min(room, len(look.failures)))
+    if not look.failures:
+        lines.append(_line("  none", width, _DIM))
+    return lines[:height]
+
+
+def _failure(failure: Failure, width: int) -> Text:
+    line = _line(f"  {clock_time(failure.at)} {failure.what}: {failure.error}", width)
+    line.stylize(_DIM, 0, 2 + len(clock_time(failure.at)))
+    return line
+
+
+def _more_of(failure: Failure, width: int, room: int) -> list[Text]:
+    """Of the newest failure, what its line has no room for: the message, and as many frames as there are lines."""
+    if room <= 0:
+        return []
+    whole = f"  {clock_time(failure.at)} {failure.what}: {failure.error}"
+    message = [_line(f"     {failure.message}", width)] if cell_len(one_line(whole)) > width else []
+    frames = failure.frames[-(room - len(message)) :] if room > len(message) else []
+    return message + [_line(f"     {' '.join(frame.split())}", width, _DIM) for frame in frames]
+
+
+def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -> list[Text]:
+    if answer is None or isinstance(answer, str):
+        return [
+            _line(f" ENTITY {wanted} (Esc closes)", width, _BAND),
+            _line(f"  {answer or 'asking'}", width, _DIM),
+        ]
+    machine = f" ({answer.machine})" if answer.machine else ""
+    since = f" since {clock_time(answer.since)}" if answer.since is not None else ""
+    lines = [_line(f" ENTITY {answer.id}{machine}: {answer.state or 'no state'}{since} (Esc closes)", width, _BAND)]
+    rows = answer.history.items
+    for each in rows[: height - 2]:
+        seq = f" #{each.seq}" if each.seq is not None else ""
+        wrong = f": {each.error}" if each.error else ": invalid" if each.valid is False else ""
+        lines.append(_line(f"  {clock_time(each.at)}{seq}  {each.what}{wrong}", width, _BAD if wrong else ""))
+    if len(rows) > height - 2 or answer.history.next is not None:
+        lines.append(_line("  ... there are earlier ones", width, _DIM))
+    elif not answer.complete:
+        lines.append(_line("  ... the beginning is not kept any more", width, _DIM))
+    return lines
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Line:
+    """A line that grows column by column; one space stands between columns."""
+
+    width: int
+    style: str = ""
+
+    def __post_init__(self) -> None:
+        self._text = Text(style=self.style, no_wrap=True, end="")
+
+    def text(self, text: str, columns: int, style: str = "") -> _Line:
+        return self._add(_plain(text, columns), style)
+
+    def number(self, text: str, columns: int, style: str = "") -> _Line:
+        return self._add(_plain(text, columns).strip().rjust(columns), style)
+
+    def _add(self, shown: str, style: str) -> _Line:
+        if self._text.plain:
+            self._text.append(" ")
+        self._text.append(shown, style or None)
+        return self
+
+    def done(self) -> Text:
+        self._text.append(" " * (self.width - self._text.cell_len))
+        return self._text
+
+
+def _line(text: str, width: int, style: str = "") -> Text:
+    return Text(_plain(text, width), style=style, no_wrap=True, end="")
+
+
+def _plain(text: str, columns: int) -> str:
+    """The text escaped, cut and filled to so many columns."""
+    shown = one_line(text)
+    if cell_len(shown) > columns:
+        return f"{set_cell_size(shown, columns - 1)}…" if columns > 0 else ""
+    return set_cell_size(shown, columns)

@@ -1,0 +1,152 @@
+"""What `top` shows: the last look at the daemon, a minute of history, and what the user has chosen. One thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from dispatcher.cli.ops.answers import Entity, Failure, Running, TypeNumbers
+from dispatcher.cli.ops.look import Summary
+
+HISTORY_S: Final = 60
+
+
+class Sort(Enum):
+    """By what event types are sorted, the greatest first; the values are the ops API's."""
+
+    QUEUED = "queued"
+    RATE = "rate"
+    TIME = "time"
+    FAILED = "failed"
+
+    def of(self, numbers: TypeNumbers) -> float:
+        """What a type is sorted by."""
+        match self:
+            case Sort.QUEUED:
+                return numbers.queued
+            case Sort.RATE:
+                return numbers.rate_10s or 0.0
+            case Sort.TIME:
+                return numbers.handling_share_10s or 0.0
+        return numbers.failed
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user wants to see next."""
+
+    dispatcher: str | None = None
+    """None: the one that needs attention, or the first."""
+    sort: Sort = Sort.QUEUED
+    wants_all_types: bool = False
+    entity: str | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a daemon said within one second."""
+
+    at_s: float
+    """On the monotonic clock."""
+    summary: Summary
+    dispatcher: str | None
+    """Whose types, run and failures these are; None: the daemon has no dispatcher."""
+    types: Sequence[TypeNumbers] = ()
+    running: Running | None = None
+    failures: Sequence[Failure] = ()
+    entity: Entity | str | None = None
+    """The entity that was wished for, or why it cannot be shown."""
+
+
+@dataclass
+class History:
+    """The last 60 s of one dispatcher, a value a second, None where there was no answer."""
+
+    queue: deque[float | None] = field(default_factory=lambda: deque(maxlen=HISTORY_S))
+    rate: deque[float | None] = field(default_factory=lambda: deque(maxlen=HISTORY_S))
+    total: int = 0
+
+    def add(self, queue: float | None, rate: float | None) -> None:
+        self.queue.append(queue)
+        self.rate.append(rate)
+        self.total += 1
+
+
+@dataclass
+class Lost:
+    """The daemon does not answer any more."""
+
+    since_s: float
+    reason: str
+
+
+class TopState:
+    """All that a frame shows."""
+
+    def __init__(self) -> None:
+        self.wish = Wish()
+        self.filter = ""
+        self.is_paused = False
+        self.look: Look | None = None
+        self.lost: Lost | None = None
+        self.cpu_share: float | None = None
+        self.restarts = 0
+        self.histories: dict[str, History] = {}
+
+    def seen(self, look: Look) -> None:
+        """Take in a new look. After a restart of the daemon, the history begins anew."""
+        before = self.look
+        if before is not None and _is_other_process(before, look):
+            self.histories.clear()
+            self.restarts += 1
+            before = None
+        self.cpu_share = _cpu_share(before, look)
+        missed = 0 if before is None else min(HISTORY_S, max(0, round(look.at_s - before.at_s) - 1))
+        names = {each.name for each in look.summary.dispatchers}
+        for name in self.histories.keys() - names:
+            del self.histories[name]
+        for each in look.summary.dispatchers:
+            history = self.histories.setdefault(each.name, History())
+            for _ in range(missed if history.total else 0):
+                history.add(None, None)
+            history.add(each.queue.size, each.rate.s1)
+        self.look, self.lost = look, None
+
+    def missed(self, reason: str, now_s: float) -> None:
+        """The daemon has not answered."""
+        self.lost = Lost(self.lost.since_s if self.lost else now_s, reason)
+
+    def types(self) -> list[TypeNumbers]:
+        """The event types that pass the filter, sorted."""
+        if self.look is None:
+            return []
+        wanted = self.filter.casefold()
+        shown = [each for each in self.look.types if wanted in each.name.casefold()]
+        return sorted(shown, key=self.wish.sort.of, reverse=True)
+
+    def select(self, step: int) -> None:
+        """Go to the next dispatcher, or with -1 to the one before."""
+        if self.look is None or not self.look.summary.dispatchers:
+            return
+        names = [each.name for each in self.look.summary.dispatchers]
+        at = names.index(self.look.dispatcher) if self.look.dispatcher in names else 0
+        chosen = names[min(len(names) - 1, max(0, at + step))]
+        self.wish = replace(self.wish, dispatcher=chosen)
+        if chosen != self.look.dispatcher:
+            self.look = replace(self.look, dispatcher=chosen, types=(), running=None, failures=())
+
+
+def _is_other_process(before: Look, after: Look) -> bool:
+    old, new = before.summary.process, after.summary.process
+    return old.pid != new.pid or new.uptime_s < old.uptime_s
+
+
+def _cpu_share(before: Look | None, after: Look) -> float | None:
+    now, passed_s = after.summary.process.cpu_s, after.at_s - before.at_s if before else 0.0
+    earlier = before.summary.process.cpu_s if before else None
+    if now is None or earlier is None or passed_s <= 0:
+        return None
+    return max(0.0, now - earlier) / passed_s

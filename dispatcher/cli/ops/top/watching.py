@@ -1,0 +1,129 @@
+"""Asking the daemon once a second, on a thread of its own, and finding it again after a restart."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dispatcher.cli.ops.answers import Entity, Page, TypeNumbers
+from dispatcher.cli.ops.client import Address, Client
+from dispatcher.cli.ops.errors import DoorError, ErrorAnswerError, NotThereError
+from dispatcher.cli.ops.look import failures_of, running_of, summary_of
+from dispatcher.cli.ops.top.state import Look, Wish
+
+INTERVAL_S: Final = 1.0
+_TYPES: Final = 100
+_ALL_TYPES: Final = 1000
+_FAILURES: Final = 20
+_TRANSITIONS: Final = 50
+MACHINE: Final = " machine="
+"""Between an entity's id and its kind of machine, where several machines have the id."""
+
+
+class Watcher:
+    """Looks at one daemon. For one thread at a time.
+
+    `find` returns where the daemon is, given the address where it was before, if it was found before.
+    """
+
+    def __init__(self, find: Callable[[Address | None], Address]) -> None:
+        self._find = find
+        self._last: Address | None = None
+        self._client: Client | None = None
+
+    def look(self, wish: Wish) -> Look:
+        """Ask for all that one frame shows. After a failure, the next look finds the daemon anew.
+
+        Raises:
+            DoorError: there is no answer.
+            OSError: the file with the token cannot be read any more.
+        """
+        if self._client is None:
+            self._last = self._find(self._last)
+            self._client = Client(self._last)
+        try:
+            return self._ask(self._client, wish)
+        except DoorError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _ask(self, client: Client, wish: Wish) -> Look:
+        summary = summary_of(client)
+        at_s = time.monotonic()
+        names = {each.name for each in summary.dispatchers}
+        name = wish.dispatcher if wish.dispatcher in names else summary.needs_attention()
+        entity = self._entity(client, wish.entity) if wish.entity else None
+        if name is None:
+            return Look(at_s, summary, None, entity=entity)
+        limit = _ALL_TYPES if wish.wants_all_types else _TYPES
+        try:
+            return Look(
+                at_s,
+                summary,
+                name,
+                client.get(Page[TypeNumbers], "dispatchers", name, "types", sort=wish.sort.value, limit=limit).items,
+                running_of(client, name),
+                failures_of(client, name, _FAILURES),
+                entity,
+            )
+        except NotThereError:
+            return Look(at_s, summary, name, entity=entity)  # the dispatcher has gone meanwhile
+
+    def _entity(self, client: Client, entity: str) -> Entity | str:
+        name, _, machine = entity.partition(MACHINE)
+        try:
+            return client.get(Entity, "entities", name, machine=machine or None, limit=_TRANSITIONS)
+        except ErrorAnswerError as error:
+            return str(error)
+
+
+class Poller:
+    """Looks once a second on a daemon thread and hands on each look, or why there is none. Any thread may call this."""
+
+    def __init__(self, watcher: Watcher, hand_on: Callable[[Look | Exception], object]) -> None:
+        self._watcher = watcher  # the poller's thread only, once started
+        self._hand_on = hand_on
+        self._wish = Wish()  # replaced whole by any thread; read by the poller's
+        self._wake = threading.Event()
+        self._is_paused = False  # written by any thread, read by the poller's
+        self._is_over = False  # written by any thread, read by the poller's
+        self._thread = threading.Thread(target=self._run, name="top", daemon=True)
+
+    def start(self, wish: Wish) -> None:
+        self._wish = wish
+        self._thread.start()
+
+    def ask(self, wish: Wish, *, is_paused: bool = False) -> None:
+        """Look at something else from now on, beginning at once; or at nothing while paused."""
+        self._wish, self._is_paused = wish, is_paused
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ask no more. Does not wait for an answer that is under way."""
+        self._is_over = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            begin_s = time.monotonic()
+            self._wake.clear()
+            # After the clear: a wish or a pause that comes later wakes the wait below.
+            if not self._is_paused:
+                self._look()
+            self._wake.wait(max(0.05, INTERVAL_S - (time.monotonic() - begin_s)))
+        self._watcher.close()
+
+    def _look(self) -> None:
+        try:
+            found: Look | Exception = self._watcher.look(self._wish)
+        except Exception as error:
+            found = error
+        if not self._is_over:
+            self._hand_on(found)

@@ -1,0 +1,71 @@
+"""Fixtures: the folder of doors, and the command as a user runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dispatcher.cli import main
+from dispatcher.web import doors
+
+from .fake_daemon import Answers, FakeDaemon
+
+Start = Callable[..., FakeDaemon]
+
+
+class Ended(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in which daemons have their doors."""
+    folder = tmp_path / "dispatcher"
+    folder.mkdir(0o700)
+    monkeypatch.setattr(doors, "_folders", lambda: [folder])
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return folder
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """Starts a daemon with a door: by its name, process id and answers."""
+    with contextlib.ExitStack() as stack:
+
+        def daemon(name: str = "rm", pid: int = 4711, answers: Answers | None = None) -> FakeDaemon:
+            return stack.enter_context(FakeDaemon(folder / f"{name}-{pid}.sock", answers))
+
+        yield daemon
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    """Runs `dispatcher ARGS` in this process."""
+    return run_here
+
+
+def run_here(*args: object) -> Ended:
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    argv, sys.argv = sys.argv, ["dispatcher", *map(str, args)]
+    code: object = None
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        sys.argv = argv
+        out.flush()
+        err.flush()
+    return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]

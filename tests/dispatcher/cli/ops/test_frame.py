@@ -1,0 +1,260 @@
+"""The lines of a frame, without a screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Page, Process, Running, TypeNumbers
+from dispatcher.cli.ops.look import Summary, reasons_of
+from dispatcher.cli.ops.top.frame import frame_of
+from dispatcher.cli.ops.top.state import Look, Sort, TopState, Wish
+
+from . import fake_daemon as fake
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\n\r\x7f\x9b31m\u202e[red]\U000e0041"
+
+
+def look_at(answers: fake.Answers, at_s: float = 1.0, **more: Any) -> Look:
+    """What a watcher makes of the answers."""
+    process = Process.model_validate(answers["/process"])
+    dispatchers = Page[DispatcherNumbers].model_validate(answers["/dispatchers"]).items
+    reasons = process.health.reasons if process.health else list(reasons_of(dispatchers))
+    summary = Summary(process, dispatchers, reasons)
+    name = more.pop("dispatcher", summary.needs_attention())
+    base = f"/dispatchers/{name}"
+    now = answers.get(f"{base}/running")
+    return Look(
+        at_s,
+        summary,
+        name,
+        Page[TypeNumbers].model_validate(answers.get(f"{base}/types", fake.page())).items,
+        Running.model_validate(now) if now else None,
+        Page[Failure].model_validate(answers.get(f"{base}/failures", fake.page())).items,
+        **more,
+    )
+
+
+def state_of(answers: fake.Answers, **more: Any) -> TopState:
+    state = TopState()
+    state.seen(look_at(answers, **more))
+    return state
+
+
+def frame(state: TopState, width: int = 80, height: int = 24, now_s: float = 0.0) -> list[str]:
+    lines = frame_of(state, width, height, now_s)
+    assert len(lines) == height
+    assert {line.cell_len for line in lines} == {width}
+    return [line.plain for line in lines]
+
+
+def line_with(lines: list[str], text: str) -> str:
+    found = [line for line in lines if text in line]
+    assert found, (text, lines)
+    return found[0]
+
+
+@pytest.mark.parametrize("answers", [fake.calm, fake.flooded, fake.hanging, fake.failing])
+@pytest.mark.parametrize("size", [(80, 24), (60, 16), (200, 60), (81, 17), (10, 3)])
+def test_every_line_has_the_width_of_the_screen(answers: Any, size: tuple[int, int]) -> None:
+    frame(state_of(answers()), *size)
+
+
+def test_a_screen_that_is_too_small_says_how_large_it_has_to_be() -> None:
+    assert "60 x 16 at least" in frame(state_of(fake.calm()), 59, 16)[0]
+
+
+def test_a_calm_daemon_is_ready_and_runs_nothing() -> None:
+    lines = frame(state_of(fake.calm()))
+
+    assert lines[0].startswith(" resourcemanager  pid 4711  up 3 d 4 h")
+    assert lines[0].endswith(" ready ")
+    assert line_with(lines, "> central").split()[2:4] == ["STARTED", "0"]
+    assert line_with(lines, "RUNNING").strip() == "RUNNING on central: nothing"
+
+
+def test_a_hanging_handler_is_shown_first_with_its_stack() -> None:
+    lines = frame(state_of(fake.hanging()))
+
+    assert lines[0].endswith(" stuck (scheduler, 61.2 s) ")
+    assert "> scheduler" in lines[3]
+    assert "runs 61.2 s" in lines[3]
+    at = lines.index(line_with(lines, "RUNNING for 61.2 s: NodeEventType.UPDATE of node_17"))
+    assert lines[at + 4].strip() == "store/sqlite.py:58 in __enter__: self._lock.acquire()"
+    assert not any(text in line for line in lines for text in ("dispatching/batches.py", "_bootstrap"))
+
+
+def test_a_dispatcher_that_has_failed_shows_why() -> None:
+    lines = frame(state_of(fake.failing()))
+
+    assert lines[0].endswith(" failed (writer) ")
+    assert line_with(lines, "writer failed: JournalError: /var/lib/rm/journal: No space left")
+    assert line_with(lines, "AppEventType.KILL of app_1: InvalidStateTransitionError: RMApp app_1")
+
+
+def test_the_newest_failure_has_its_message_and_frames_where_there_is_room() -> None:
+    answers = fake.failing()
+    lines = frame(state_of(answers))
+    at = lines.index(line_with(lines, "AppEventType.KILL of app_1: InvalidStateTransitionError"))
+
+    assert lines[at + 1].strip() == "RMApp app_1: no transition from FINISHED on KILL"
+    assert lines[at + 2].strip() == 'File "/srv/rm/apps.py", line 12, in handle self.machine.do(event)'
+    assert "AppEventType.KILL of app_2" in lines[at + 3]
+
+    answers["/dispatchers/writer/failures"] = fake.page(*map(fake.failure, range(1, 30)))
+    assert "AppEventType.KILL of app_2" in frame(state_of(answers))[at + 1]
+
+
+def test_with_more_dispatchers_than_lines_the_chosen_one_is_among_those_shown() -> None:
+    answers = fake.answers_of(*(fake.numbers(f"d{number}") for number in range(30)))
+
+    lines = frame(state_of(answers, dispatcher="d17"))
+
+    assert line_with(lines, "> d17")
+    assert line_with(lines, "18 of 30")
+    assert not any("d29" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [
+        (Sort.QUEUED, "NodeEventType.UPDATE"),
+        (Sort.RATE, "NodeEventType.UPDATE"),
+        (Sort.TIME, "NodeEventType.UPDATE"),
+        (Sort.FAILED, "AppEventType.KILL"),
+    ],
+)
+def test_types_are_sorted_the_greatest_first(sort: Sort, first: str) -> None:
+    state = state_of(fake.calm())
+
+    state.wish = Wish(sort=sort)
+
+    lines = frame(state)
+    assert lines[lines.index(line_with(lines, " TYPES")) + 1].startswith(f" {first}")
+
+
+def test_a_filter_takes_part_of_a_name_in_any_case() -> None:
+    state = state_of(fake.calm())
+    state.filter = "container"
+
+    lines = frame(state)
+
+    assert "TYPES 'container': 2/5" in line_with(lines, " TYPES")
+    assert not any("NodeEventType.UPDATE" in line for line in lines)
+
+
+def test_an_entity_takes_the_place_of_what_runs_and_failed() -> None:
+    state = state_of(fake.failing(), entity=Entity.model_validate(fake.ENTITY))
+    state.wish = Wish(entity="app_17")
+
+    lines = frame(state)
+
+    assert line_with(lines, "ENTITY app_17 (rmapp): RUNNING since")
+    assert line_with(lines, "#812  ACCEPTED -> RUNNING on ATTEMPT_REGISTERED")
+    assert line_with(lines, "#640  SUBMITTED on KILL: no transition from SUBMITTED on KILL")
+    assert not any("LAST FAILURES" in line for line in lines)
+
+
+def test_an_event_that_made_no_transition_is_in_the_history_too() -> None:
+    rows = fake.page({"at": 0, "seq": 7, "from_state": "", "event_type": "PING", "to_state": None, "valid": True})
+    state = state_of(fake.calm(), entity=Entity.model_validate({**fake.ENTITY, "history": rows, "complete": False}))
+    state.wish = Wish(entity="app_17")
+
+    lines = frame(state)
+
+    assert line_with(lines, "#7  no transition on PING")
+    assert line_with(lines, "the beginning is not kept any more")
+
+
+def test_while_the_daemon_is_away_the_last_frame_stays_without_colours() -> None:
+    state = state_of(fake.calm())
+    state.missed("rm (4711): nobody listens there", 100.0)
+    state.missed("rm (4711): nobody listens there", 101.0)
+
+    lines = frame_of(state, 80, 24, 112.4)
+
+    assert lines[0].plain.strip() == "reconnecting for 12 s: rm (4711): nobody listens there"
+    assert "central" in lines[2].plain
+    assert not any(line.spans for line in lines[1:])
+
+
+def test_what_is_foreign_reaches_the_screen_escaped() -> None:
+    answers = fake.answers_of(
+        fake.numbers(HOSTILE, kind=HOSTILE, state=HOSTILE, running=fake.running(entity=HOSTILE)), name=HOSTILE
+    )
+    base = f"/dispatchers/{HOSTILE}"
+    answers[f"{base}/types"] = fake.page(fake.type_numbers(HOSTILE, HOSTILE))
+    answers[f"{base}/failures"] = fake.page(fake.failure(message=HOSTILE, entity=HOSTILE, frames=[HOSTILE]))
+    answers[f"{base}/running"]["stack"] = [{"file": HOSTILE, "line": 1, "function": HOSTILE, "code": HOSTILE}]
+    state = state_of(answers)
+    state.filter = HOSTILE[:3]
+
+    lines = frame_of(state, 200, 40, 0.0)
+
+    assert all(line.plain.isprintable() for line in lines)
+    assert r"\x1b[2J\x1b]0;owned\x07\n\r\x7f\x9b31m\u202e[red]" in line_with(frame(state, 200, 40), "RUNNING")
+
+
+def test_wide_letters_count_for_two_columns() -> None:
+    answers = fake.answers_of(fake.numbers("中" * 40, running=fake.running(entity="文" * 60)))
+
+    frame(state_of(answers))
+
+
+# -- what is kept from look to look ------------------------------------------------------------------------------------
+
+
+def test_a_second_without_an_answer_is_a_gap_in_the_history() -> None:
+    state = state_of(fake.calm(), at_s=1.0)
+
+    state.seen(look_at(fake.calm(), at_s=4.1))
+
+    assert list(state.histories["central"].rate) == [12.0, None, None, 12.0]
+
+
+def test_a_history_has_60_seconds() -> None:
+    state = TopState()
+
+    for second in range(100):
+        state.seen(look_at(fake.calm(), at_s=float(second)))
+
+    assert len(state.histories["central"].queue) == 60
+    assert state.histories["central"].total == 100
+
+
+def test_after_a_restart_the_history_begins_anew() -> None:
+    state = state_of(fake.calm(), at_s=1.0)
+
+    state.seen(look_at(fake.answers_of(fake.numbers(), pid=4712, uptime_s=1.0), at_s=2.0))
+
+    assert list(state.histories) == ["central"]
+    assert list(state.histories["central"].queue) == [0]
+    assert "restarted 1x" in frame(state, 120)[0]
+
+
+def test_the_share_of_cpu_is_of_the_time_between_two_looks() -> None:
+    state = state_of(fake.answers_of(cpu_s=10.0), at_s=1.0)
+
+    state.seen(look_at(fake.answers_of(cpu_s=11.0), at_s=3.0))
+
+    assert "cpu 50 %" in frame(state)[0]
+
+
+def test_choosing_a_dispatcher_stays_within_the_list() -> None:
+    state = state_of(fake.calm())
+
+    state.select(1)
+    state.select(1)
+
+    assert state.wish.dispatcher == "scheduler"
+    assert state.look is not None
+    assert state.look.types == ()  # they were of the other one
+
+
+def test_long_names_of_dispatchers_keep_both_ends() -> None:
+    names = ("ResourceManager", "ResourceManager-scheduler", "ResourceManager-store")
+
+    lines = frame(state_of(fake.answers_of(*map(fake.numbers, names))))
+
+    assert [line[2:18].strip() for line in lines[2:5]] == ["ResourceManager", "Resource…heduler", "Resource…r-store"]

@@ -1,0 +1,474 @@
+"""`dispatcher ps|status|stack|top --once` against daemons with a door."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.cli.ops import ps as ps_module
+from dispatcher.cli.ops.client import Client
+
+from . import fake_daemon as fake
+from .conftest import Run, Start
+from .test_frame import HOSTILE
+
+pytestmark = pytest.mark.long
+
+COMMANDS = (("status",), ("stack",), ("top", "--once"))
+
+
+# -- ps ----------------------------------------------------------------------------------------------------------------
+
+
+def test_ps_lists_the_daemons_of_this_host(run: Run, start: Start) -> None:
+    start("rm", 4711, fake.hanging())
+    start("web", 4712, fake.calm())
+
+    ended = run("ps")
+
+    assert ended.code == 0
+    title, stuck, calm = [line.split() for line in ended.out.splitlines()]
+    assert title == ["NAME", "PID", "STATUS", "UPTIME", "DISPATCHERS", "QUEUED", "RATE", "FAILED"]
+    assert stuck[:3] + stuck[-3:] == ["rm", "4711", "stuck", "1,204", "11/s", "0"]
+    assert calm[:3] == ["web", "4712", "ok"]
+
+
+def test_ps_without_a_daemon_says_so(run: Run, folder: Path) -> None:
+    ended = run("ps")
+
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.err == f"no daemon of this user has a door on this host, such as in {folder}\n"
+
+
+def test_ps_lists_daemons_that_do_not_answer_and_names_sockets_that_were_left(
+    run: Run, start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ps_module, "_TIMEOUT_S", 0.2)
+    release = threading.Event()
+    start("late", 1, {"": lambda handler: release.wait(30)})
+    start("odd", 2, {"": fake.raw(b"nonsense\n")})
+    start("dead", 3).end()
+    try:
+        ended = run("ps")
+    finally:
+        release.set()
+
+    assert ended.code == 0
+    assert [line.split()[:4] for line in ended.out.splitlines()[1:]] == [
+        ["late", "1", "no", "answer"],
+        ["odd", "2", "no", "answer"],
+    ]
+    assert sorted(line.partition(": ")[0] for line in ended.err.splitlines()) == [
+        str(folder / "dead-3.sock"),
+        str(folder / "late-1.sock"),
+        str(folder / "odd-2.sock"),
+    ]
+
+
+def test_ps_prints_json_for_programs(run: Run, start: Start, folder: Path) -> None:
+    start("rm", 4711, fake.hanging())
+
+    [line] = run("ps", "--json").out.splitlines()
+
+    assert json.loads(line) == {
+        "name": "rm",
+        "pid": 4711,
+        "socket": str(folder / "rm-4711.sock"),
+        "status": "stuck",
+        "uptime_s": 273600.0,
+        "dispatchers": ["central", "scheduler"],
+        "queued": 1204,
+        "rate_10s": 11.4,
+        "failed": 0,
+    }
+
+
+# -- status ------------------------------------------------------------------------------------------------------------
+
+
+def test_status_of_a_ready_daemon(run: Run, start: Start) -> None:
+    start()
+
+    ended = run("status")
+
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines()[:8] == [
+        "resourcemanager: pid 4711, up 3 d 4 h, cpu 13 m 32 s, memory 121 MB, 14 threads",
+        "ready",
+        "",
+        "central: AsyncDispatcher STARTED, drained",
+        "  queue    0",
+        "  rate     12/s; 11/s in 10 s, 11/s in 60 s",
+        "  events   41,201 accepted, 41,201 handled, 0 failed",
+        "  running  nothing",
+    ]
+
+
+def test_status_of_a_stuck_daemon_shows_the_last_frames_of_its_handler(run: Run, start: Start) -> None:
+    start(answers=fake.hanging())
+
+    ended = run("status", "rm")
+
+    assert ended.code == 1
+    lines = ended.out.splitlines()
+    assert lines[1] == "not ready: stuck (scheduler, 61.2 s)"
+    at = lines.index("  running  NodeEventType.UPDATE of node_17 for 61.2 s")
+    assert [line.strip() for line in lines[at + 1 :]] == [
+        "rm/nodes.py:41 in handle: self._heartbeat(event.node)",
+        "rm/nodes.py:77 in _heartbeat: self._store.save(node)",
+        "store/sqlite.py:130 in save: with self._connection:",
+        "store/sqlite.py:58 in __enter__: self._lock.acquire()",
+    ]
+
+
+def test_status_shows_the_last_failure_and_why_a_dispatcher_failed(run: Run, start: Start) -> None:
+    start(answers=fake.failing())
+
+    ended = run("status")
+
+    assert ended.code == 1
+    assert "not ready: failed (writer)\n" in ended.out
+    assert "  failed   JournalError: /var/lib/rm/journal: No space left on device\n" in ended.out
+    assert "AppEventType.KILL of app_1: InvalidStateTransitionError: RMApp app_1: no transition" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"state": "STOPPED"}, "stopped"),
+        ({"state": "INITED"}, "starting"),
+        ({"failure": "ValueError: x"}, "failed"),
+        ({"journal": {"path": "/j", "failed": True}}, "journal_failed"),
+        ({"running": fake.running(kind="mail", description="call of <f>", running_s=10.0)}, "stuck"),
+    ],
+)
+def test_status_finds_out_by_itself_whether_a_daemon_is_ready(
+    changes: dict[str, Any], reason: str, run: Run, start: Start
+) -> None:
+    start(answers=fake.answers_of(fake.numbers(**changes)))
+
+    ended = run("status", "--json")
+
+    assert ended.code == 1
+    assert json.loads(ended.out)["status"] == reason
+
+
+def test_status_takes_the_daemons_own_word_for_it(run: Run, start: Start) -> None:
+    start(answers=fake.answers_of(fake.numbers(), health={"status": "check:db", "reasons": [{"reason": "check:db"}]}))
+
+    ended = run("status")
+
+    assert (ended.code, ended.out.splitlines()[1]) == (1, "not ready: check:db")
+
+
+def test_status_as_json_has_what_runs_and_the_last_failure(run: Run, start: Start) -> None:
+    start(answers=fake.failing() | {"/dispatchers/central/running": {**fake.running(), "stack": fake.stack()}})
+
+    central, writer = json.loads(run("status", "--json").out)["dispatchers"]
+
+    assert central["running"]["stack"][-1]["function"] == "__enter__"
+    assert central["last_failure"]["error_class"] == "InvalidStateTransitionError"
+    assert writer["failure"].startswith("JournalError")
+
+
+def test_quiet_status_says_it_by_the_exit_code_alone(run: Run, start: Start, folder: Path) -> None:
+    start("calm", 1, fake.calm())
+    start("stuck", 2, fake.hanging())
+    start("odd", 3, {"": fake.raw(b"nonsense\n")})
+
+    ended = [run("status", "--quiet", name) for name in ("calm", "stuck", "odd", "absent", "unix:/nowhere")]
+
+    assert [(each.code, each.out, each.err) for each in ended] == [(code, "", "") for code in (0, 1, 1, 2, 2)]
+
+
+def test_a_dispatcher_that_ends_between_two_answers_is_shown_as_it_was(run: Run, start: Start) -> None:
+    answers = fake.calm()
+    del answers["/dispatchers/scheduler/running"]
+    start(answers=answers)
+
+    ended = run("status")
+
+    assert ended.code == 0
+    assert "scheduler: AsyncDispatcher STARTED" in ended.out
+
+
+# -- stack -------------------------------------------------------------------------------------------------------------
+
+
+def test_stack_prints_each_stack_once_with_its_count(run: Run, start: Start) -> None:
+    daemon = start(answers=fake.hanging())
+
+    ended = run("stack", "--dispatcher", "scheduler")
+
+    assert ended.code == 0
+    assert ended.out.splitlines() == [
+        "scheduler: runs NodeEventType.UPDATE of node_17, for 61.2 s; 20 samples",
+        "   17 of 20",
+        "         (3 frames of the dispatcher)",
+        "         rm/nodes.py:41 in handle: self._heartbeat(event.node)",
+        "         rm/nodes.py:77 in _heartbeat: self._store.save(node)",
+        "         store/sqlite.py:130 in save: with self._connection:",
+        "         store/sqlite.py:58 in __enter__: self._lock.acquire()",
+        "    3 of 20",
+        "         (3 frames of the dispatcher)",
+        "         rm/nodes.py:41 in handle: self._heartbeat(event.node)",
+        "         rm/nodes.py:77 in _heartbeat: self._store.save(node)",
+        "         store/sqlite.py:130 in save: with self._connection:",
+    ]
+    assert daemon.asked[-1] == "/ops/v1/dispatchers/scheduler/running?samples=20&interval_ms=50"
+
+
+def test_stack_of_an_idle_dispatcher(run: Run, start: Start) -> None:
+    start(answers=fake.answers_of(fake.numbers()))
+
+    assert run("stack").out.splitlines() == [
+        "central: runs nothing; 20 samples",
+        "   20 of 20",
+        "         idle",
+    ]
+
+
+def test_folded_stacks_are_what_flame_graphs_take(run: Run, start: Start) -> None:
+    start(answers=fake.hanging())
+
+    lines = run("stack", "--folded", "-d", "scheduler").out.splitlines()
+
+    assert [line.rpartition(" ")[2] for line in lines] == ["17", "3"]
+    assert lines[0].startswith("scheduler;python3.13/threading.py:_bootstrap;mailbox/processor.py:run;")
+
+
+def test_an_unknown_dispatcher_is_refused_with_the_names_that_there_are(run: Run, start: Start) -> None:
+    start()
+
+    ended = run("stack", "-d", "other")
+
+    assert ended.code == 2
+    assert ended.err == "dispatcher: rm (4711): no dispatcher 'other'; it has central, scheduler\n"
+
+
+# -- top ---------------------------------------------------------------------------------------------------------------
+
+
+def test_top_once_prints_a_frame_as_text(run: Run, start: Start) -> None:
+    start(answers=fake.hanging())
+
+    ended = run("top", "--once")
+
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert len(lines) == 23
+    assert max(map(len, lines)) == 80
+    assert lines[0].endswith("stuck (scheduler, 61.2 s)")
+    assert any("RUNNING for 61.2 s: NodeEventType.UPDATE of node_17" in line for line in lines)
+
+
+def test_top_without_a_terminal_refers_to_once(run: Run, start: Start) -> None:
+    start()
+
+    ended = run("top")
+
+    assert ended.code == 2
+    assert ended.err.endswith("--once prints one frame\n")
+    assert ended.err.count("\n") == 1
+
+
+# -- mistakes and broken daemons ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_what_a_daemon_says_is_printed_escaped(command: tuple[str, ...], run: Run, start: Start) -> None:
+    failure = fake.failure(message=HOSTILE, entity=HOSTILE, error_class=HOSTILE)
+    hostile = fake.numbers(
+        HOSTILE, kind=HOSTILE, failed=1, failure=HOSTILE, running=fake.running(entity=HOSTILE), state=HOSTILE
+    )
+    answers = fake.answers_of(hostile, name=HOSTILE)
+    base = f"/dispatchers/{HOSTILE}"
+    answers[f"{base}/failures"] = fake.page(failure)
+    frame = {"file": HOSTILE, "line": 1, "function": HOSTILE, "code": HOSTILE}
+    answers[f"{base}/running?"] = {"stacks": [{"count": 20, "stack": [frame]}], "samples": 20, "idle": 0}
+    answers[f"{base}/running"]["stack"] = [frame]
+    start(answers=answers)
+
+    for more in ((), ("--json",), ("--folded",)):
+        ended = run(*command, *more)
+        assert all(line.isprintable() for line in (ended.out + ended.err).splitlines()), ended
+    assert r"\x1b[2J" in run(*command).out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_an_answer_that_is_late_or_nonsense_is_one_line_and_exit_code_1(
+    command: tuple[str, ...], run: Run, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client.__init__, "__defaults__", (0.2,))
+    release = threading.Event()
+    start("late", 1, {"": lambda handler: release.wait(30)})
+    start("odd", 2, {"": fake.raw(b"nonsense\n")})
+    start("half", 3, {"/process": fake.process(), "/dispatchers": fake.raw(b"")})
+    try:
+        ended = [run(*command, name) for name in ("late", "odd", "half")]
+    finally:
+        release.set()
+
+    for each, name in zip(ended, ("late (1)", "odd (2)", "half (3)"), strict=True):
+        assert (each.code, each.out) == (1, "")
+        assert each.err.startswith(f"dispatcher: {name}: ")
+        assert each.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "several daemons are running: rm (4711), web (12); give the name, or the process id, of one of them"),
+        (("am",), "no daemon 'am': there are rm (4711), web (12); give a name, a process id, unix:PATH or a URL"),
+        (("http://",), "http://: not a URL of a daemon; "),
+        (("ftp://host",), "ftp://host: not a URL of a daemon; "),
+        (("http://[::1",), "http://[::1: not a URL: "),
+        (("http://host:99999",), "http://host:99999: not a URL: "),
+        (("http://me:secret@host",), "a daemon's URL has no user, query or fragment; "),
+        (("http://host/?token=1",), "a daemon's URL has no user, query or fragment; "),
+        (("http://h\u00f6st/",), "'http://h\u00f6st/': a URL has printable ASCII characters only"),
+        (("unix:/nowhere/a.sock",), "/nowhere/a.sock: nobody listens there; "),
+        (("rm", "--ca", "x.pem"), "--ca x.pem: only an https URL has a certificate; "),
+        (("http://127.0.0.1:1", "--ca", "x.pem"), "http://127.0.0.1:1: --ca is for an https URL"),
+        (("https://host", "--ca", "no.pem"), "No such file or directory"),
+        (("rm", "--token-file", "no.txt"), "no.txt: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(args: tuple[str, ...], message: str, run: Run, start: Start) -> None:
+    start("rm", 4711)
+    start("web", 12)
+
+    ended = run("status", *args)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+    assert ended.err.startswith("dispatcher: ")
+    assert ended.err.count("\n") == 1
+    assert "secret" not in ended.err
+
+
+# -- URLs, tokens and certificates -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "base"), [("", "/ops/v1"), ("/", "/ops/v1"), ("/look", "/look/v1"), ("/look/v1/", "/look/v1")]
+)
+def test_a_url_has_the_path_where_the_api_is_mounted(path: str, base: str, run: Run, folder: Path) -> None:
+    with fake.FakeDaemon(base=base) as daemon:
+        ended = run("status", daemon.url + path)
+
+    assert ended.code == 0, ended
+    assert daemon.asked[0] == f"{base}/process"
+
+
+def test_a_token_comes_from_a_file(run: Run, tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "token").write_text("abc\n")
+
+    with fake.FakeDaemon() as daemon:
+        assert run("status", daemon.url, "--token-file", tmp_path / "token").code == 0
+
+    assert {each["Authorization"] for each in daemon.headers} == {"Bearer abc"}
+
+
+@pytest.mark.parametrize("content", ["", "two words", "a\nb", "x" * 5000, "\x1b[2J", "\u00e9"])
+def test_what_is_no_token_is_refused(content: str, run: Run, tmp_path: Path, start: Start) -> None:
+    start()
+    (tmp_path / "token").write_text(content)
+
+    ended = run("status", "--token-file", tmp_path / "token")
+
+    assert ended.code == 2
+    assert "not a token; the file holds one line, as `dispatcher token new` prints" in ended.err
+
+
+def test_a_token_is_not_sent_in_the_clear_to_another_machine(run: Run, tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "token").write_text("abc")
+
+    ended = run("status", "http://daemon.example:80", "--token-file", tmp_path / "token")
+
+    assert (ended.code, ended.err) == (
+        2,
+        "dispatcher: http://daemon.example:80: a token is sent to another machine over https only\n",
+    )
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """One that signs itself, for this machine, in a file with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    names = ["-subj", "/CN=rm", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    files = ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"]
+    subprocess.run([*command, *names, *files], check=True, capture_output=True, timeout=60)
+    return tmp_path / "cert.pem"
+
+
+def test_a_certificate_is_trusted_by_its_authority_alone(
+    run: Run, certificate: Path, tmp_path: Path, folder: Path
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    with fake.FakeDaemon(tls=context) as daemon:
+        url = daemon.url
+        trusted, unknown = run("status", url, "--ca", certificate), run("status", url)
+        no_pem = run("status", url, "--ca", certificate.with_name("key.pem"))
+
+    assert trusted.code == 0, trusted
+    assert (unknown.code, no_pem.code) == (2, 2)
+    assert unknown.err.startswith(f"dispatcher: {url}: its certificate is not trusted (self-signed certificate); give")
+    assert "no certificates in PEM" in no_pem.err
+
+
+def test_plain_http_where_the_daemon_speaks_tls_and_the_reverse(run: Run, folder: Path) -> None:
+    with fake.FakeDaemon() as daemon:
+        ended = run("status", daemon.url.replace("http:", "https:"))
+
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+    assert "does not answer as the ops API does: SSLError" in ended.err
+
+
+def test_a_listener_that_never_speaks_is_given_up_during_the_handshake(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client.__init__, "__defaults__", (0.2,))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ended = run("status", f"https://127.0.0.1:{silent.getsockname()[1]}")
+
+    assert ended.code == 1
+    assert "no answer within 0.2 s" in ended.err
+
+
+def test_the_help_of_the_command_imports_neither_textual_nor_what_talks_to_daemons() -> None:
+    code = (
+        "import sys; from dispatcher.cli.group import command_line; command_line();"
+        "print([name for name in sys.modules if name in ('textual', 'starlette', 'dispatcher.cli.ops.client')])"
+    )
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["status", "ps", "stack"])
+def test_only_top_imports_textual(command: str) -> None:
+    code = (
+        f"import sys; sys.argv = ['dispatcher', {command!r}, '--help']\n"
+        "from dispatcher.cli import main\n"
+        "try: main()\n"
+        "finally: print('textual' in sys.modules, file=sys.stderr)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ended.stderr.strip() == "False"

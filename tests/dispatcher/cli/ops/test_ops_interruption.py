@@ -1,0 +1,161 @@
+"""Ctrl-C and SIGTERM end each command with one line; `top` gives the terminal back first. In processes of their own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ....commands import COMMAND, TIMEOUT_S
+from ...waiting import until
+from .conftest import Start
+
+pytestmark = pytest.mark.long
+
+LINE = "dispatcher: interrupted"
+LEAVE_SCREEN = "\x1b[?1049l"
+
+
+class Terminal:
+    """A command on a terminal of 80 x 24."""
+
+    def __init__(self, *args: object) -> None:
+        self._end, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(end)
+        self.process = subprocess.Popen(
+            [*COMMAND, *map(str, args)],
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm-256color"},
+        )
+        self._other_end = end
+        self.said = ""
+
+    def read_until(self, text: str) -> None:
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while text not in self.said:
+            remaining_s = deadline_s - time.monotonic()
+            assert remaining_s > 0, self.said
+            if select.select([self._end], [], [], remaining_s)[0]:
+                self.said += os.read(self._end, 65536).decode("utf-8", "replace")
+
+    def press(self, keys: str) -> None:
+        os.write(self._end, keys.encode())
+
+    def wait(self) -> int:
+        code = self.process.wait(TIMEOUT_S)
+        while select.select([self._end], [], [], 0)[0]:
+            self.said += os.read(self._end, 65536).decode("utf-8", "replace")
+        return code
+
+    def attributes(self) -> object:
+        return termios.tcgetattr(self._other_end)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(TIMEOUT_S)
+        os.close(self._end)
+        os.close(self._other_end)
+
+
+@pytest.fixture
+def terminal(start: Start) -> Iterator[Terminal]:
+    """`dispatcher top` on a daemon's socket, once it has drawn."""
+    daemon = start()
+    made = Terminal("top", f"unix:{daemon.path}")
+    try:
+        made.read_until("LAST FAILURES")
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("key", 130), (signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGINT", "SIGTERM"]
+)
+def test_an_interrupted_top_gives_the_terminal_back_and_says_one_line(
+    how: str | signal.Signals, code: int, terminal: Terminal
+) -> None:
+    if isinstance(how, signal.Signals):
+        terminal.process.send_signal(how)
+    else:
+        terminal.press("\x03")
+
+    assert terminal.wait() == code
+    _, left, after = terminal.said.partition(LEAVE_SCREEN)
+    assert left
+    assert after.count(LINE) == 1
+    assert "Traceback" not in terminal.said
+    assert terminal.attributes() == terminal.before
+
+
+def test_top_ends_with_control_q(terminal: Terminal) -> None:
+    terminal.press("\x11")
+
+    assert terminal.wait() == 0
+    assert LINE not in terminal.said
+
+
+def test_top_ends_at_once_while_the_daemon_does_not_answer(start: Start) -> None:
+    hanging, release = threading.Event(), threading.Event()
+    daemon = start()
+    terminal = Terminal("top", f"unix:{daemon.path}")
+    try:
+        terminal.read_until("LAST FAILURES")
+        daemon.answers = {"": lambda handler: hanging.set() or release.wait(60)}
+        assert hanging.wait(TIMEOUT_S)
+        terminal.press("\x03")
+        begin_s = time.monotonic()
+
+        assert terminal.wait() == 130
+        assert time.monotonic() - begin_s < 4.0  # the request has 5 s
+    finally:
+        release.set()
+        terminal.close()
+
+
+@pytest.mark.parametrize("command", ["status", "stack", "top --once", "ps"])
+def test_control_c_during_a_request_is_one_line(command: str, start: Start, folder: Path) -> None:
+    release = threading.Event()
+    daemon = start(answers={"": lambda handler: release.wait(60)})
+    which = [] if command == "ps" else [f"unix:{daemon.path}"]
+    code = PATCHED.format(folder=str(folder))
+    process = subprocess.Popen(
+        [COMMAND[0], "-c", code, *command.split(), *which],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        until(lambda: daemon.asked, "a request that hangs")
+        process.send_signal(signal.SIGINT)
+
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        release.set()
+        process.kill()
+    assert (process.returncode, out, err) == (130, "", f"{LINE}\n")
+
+
+PATCHED = """
+from pathlib import Path
+from dispatcher.cli import main
+from dispatcher.web import doors
+doors._folders = lambda: [Path({folder!r})]
+main()
+"""

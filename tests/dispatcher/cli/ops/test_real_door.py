@@ -1,0 +1,149 @@
+"""The commands against a real daemon: an `OpsDoor`, a handler that hangs, a failed event, `kill -9` and a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="starlette is not installed: pip install 'central-dispatcher[web]'")
+pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
+
+from dispatcher.cli.ops.client import Address
+from dispatcher.cli.ops.options import address_of
+from dispatcher.cli.ops.top.app import Frame, TopApp
+from dispatcher.cli.ops.top.watching import Watcher
+
+from ....commands import TIMEOUT_S
+from ...waiting import until
+from .conftest import Run
+
+pytestmark = pytest.mark.long
+
+PROGRAM = Path(__file__).with_name("_daemon.py")
+
+
+class Daemon:
+    """`_daemon.py` in a process, once it has started."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, PROGRAM, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(folder.parent)},
+        )
+        self.wait_for("started")
+
+    def do(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.wait_for(line)
+
+    def wait_for(self, line: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == f"{line}\n"
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(TIMEOUT_S)
+        finally:
+            self.process.kill()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def daemon(folder: Path) -> Iterator[Daemon]:
+    made = Daemon("rm", folder)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_a_daemon_is_found_and_ready(daemon: Daemon, run: Run) -> None:
+    listed, status = run("ps"), run("status", "rm")
+
+    assert listed.out.splitlines()[1].split()[:3] == ["rm", str(daemon.process.pid), "ok"]
+    assert status.code == 0, status
+    assert status.out.splitlines()[1] == "ready"
+    assert "central: AsyncDispatcher STARTED" in status.out
+
+
+def test_a_handler_that_hangs_is_found_with_what_waits_behind_it(daemon: Daemon, run: Run) -> None:
+    daemon.do("hang")
+
+    until(lambda: run("status", "--quiet").code == 1, "the hanging handler is a reason")
+    status, stack, frame = run("status"), run("stack", "-n", "5"), run("top", "--once")
+
+    assert status.out.splitlines()[1].startswith("not ready: stuck (other, ")
+    assert "  running  Job.HANG of job_77 for" in status.out
+    assert "in wait_for_a_database: self.release.wait(60)" in status.out
+    assert "  queue    100, the oldest for" in status.out
+    assert "other: runs Job.HANG of job_77" in stack.out
+    assert "    5 of 5\n" in stack.out
+    assert "_daemon.py:" in stack.out
+    assert "> other         runs " in frame.out
+    assert json.loads(run("status", "--json").out)["dispatchers"][1]["queue"]["size"] == 100
+
+
+def test_a_failed_event_is_the_last_failure(daemon: Daemon, run: Run) -> None:
+    daemon.do("fail")
+
+    status = run("status")
+
+    assert "1 accepted, 0 handled, 1 failed" in status.out
+    assert r"Job.FAIL of job_5: ValueError: job_5 cannot be \x1b[2J done" in status.out
+
+
+def test_a_socket_that_kill_9_has_left_is_no_daemon(daemon: Daemon, run: Run) -> None:
+    daemon.process.kill()
+    daemon.process.wait(TIMEOUT_S)
+
+    status, listed = run("status", "rm"), run("ps")
+
+    assert status.code == 2
+    assert "nobody listens there; the daemon has ended" in status.err
+    assert listed.out == ""
+    assert "nobody listens there; the next daemon that starts removes it" in listed.err
+
+
+def test_top_finds_the_daemon_again_after_kill_9_and_a_restart(daemon: Daemon, folder: Path) -> None:
+    def find(last: Address | None) -> Address:
+        return address_of(last.name if last else None, None, None)
+
+    async def scenario() -> None:
+        app = TopApp(Watcher(find))
+        async with app.run_test(size=(80, 24)) as pilot:
+
+            async def shown(text: str) -> None:
+                deadline_s = time.monotonic() + TIMEOUT_S
+                while text not in app.query_one(Frame).render().plain:
+                    assert time.monotonic() < deadline_s, app.query_one(Frame).render().plain
+                    await pilot.pause()
+
+            await shown(f"pid {daemon.process.pid}")
+            daemon.process.kill()
+            await shown("reconnecting")
+            again = await asyncio.to_thread(Daemon, "rm", folder)
+            try:
+                await shown(f"pid {again.process.pid}")
+                again.do("hang")
+                await shown("RUNNING for")
+                await shown("wait_for_a_database")
+            finally:
+                await asyncio.to_thread(again.end)
+
+    asyncio.run(scenario())
