@@ -83,7 +83,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         self.drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
         self._time_service = time_service
         self.siblings: tuple[AsyncDispatcher, ...] = (self,)  # set by a group before the start; see is_inside
-        self._thread = self._new_thread()  # any thread reads it; a forked child replaces it
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = mailbox = TaskMailbox(self._thread)
         self.journal = journal  # where handled events are recorded; None: nowhere
         self.progress = Progress()  # how far the handler thread has got
@@ -283,9 +283,6 @@ class AsyncDispatcher(Service, StatsAttributes):
         """The handler of classes without a registration. A hook for subclasses; the constructor calls it once."""
         return None
 
-    def _new_thread(self) -> threading.Thread:
-        return threading.Thread(target=self._run, name=self.name, daemon=True)
-
     def _run(self) -> None:
         """The handler thread."""
         try:
@@ -377,9 +374,8 @@ class AsyncDispatcher(Service, StatsAttributes):
         self.queue.shutdown.discard()
         self.nudge()
         if not self._drain.finished.wait(grace):
-            waited_s, what = monotonic() - started, self._describe_handler()
             message = "%s: stop gave up after %.3g s: a handler is still %s"
-            tell(log, logging.ERROR, message, self.name, waited_s, what)
+            tell(log, logging.ERROR, message, self.name, monotonic() - started, self._describe_handler())
 
     def _describe_handler(self) -> str:
         return describe_run(self._thread, current_run(self.progress, self._processor))
@@ -393,8 +389,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         super()._after_fork()
         if self._thread.ident is None:
             # In Python 3.13.0 to 3.13.3, no thread made before a fork starts after it (python/cpython#134381).
-            self._thread = self._new_thread()
-            self._mailbox.belong_to(self._thread)
+            threading.Thread.__init__(self._thread, target=self._run, name=self.name, daemon=True)
             return
         self.view.forget()
         self._drain.after_fork()

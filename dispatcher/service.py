@@ -77,7 +77,6 @@ class Service:
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
         self.failure_state: ServiceState | None = None  # in which it failed; written under _life, read by any thread
         self._listeners: list[Callable[[Service], None]] = []  # replaced under _life, never changed in place
-        self._composites: tuple[weakref.ref[Service], ...] = ()  # those it was added to; replaced, never changed
         # The composite that it was added to last; written under _life, read by any thread.
         self._parent: weakref.ref[CompositeService] | None = None
         _all_services.add(self)
@@ -99,12 +98,6 @@ class Service:
     def in_state(self, *states: ServiceState) -> bool:
         return self._state in states
 
-    def is_ending(self) -> bool:
-        """Whether this service, or a composite that it was added to, has begun to stop. Takes no lock."""
-        if self._state is ServiceState.STOPPED:
-            return True
-        return any(composite is not None and composite.is_ending() for composite in (ref() for ref in self._composites))
-
     def is_starting(self) -> bool:
         """It is not started yet, or its start hook still runs. Any thread; takes no lock."""
         # The state first: it becomes STARTED after the thread of the hook was noted.
@@ -113,6 +106,11 @@ class Service:
     def is_stopping(self) -> bool:
         """`stop` was called, and the stop hook has not ended. Any thread; takes no lock."""
         return self._state is ServiceState.STOPPED and not self._terminated
+
+    def is_ending(self) -> bool:
+        """Whether this service, or the composite that it was added to, has begun to stop. Takes no lock."""
+        parent = self.parent
+        return self._state is ServiceState.STOPPED or (parent is not None and parent.is_ending())
 
     def init(self, config: Any = None) -> None:
         """Prepare the service. Repeating it does nothing.
@@ -307,7 +305,6 @@ class CompositeService(Service):
 
     def add_service(self, service: Service) -> None:
         """Add a child before `init`. A child added later is stopped with the others, but not started."""
-        service._composites = (*service._composites, weakref.ref(self))
         with service._life:
             service._parent = weakref.ref(self)
         with self._life:

@@ -44,7 +44,7 @@ class TaskMailbox:
     MAX_PRIORITY = MAX_PRIORITY
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
-        self._thread = mailbox_thread or threading.current_thread()  # replaced only at a fork; any thread reads it
+        self._thread = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
         # None until a given thread starts; any thread writes it, always the same value.
         self._ident = self._thread.ident
         self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; replaced in a forked child
@@ -217,10 +217,6 @@ class TaskMailbox:
         """In a forked child, which has no mailbox thread: refuse mail, and replace a lock that may be held."""
         self._lock = threading.RLock()
         self.state = MailboxState.CLOSED
-
-    def belong_to(self, mailbox_thread: threading.Thread) -> None:
-        """In a forked child, for a mailbox whose thread was not started: it gets another."""
-        self._thread = mailbox_thread
 
     def _put_urgent(self, mail: Mail) -> None:
         batch = self.batch
