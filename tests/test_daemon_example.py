@@ -214,3 +214,13 @@ def test_sigterm_ends_it_in_time_twenty_times_of_twenty(tmp_path: Path) -> None:
     assert max(took_s) <= DRAIN_TIMEOUT_S + STOP_S
     # Its handlers take no time, so there is nothing to drain; a busy machine may delay one end or another.
     assert statistics.median(took_s) <= STOP_S
+
+
+def test_the_readme_shows_its_lines() -> None:
+    text = (EXAMPLE.parents[1] / "README.md").read_text(encoding="utf-8")
+    block = text.partition("examples/daemon.py)")[2].partition("```python notest\n")[2].partition("```")[0]
+    lines = iter(EXAMPLE.read_text(encoding="utf-8").splitlines())
+
+    assert block
+    missing = [line for line in block.splitlines() if line not in lines]  # in the order of the example
+    assert missing == []

@@ -166,4 +166,6 @@ def _median_ms(windows: list[tuple[float, float]]) -> float:
 
 
 def percentile(samples: list[float], percent: int) -> float:
+    if len(samples) == 1:
+        return samples[0]
     return statistics.quantiles(samples, n=100, method="inclusive")[percent - 1]
