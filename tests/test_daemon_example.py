@@ -22,6 +22,8 @@ import pytest
 
 from dispatcher.journal import verify
 
+from .commands import COMMAND
+
 pytestmark = pytest.mark.long
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "daemon.py"
@@ -177,6 +179,24 @@ def test_the_file_maintenance_makes_it_not_ready_and_leaves_it_live(shop: Shop) 
 
     assert refused["status"] == "check:maintenance"
     assert live == 200
+
+
+@pytest.mark.parametrize(("arguments", "said"), [(["ps"], "shop"), (["status", "shop"], "orders"), (["top"], "orders")])
+def test_the_command_looks_into_it(shop: Shop, tmp_path: Path, arguments: list[str], said: str) -> None:
+    pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
+    once = ["--once"] if arguments == ["top"] else []
+
+    looked = subprocess.run(
+        [*COMMAND, *arguments, *once],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
+
+    assert looked.returncode == 0, looked
+    assert said in looked.stdout
 
 
 def ends_with_an_open_stream(shop: Shop) -> float:

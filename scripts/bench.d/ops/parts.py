@@ -7,7 +7,7 @@ from collections.abc import Callable
 from measure import Figures, Settings
 from ops.answers import latency, scrapes
 from ops.footprint import memory, start_up
-from ops.rates import storm, throughput, timing
+from ops.rates import rounds, storm, throughput, timing
 
 PARTS: dict[str, Callable[[Settings], Figures]] = {
     "throughput": throughput,
@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[Settings], Figures]] = {
 
 def ops(chosen: list[str], settings: Settings) -> Figures:
     """Measure the chosen parts, one after the other: each wants the machine for itself."""
+    print(f"\nThe door: medians of {rounds(settings)} rounds")
     figures: Figures = {}
     for part in chosen:
         figures |= PARTS[part](settings)

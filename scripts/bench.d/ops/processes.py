@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ANSWER_TIMEOUT_S = 900.0
+ANSWER_TIMEOUT_S = 3600.0
 Answer = dict[str, Any]
 
 

@@ -43,7 +43,7 @@ def throughput(settings: Settings) -> Figures:
         clients = stack.enter_context(Worker("asking_worker.py"))
         doors: dict[str, dict[str, Any]] = {
             "plain": {},
-            "door": {"door": True, "metrics": True},
+            "door": {"door": True},
             "watched": {"door": True, "metrics": True},
         }
         workers = _started(stack, {name: {"events": events, **options} for name, options in doors.items()})
@@ -68,7 +68,7 @@ def throughput(settings: Settings) -> Figures:
         answers = in_turns(workers, rounds(settings), turn)
     names = {
         "plain": "without a door",
-        "door": "door and metrics server, nobody asks",
+        "door": "with a door, nobody asks",
         "watched": "top, a scraper and a stream's client",
     }
     figures = _report("ops-rate", "Events per second: one producer, events made beforehand", names, answers)
