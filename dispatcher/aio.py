@@ -1,7 +1,7 @@
-"""For daemons built on asyncio: post, wait and ask from the event loop without blocking it.
+"""For daemons built on asyncio: post, wait and ask from the event loop without blocking it; `async def` handlers.
 
-A handler is a plain function on the handler thread; registration refuses `async def` handlers. A handler reaches the
-loop through `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`.
+A plain handler runs on the handler thread, and reaches the loop through `loop.call_soon_threadsafe`. An `async def`
+handler runs on the loop: `AsyncDispatcher(loop=loop)`, or `AsyncioHandler` for more control.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from typing import Any, TypeVar
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import QueueFullError
+from dispatcher.event import AsyncioHandler
 from dispatcher.multi_dispatcher import MultiDispatcher
+
+__all__ = ["AsyncioHandler", "await_drained", "post", "stop", "submit"]
 
 T = TypeVar("T")
 
 
 async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> bool:
-    """As `dispatcher.event_handler.handle(event)`, but waits for room in a full queue without blocking the loop.
+    """As `dispatcher.event_handler.handle(event)`, but waits for room in a full queue, and in write-ahead mode for the
+    disk, without blocking the loop.
 
     Posts awaited one after another are handled in that order. Cancelling the waiting task may leave the post running:
-    the event may still enter the queue once there is room.
+    the event may still enter the queue once there is room, or once it is on the disk.
     """
+    if isinstance(dispatcher, AsyncDispatcher) and dispatcher.queue.write_ahead.is_on:
+        return await asyncio.to_thread(dispatcher.event_handler.handle, event)
     try:
         return dispatcher.post_without_waiting(event)
     except QueueFullError:
@@ -30,7 +36,13 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> boo
 
 
 async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: float | None = None) -> bool:
-    """Wait until drained, up to `timeout` seconds (None: for ever); returns whether it is."""
+    """Wait until drained, up to `timeout` seconds (None: for ever); returns whether it is.
+
+    Raises:
+        RuntimeError: called by a handler of the dispatcher, which would wait for itself.
+    """
+    if not isinstance(dispatcher, MultiDispatcher) and dispatcher.is_handling():
+        raise RuntimeError(f"{dispatcher.name}: a handler cannot wait until its own dispatcher is drained")
     if isinstance(dispatcher, MultiDispatcher):
         return await asyncio.to_thread(dispatcher.await_drained, timeout)
     try:
@@ -51,5 +63,8 @@ async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], descript
 
 
 async def stop(dispatcher: AsyncDispatcher | MultiDispatcher) -> None:
-    """As `dispatcher.stop()`, which waits for the drain, without blocking the loop."""
+    """As `dispatcher.stop()`, which waits for the drain, without blocking the loop.
+
+    Called by an `async def` handler of the dispatcher, it does not wait; the dispatcher stops once that has ended.
+    """
     await asyncio.to_thread(dispatcher.stop)

@@ -17,15 +17,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from enum import Enum
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
+from dispatcher.dispatching.coroutines import Coroutines
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, shared_time_service
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import current_run
+from dispatcher.dispatching.stopping import StopWait
 from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.writer import JournalWriter
@@ -36,7 +38,7 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.coalescing import KeyOf
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import ABANDONED, DRAINING, FORKED
+from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Service
@@ -44,22 +46,19 @@ from dispatcher.stats import DispatcherStats, StatsAttributes
 from dispatcher.util.foreign import tell
 from dispatcher.view import DispatcherView
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
 log = logging.getLogger(__name__)
-
-_ABORT_GRACE_S = 0.5
-
-
-def grace_s(drain_timeout_s: float) -> float:
-    """The part of the drain timeout that a stop keeps for a handler that is about to return."""
-    return min(_ABORT_GRACE_S, drain_timeout_s / 2)
 
 
 class AsyncDispatcher(Service, StatsAttributes):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits; it returns True if it
-    made work. `clock_ns` is the journal's clock (Unix ns); None: real time. `exit_action` ends the process for
-    `on_error="exit"`. `time_service` runs the checks for slow handlers; None: one shared by the whole process.
+    made work. `loop` runs `async def` handlers; see `register`. `clock_ns` is the journal's clock (Unix ns); None: real
+    time. `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers; None:
+    one shared by the whole process.
     """
 
     def __init__(
@@ -70,6 +69,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         queue_capacity: int | None = None,
         journal: JournalWriter | None = None,
         idle_action: Callable[[], bool] | None = None,
+        loop: AbstractEventLoop | None = None,
         clock_ns: Callable[[], int] | None = None,
         exit_action: Callable[[int], Any] = os._exit,
         time_service: ProcessingTimeService | None = None,
@@ -87,41 +87,40 @@ class AsyncDispatcher(Service, StatsAttributes):
         self._mailbox = mailbox = TaskMailbox(self._thread)
         self.journal = journal  # where handled events are recorded; None: nowhere
         self.progress = Progress()  # how far the handler thread has got
-        self._write_ahead = WriteAhead(name, journal)
+        self._write_ahead = write_ahead = WriteAhead(name, journal)
+        times: Times = "all" if journal is not None else config.measure_times
         size_log = QueueSizeLog(name, config, lambda: self.queue.contents.by_type()[0], self.progress.event)
         self.queue = queue = EventQueue(
-            name,
-            mailbox,
-            config,
-            times="all" if journal is not None else config.measure_times,
-            is_inside=self.is_inside,
-            on_size=size_log,
-            write_ahead=self._write_ahead,
+            name, mailbox, config, times=times, is_inside=self.is_inside, on_size=size_log, write_ahead=write_ahead
         )
         if journal is not None:
-            journal.attach(virtual=clock_ns is not None, on_failure=self._on_journal_failure, on_flush_due=queue.wake)
-        self._drain, self._routes = Drain(queue, self.progress), RoutingTable(name, self._default_handler())
-        self._dispatching = BatchDispatching(
+            on_failure, on_flush_due = self._on_journal_failure, self._flush_due
+            journal.attach(virtual=clock_ns is not None, on_failure=on_failure, on_flush_due=on_flush_due)
+        self._coroutines = Coroutines(name, config, mailbox, self.progress, loop, self._timers)
+        self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind)
+        self._drain, errors = Drain(queue, self.progress), ErrorPolicy(self, routes, exit_action)
+        self._dispatching = dispatching = BatchDispatching(
             name,
             queue,
             mailbox,
-            self._routes,
+            routes,
             config,
             progress=self.progress,
             drain=self._drain,
-            errors=ErrorPolicy(self, self._routes, exit_action),
+            errors=errors,
             journal=journal,
             clock_ns=clock_ns,
             idle_action=idle_action,
         )
-        slow = self._dispatching.slow
-        self._processor = MailboxProcessor(
-            self._dispatching, mailbox, slow_after_ns=slow.limit_ns, on_slow=slow.mail_ended
-        )
-        self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=self._processor.is_idle)
+        slow = dispatching.slow
+        limit_ns, on_slow = slow.limit_ns, slow.mail_ended
+        self._processor = processor = MailboxProcessor(dispatching, mailbox, slow_after_ns=limit_ns, on_slow=on_slow)
+        self._coroutines.connect(dispatching, errors, processor)
+        self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
-        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor)
-        self._monitor = Monitor(name, config, self._thread, self._dispatching, self._processor, self._break_batch)
+        self.view = DispatcherView(self, config, self._thread, dispatching, processor)
+        self._monitor = Monitor(name, config, self._thread, dispatching, processor, self._break_batch)
+        self._stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -139,6 +138,10 @@ class AsyncDispatcher(Service, StatsAttributes):
         Several handlers of a class run in the order of registration, under the strictest `on_error` among them: when a
         handler raises, `continue` with the next event, `stop` the dispatcher, or `exit` the process.
 
+        An `async def` handler runs on the `loop` that the dispatcher was given. Its events are in hand until their
+        coroutines have ended; those of equal `lock_key` run one after another, 100 in all. `aio.AsyncioHandler`
+        gives it another loop, key or capacity. It is the only handler of its class.
+
         `coalesce_by(event)` returns a key, on the producer's thread. While an event of the class with that key is
         queued, a newer one replaces it, and the older one counts as superseded. A key of None never replaces.
 
@@ -150,8 +153,9 @@ class AsyncDispatcher(Service, StatsAttributes):
 
         Raises:
             TypeError: `event_type` is not an Enum class, `handler` or `coalesce_by` is not callable, `handler` is an
-                `async def`, or `events` contains something other than pydantic models and dataclasses.
-            ValueError: an unknown `on_error`; or `events` declares two classes of the same name.
+                `async def` without a loop, or `events` contains something other than pydantic models and dataclasses.
+            ValueError: an unknown `on_error`; one of several handlers of the class is an `async def`; or `events`
+                declares two classes of the same name.
         """
         classes = (events,) if isinstance(events, type) else tuple(events)
         if coalesce_by is not None and not callable(coalesce_by):
@@ -216,11 +220,13 @@ class AsyncDispatcher(Service, StatsAttributes):
         """Wait until drained, up to `timeout` seconds (None: for ever); returns whether it is.
 
         Raises:
-            RuntimeError: called on the handler thread, which would wait for itself.
+            RuntimeError: called by a handler, which would wait for itself, or on the thread of a handler's event loop.
             ForkedProcessError: the handler thread is in the parent process.
         """
-        if self._mailbox.is_mailbox_thread():
+        if self.is_handling():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
+        if self._coroutines.is_on_loop():
+            raise RuntimeError(f"{self.name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
         self._check_not_forked()
         return self._drain.wait(timeout)
 
@@ -273,9 +279,13 @@ class AsyncDispatcher(Service, StatsAttributes):
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
         return self._drain.is_drained()
 
+    def is_handling(self) -> bool:
+        """Whether the caller is a handler of this dispatcher: on its thread, or in a coroutine that has not ended."""
+        return self._mailbox.is_mailbox_thread() or self._coroutines.is_inside()
+
     def is_inside(self) -> bool:
         """Whether the caller is a handler of this dispatcher or of a sibling that drains with it."""
-        return any(sibling.is_handler_thread() for sibling in self.siblings)
+        return any(sibling.is_handling() for sibling in self.siblings)
 
     # -- handler thread -------------------------------------------------------------------------------------------
 
@@ -300,6 +310,7 @@ class AsyncDispatcher(Service, StatsAttributes):
     def _end(self) -> None:
         """The last act of the handler thread, or of a stop if that thread never started."""
         self._monitor.stop()
+        self._coroutines.end()
         closing = {"the mailbox": self._processor.close}
         if self.journal is not None:
             closing = {"the journal": self.journal.close, **closing}
@@ -311,6 +322,11 @@ class AsyncDispatcher(Service, StatsAttributes):
                 tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._drain.finish()
+
+    def _flush_due(self) -> None:
+        """On the journal's thread: rows wait to be written."""
+        self.queue.wake()
+        self._coroutines.flush_due()
 
     def _on_journal_failure(self, error: JournalError) -> None:
         """On the thread that met the error: end the handler thread with it, unless the policy is to continue."""
@@ -325,7 +341,7 @@ class AsyncDispatcher(Service, StatsAttributes):
         if recovered:
             self.progress.redelivered_upto = recovered[-1][0]
             self.queue.put_first(recovered)
-        time_service = self._time_service or shared_time_service()
+        time_service = self._timers()
         if self._dispatching.times.measures:
             metrics = self._processor.metrics_controller
             metrics.set_up_latency_measurement(time_service, self._executor)
@@ -346,36 +362,21 @@ class AsyncDispatcher(Service, StatsAttributes):
         if never_ran:
             self._end()
             return
-        if self._mailbox.is_mailbox_thread():
-            return  # the loop ends once this handler has returned; a thread cannot wait for itself
-        self.nudge()
-        started = monotonic()
-        finished = False
-        grace = grace_s(self.drain_timeout_s)
-        try:
-            finished = self._drain.finished.wait(self.drain_timeout_s - grace)
-        finally:  # a KeyboardInterrupt also ends the wait
-            if not finished:
-                self._abort(started, grace)
+        self._stop_wait.wait(self.drain_timeout_s, is_handling=self.is_handling())
 
     def nudge(self) -> None:
         """Make the loop check the queue's phase, even if its thread waits or is in a long batch. Any thread."""
         self.queue.wake()
         self._break_batch()
+        self._coroutines.nudge()
 
     def _break_batch(self) -> None:
         """Make the current batch end after the current event."""
         if self.progress.since_ns:
             self._processor.send_control_mail_if_open(lambda: None, "end the batch")
 
-    def _abort(self, started: float, grace: float) -> None:
-        """Stop waiting for the drain: discard the queue; if a handler hangs, log where, and leave it behind."""
-        self.queue.shutdown.shut(ABANDONED)
-        self.queue.shutdown.discard()
-        self.nudge()
-        if not self._drain.finished.wait(grace):
-            message = "%s: stop gave up after %.3g s: a handler is still %s"
-            tell(log, logging.ERROR, message, self.name, monotonic() - started, self._describe_handler())
+    def _timers(self) -> ProcessingTimeService:
+        return self._time_service or shared_time_service()
 
     def _describe_handler(self) -> str:
         return describe_run(self._thread, current_run(self.progress, self._processor))

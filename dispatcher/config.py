@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging.config
 import os
+import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -209,10 +210,13 @@ def configure_logging(path: Path | str | None = None) -> None:
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Escapes what would change the terminal. Line ends stay: tracebacks and stacks have them."""
+    """Escapes what would change the terminal. Line ends stay, for tracebacks, and tabs, for audit lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(printable, super().format(record).split("\n")))
+        return "".join(part if part in ("\n", "\t") else printable(part) for part in _PARTS(super().format(record)))
+
+
+_PARTS: Final = re.compile(r"([\n\t])").split
 
 
 def _explain(problem: Any, model: type[BaseModel]) -> str:

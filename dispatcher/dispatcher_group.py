@@ -12,7 +12,8 @@ import threading
 from collections.abc import Sequence
 from time import monotonic
 
-from dispatcher.async_dispatcher import AsyncDispatcher, grace_s
+from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.dispatching.stopping import grace_s
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.state import DRAINING, FORKED
 from dispatcher.service import CompositeService, Service, ServiceState

@@ -6,6 +6,7 @@
       QueueFullError                load: a bounded queue is full, and the caller does not wait
       MailboxStateError             caller: a mailbox method was called from the wrong thread or at the wrong time
         MailboxClosedError          caller or shutdown: the mailbox is quiesced or closed
+      EventLoopClosedError          caller: the event loop of an `async def` handler was closed before its events ended
       RejectedExecutionError        shutdown: an executor no longer takes work
       ForkedProcessError            caller: a dispatcher of the parent process was used in a forked child
       ConfigError                   user: a configuration file, a key or a value
@@ -61,6 +62,17 @@ class QueueFullError(DispatcherError):
         super().__init__(
             f"{name}: the queue is full ({capacity} events). Post in a way that waits, raise queue_capacity, "
             "or slow the producers down."
+        )
+
+
+class EventLoopClosedError(DispatcherError):
+    """The event loop of an `async def` handler is closed, so that the handler's event cannot end."""
+
+    def __init__(self, handler: object) -> None:
+        self.handler = handler
+        super().__init__(
+            f"{text_of(handler)}: its event loop is closed. Stop the dispatcher before the loop ends, with "
+            "`await aio.stop(dispatcher)`."
         )
 
 

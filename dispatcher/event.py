@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from dispatcher.util.foreign import kind_of, text_of
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 T = TypeVar("T", bound=Enum)
 
@@ -53,18 +57,86 @@ def handling_callable(handler: Handler) -> Callable[[Any], Any]:
     """The callable that handles an event: `handler.handle`, or `handler` itself.
 
     Raises:
-        TypeError: it is neither, or it is a coroutine function, whose result the dispatcher would not await.
+        TypeError: it is neither, or it is a coroutine function, which only an event loop can run.
     """
     handle = getattr(handler, "handle", handler)
     if not callable(handle):
         raise TypeError(f"a handler is a callable or has a method handle(event); {text_of(handler)} is neither")
-    if inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(type(handle).__call__):
+    if isinstance(handler, AsyncioHandler) or _is_coroutine_function(handle):
         raise TypeError(
-            f"{text_of(handler)} is an `async def` function: the handler thread has no event loop to await it. "
-            "Register a plain function that hands the event to your loop with "
-            "asyncio.run_coroutine_threadsafe(coroutine, loop)."
+            f"{text_of(handler)} is an `async def` handler, and there is no event loop to run it. Give the dispatcher "
+            "your loop, AsyncDispatcher(loop=loop), or register aio.AsyncioHandler(coroutine, loop=loop). Handlers "
+            "that share an Enum class, and InlineDispatcher's, are plain functions only."
         )
     return handle
+
+
+def is_async(handler: Any) -> bool:
+    """Whether the handler's events are handled by coroutines."""
+    return isinstance(handler, AsyncioHandler) or _is_coroutine_function(getattr(handler, "handle", handler))
+
+
+_CALL = attrgetter("__call__")
+
+
+def _is_coroutine_function(handle: Any) -> bool:
+    return inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(_CALL(type(handle)))
+
+
+class AsyncioHandler:
+    """An `async def` handler, to be registered with a dispatcher. Its coroutines run on `loop`.
+
+    Events with equal keys are handled one after another, in the order in which they were posted; events with different
+    keys at the same time. `key(event)` is called on the handler thread; None: the event's attribute `lock_key`, or None
+    without one.
+
+    The dispatcher takes up to `capacity` events that have not ended, whether their coroutine runs or waits for an
+    earlier one of its key. At the next event beyond that, it handles no event until one has ended. The capacity is that
+    of one dispatcher: each partition of a MultiDispatcher has its own.
+
+    `loop=None`: the loop that the dispatcher was given.
+
+    Raises:
+        TypeError: `coroutine` is neither an `async def` function nor an object whose method `handle` is one, or `key`
+            is not callable. ValueError: `capacity` is less than 1.
+    """
+
+    __slots__ = ("capacity", "function", "handler", "key", "loop")
+
+    def __init__(
+        self,
+        coroutine: Handler,
+        *,
+        loop: AbstractEventLoop | None = None,
+        key: Callable[[Any], Hashable] | None = None,
+        capacity: int = 100,
+    ) -> None:
+        function: Any = getattr(coroutine, "handle", coroutine)
+        if not _is_coroutine_function(function):
+            raise TypeError(
+                f"AsyncioHandler takes an `async def` function, or an object whose method handle(event) is one; "
+                f"{text_of(coroutine)} is neither. Register a plain handler as it is."
+            )
+        if key is not None and not callable(key):
+            raise TypeError(f"key must be a callable that returns an event's key; {text_of(key)} is not callable")
+        if capacity < 1:
+            raise ValueError(f"capacity must be at least 1, not {capacity}")
+        self.handler = coroutine  # never changes, like the rest
+        self.function: Callable[[Any], Any] = function
+        self.loop = loop
+        self.key = key or _lock_key
+        self.capacity = capacity
+
+    def handle(self, event: Any) -> Any:
+        """Raises TypeError: only a dispatcher runs it."""
+        raise TypeError(f"{self!r} is called by the dispatcher with which it is registered, and by nobody else")
+
+    def __repr__(self) -> str:
+        return f"<AsyncioHandler {text_of(self.handler)}>"
+
+
+def _lock_key(event: Any) -> Any:
+    return getattr(event, "lock_key", None)
 
 
 class MultiListenerHandler:

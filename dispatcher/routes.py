@@ -13,12 +13,14 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 from dispatcher.errors import UnregisteredEventTypeError
-from dispatcher.event import Handler, MultiListenerHandler, handling_callable
+from dispatcher.event import Handler, MultiListenerHandler, handling_callable, is_async
 from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
 from dispatcher.util.histogram import snapshot
 
 OnError = Literal["continue", "stop", "exit"]
 SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
+Bind = Callable[[Handler], Callable[[Any], Any]]
+"""Makes the callable that hands an event to a handler."""
 
 
 NO_TYPE: Final = object()
@@ -33,10 +35,10 @@ class Registration:
 
     __slots__ = ("handle", "on_error", "parts")
 
-    def __init__(self, parts: tuple[tuple[Handler, OnError], ...]) -> None:
+    def __init__(self, parts: tuple[tuple[Handler, OnError], ...], bind: Bind) -> None:
         self.parts = parts
         handlers = [handler for handler, _ in parts]
-        self.handle = handling_callable(handlers[0] if len(handlers) == 1 else MultiListenerHandler(*handlers))
+        self.handle = bind(handlers[0]) if len(handlers) == 1 else MultiListenerHandler(*handlers).handle
         self.on_error: OnError = max((on_error for _, on_error in parts), key=SEVERITY.__getitem__)
 
 
@@ -87,12 +89,13 @@ class Route:
 class RoutingTable:
     """The registrations and the routes of one dispatcher. `register` and `unregister` are for any thread.
 
-    `default` handles the classes without a registration; None: their events fail.
+    `default` handles the classes without a registration; None: their events fail. `bind` is for any thread.
     """
 
-    def __init__(self, name: str, default: Handler | None = None) -> None:
+    def __init__(self, name: str, default: Handler | None = None, bind: Bind = handling_callable) -> None:
         self._name = name
-        self._default = Registration(((default, "continue"),)) if default is not None else None
+        self._bind = bind
+        self._default = Registration(((default, "continue"),), bind) if default is not None else None
         self._lock = threading.Lock()  # leaf lock
         self._registrations: dict[type, Registration] = {}  # guarded by _lock
         # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock and reads them
@@ -111,17 +114,24 @@ class RoutingTable:
         """Add a handler to the class; the strictest `on_error` applies.
 
         Raises:
-            TypeError: `event_type` is not an Enum class, or `handler` is not one. ValueError: an unknown `on_error`.
+            TypeError: `event_type` is not an Enum class, or `handler` is not a handler.
+            ValueError: an unknown `on_error`; or one of several handlers of the class is an `async def`.
         """
         if not (isinstance(event_type, type) and issubclass(event_type, Enum)):
             raise TypeError(f"register takes an Enum class first, got {text_of(event_type)}")
         if on_error not in SEVERITY:
             raise ValueError(f"on_error is one of {', '.join(SEVERITY)}, not {on_error!r}")
-        handling_callable(handler)  # raises if it is not a handler
+        self._bind(handler)  # raises if it is not a handler
         with self._lock:
             present = self._registrations.get(event_type)
-            before = present.parts if present is not None else ()
-            self._registrations[event_type] = Registration((*before, (handler, on_error)))
+            parts = (*(present.parts if present is not None else ()), (handler, on_error))
+            if len(parts) > 1 and any(is_async(each) for each, _ in parts):
+                raise ValueError(
+                    f"{event_type.__name__}: an `async def` handler is the only one of its Enum class, because an "
+                    "event ends with its coroutine. Call the other handler from the coroutine, or unregister one of "
+                    "the two."
+                )
+            self._registrations[event_type] = Registration(parts, self._bind)
             self._reconnect(event_type)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
@@ -134,7 +144,7 @@ class RoutingTable:
             if found is None:
                 return False
             del parts[found]
-            changed = Registration(tuple(parts)) if parts else None
+            changed = Registration(tuple(parts), self._bind) if parts else None
             with self._lock:
                 if self._registrations.get(event_type) is not present:
                     continue  # another thread was faster

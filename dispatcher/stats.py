@@ -74,7 +74,7 @@ class DispatcherStats:
     idle_s: Annotated[float, _counter("dispatcher_idle_seconds", "Time that the handler thread was idle.")]
     is_failed: Annotated[bool, _gauge("dispatcher_failed", "1: the dispatcher has failed; its failure_cause says why.")]
     in_hand: int
-    """Events taken from the queue and not finished: 0 or 1."""
+    """Events taken from the queue and not finished: 0 or 1, plus those whose coroutines have not ended."""
     discarded: Annotated[int, _counter("dispatcher_events_discarded", "Events accepted that will never be handled.")]
     discarded_by_reason: Annotated[
         dict[str, int], _counter("dispatcher_events_dropped", "The discarded events by reason.", ("reason",))
@@ -208,8 +208,10 @@ def take_stats(
         _add_times(handling, key, route.timed, route.handling_ns)
         _add_times(queueing, key, route.queue_timed, route.queue_ns)
     ended = handled.total() + failed.total()
-    in_hand = max(0, taken - ended)  # an event that ended after `taken` was read would make it negative
-    dropped = queue.state.dropped.counts()
+    # Read once for both of its uses: an event that is given up moves from `in_hand` to `discarded` in one step.
+    given_up = dispatching.progress.given_up
+    in_hand = max(0, taken - ended - given_up)  # an event that ended after `taken` was read would make it negative
+    dropped = dict(Counter(queue.state.dropped.counts()) + Counter(stop=given_up))
     discarded = sum(dropped.values())
     queue_size = len(queue.entries)
     run = current_run(dispatching.progress, processor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,8 +12,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from dispatcher import AsyncDispatcher, JournalWriter
+from dispatcher.cli.config import config
 from dispatcher.config import configure_logging, load_config
 from dispatcher.metrics import register_metrics
 from statemachines import TransitionRecorder
@@ -104,12 +107,29 @@ def test_the_logging_configuration_is_accepted(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_alert_rules_use_metrics_that_exist(tmp_path: Path) -> None:
     groups = yaml.safe_load((CONFIG / "alerts.yaml").read_text())["groups"]
-    used = [re.findall(r"\b(?:dispatcher|statemachine)_\w+", rule["expr"]) for each in groups for rule in each["rules"]]
+    rules = [rule for each in groups for rule in each["rules"] if rule["alert"] != "DaemonGone"]  # Prometheus's `up`
+    used = [re.findall(r"\b(?:dispatcher|statemachine)_\w+", rule["expr"]) for rule in rules]
     registry = CollectorRegistry()
     journal = JournalWriter(tmp_path / "journal")
     register_metrics(AsyncDispatcher(journal=journal), registry, [TransitionRecorder(journal)])
-    exported = {f"{metric.name}_total" if metric.type == "counter" else metric.name for metric in registry.collect()}
+    suffixes = {"counter": ["_total"], "gauge": [""], "summary": ["_sum", "_count"]}
+    exported = {metric.name + suffix for metric in registry.collect() for suffix in suffixes.get(metric.type, [])}
     journal.close()
 
     assert all(used)
     assert {metric for metrics in used for metric in metrics} <= exported
+
+
+def test_every_file_for_a_daemon_can_be_shown_and_is_in_the_wheel() -> None:
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["dispatcher"]
+    in_wheel = {path.resolve() for pattern in shipped for path in (ROOT / "dispatcher").glob(pattern)}
+    files = {path for path in CONFIG.rglob("*") if path.is_file() and "workloads" not in path.parts}
+    names = {path.relative_to(CONFIG).as_posix().removesuffix(".yaml") for path in files}
+
+    listed = CliRunner().invoke(config, ["list"])
+
+    assert set(listed.output.split()) == names
+    assert files <= in_wheel
+    assert {"alerts", "alerts_test", "grafana/dispatcher.json"} <= names
+    for name in names:
+        assert CliRunner().invoke(config, ["show", name]).output.strip()

@@ -1,15 +1,18 @@
-"""`dispatcher config list|show`: the example configuration that comes with the package."""
+"""`dispatcher config list|show`: the configuration that comes with the package, of daemons and of what watches them."""
 
 from __future__ import annotations
 
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from dispatcher.cli.console import echo, echo_text
 from dispatcher.errors import ConfigError
+
+FOLDERS: Final = ("", "grafana", "systemd")
+"""Where the examples are, below the folder `config` of the repository."""
 
 config = typer.Typer(no_args_is_help=True, help="Print the example configuration, to start your own from.")
 
@@ -22,7 +25,9 @@ def list_names() -> None:
 
 
 @config.command()
-def show(name: Annotated[str, typer.Argument(help="resourcemanager, replay, logging, ...: see `list`")]) -> None:
+def show(
+    name: Annotated[str, typer.Argument(help="resourcemanager, alerts, grafana/dispatcher.json, ...: see `list`")],
+) -> None:
     """Print an example."""
     examples = _examples()
     file = examples.get(name.removesuffix(".yaml"))
@@ -33,6 +38,13 @@ def show(name: Annotated[str, typer.Argument(help="resourcemanager, replay, logg
 
 def _examples() -> dict[str, Traversable]:
     # The files of the repository's folder `config`: a link in the working tree, a folder in a wheel.
-    files = (resources.files("dispatcher") / "examples").iterdir()
-    found = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
+    root = resources.files("dispatcher") / "examples"
+    folders = [(name, root / name if name else root) for name in FOLDERS]
+    found = {
+        (f"{name}/" if name else "") + file.name.removesuffix(".yaml"): file
+        for name, folder in folders
+        if folder.is_dir()
+        for file in folder.iterdir()
+        if file.is_file()
+    }
     return dict(sorted(found.items()))

@@ -16,6 +16,7 @@ from dispatcher.dispatching.backlog import Backlog
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
+from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.monitor import SIZE_STEP
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import SlowRuns
@@ -73,7 +74,7 @@ class BatchDispatching:
         self.backlog = Backlog(queue, progress)
         self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
-        self._journaled = (
+        self.journaled = (
             JournaledDispatching(
                 name,
                 queue,
@@ -114,8 +115,8 @@ class BatchDispatching:
         quickly, last, since_ns = False, None, 0
         started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
         try:
-            if self._journaled is not None:
-                self._journaled.dispatch(batch)
+            if self.journaled is not None:
+                self.journaled.dispatch(batch)
             elif count > 1 and times.singly:
                 self._dispatch_singly(batch)
             else:
@@ -139,21 +140,25 @@ class BatchDispatching:
                 self.routes.find(type_of(last)).slow += 1
                 self.slow.event_ended(last, since_ns, ended_ns)
 
-    def dispatch_last(self) -> None:
-        """After STOPPED: dispatch the events posted before producers saw that, and what handlers post to finish."""
+    def dispatch_last(self) -> bool:
+        """After STOPPED: dispatch the events posted before producers saw that, and what handlers post to finish.
+
+        Returns whether those were all; otherwise events are in coroutines, which may post more.
+        """
         progress = self.progress
         progress.begun += 1
         while True:
             turns = repeat((), 1)
             progress.turns = (self._taken + 1, turns)
-            entry = self.queue.shutdown.take_last(starmap(self._popleft, turns))
+            is_last = progress.begun - progress.done == 1  # this call's own
+            entry = self.queue.shutdown.take_last(starmap(self._popleft, turns), ends=is_last)
             if entry is None:
                 break
             self._taken += 1
             progress.since_ns = perf_counter_ns()
             try:
-                if self._journaled is not None:
-                    self._journaled.dispatch((entry,))
+                if self.journaled is not None:
+                    self.journaled.dispatch((entry,))
                 else:
                     progress.entry = entry
                     self._dispatch_one(entry)
@@ -161,6 +166,7 @@ class BatchDispatching:
                 progress.entry = None
                 progress.since_ns = 0
         progress.done += 1
+        return self.queue.shutdown.has_ended
 
     def _await_events(self, controller: MailboxController) -> int:
         """The queue is empty: wait for a post. Returns how many events are queued then; 0: let the loop turn first."""
@@ -173,7 +179,7 @@ class BatchDispatching:
         parking.announce()
         flags.alert = True
         # Look again only after setting the alert: a producer that appended before saw no alert; a later one wakes us.
-        if entries or mailbox.new_mail or queue.shutdown.is_ending():
+        if entries or mailbox.new_mail or (queue.shutdown.is_ending() and self.progress.is_at_rest()):
             parking.unpark()
         parking.wait()
         if flags.alert:
@@ -191,10 +197,10 @@ class BatchDispatching:
         shutdown = self.queue.shutdown
         if self.queue.phase < STOPPED and self._mailbox.has_mail():
             return False
-        if shutdown.is_ending():
+        if shutdown.is_ending() and (self.progress.is_at_rest() or (self._flags.phase >= STOPPED and self._entries)):
             shutdown.shut(STOPPED)
-            self.dispatch_last()
-            controller.all_actions_completed()
+            if self.dispatch_last():
+                controller.all_actions_completed()
             return False
         if self._idle_action is not None and self._idle_action():
             return False
@@ -249,7 +255,8 @@ class BatchDispatching:
                 if type(event) is QueuedEvent:  # not a handler's error: `_dispatch_one` deals with those
                     raise
                 failed, event = event, None
-                self.errors.failed(failed, error)
+                if type(error) is not EventTaken:
+                    self.errors.failed(failed, error)
                 if mailbox.new_mail:
                     return
 
@@ -291,6 +298,9 @@ class BatchDispatching:
             route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
             route.handle(event)
             route.handled += 1
+        except EventTaken:
+            self.progress.since_ns = perf_counter_ns()
+            return
         except BaseException as error:
             self.errors.failed(event, error)
             route = self.routes.find(type_of(event))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dispatcher.dispatching.failures import Failures
-from dispatcher.routes import RoutingTable
+from dispatcher.routes import Route, RoutingTable
 from dispatcher.service import Service
 from dispatcher.util.foreign import tell, text_of, type_of
 
@@ -25,15 +25,17 @@ class ErrorPolicy:
         self._exit_action = exit_action
         self.failures = Failures()  # the last ones; it says who may touch it
 
-    def failed(self, event: Any, error: BaseException) -> tuple[str, BaseException]:
+    def failed(self, event: Any, error: BaseException, taken_by: Route | None = None) -> tuple[str, BaseException]:
         """The event's handler raised `error`, or it has none. Returns the outcome and the error for the journal.
 
+        `taken_by`: the route whose coroutine raised it; its handler may have been unregistered since.
         It counts the event first, and raises nothing, whatever the event, a logging handler or a listener raises.
         """
         event_type = type_of(event)
-        route = self._routes.find(event_type)
+        route = taken_by or self._routes.find(event_type)
         route.failed += 1
-        if not route.registered:
+        is_handled = route.registered or taken_by is not None
+        if not is_handled:
             error = self._routes.unregistered(event_type)
         self.failures.add(event, error)
         name = self._dispatcher.name
@@ -44,7 +46,7 @@ class ErrorPolicy:
                 self._end(exits=route.on_error == "exit")
             except BaseException as raised:
                 tell(log, logging.CRITICAL, "%s: the stop failed", name, error=raised)
-        return "failed" if route.registered else "unregistered", error
+        return "failed" if is_handled else "unregistered", error
 
     def _end(self, *, exits: bool) -> None:
         """Stop the dispatcher, and, if it `exits`, end the process."""

@@ -7,10 +7,12 @@ from time import perf_counter_ns, time_ns
 from typing import Any
 
 from dispatcher.dispatching.error_policy import ErrorPolicy
+from dispatcher.dispatching.lanes import Call, EventTaken
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import SlowRuns
 from dispatcher.dispatching.times import EventTimes
 from dispatcher.journal.format.event_codec import encode_payload
+from dispatcher.journal.format.schema import Row
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
@@ -51,6 +53,7 @@ class JournaledDispatching:
         self._journal = journal
         self._clock_ns = clock_ns
         self._unix_offset_ns = time_ns() - perf_counter_ns()  # never changes
+        self._late: list[Row] = []  # of coroutines that were found to have ended while a handler ran; handler thread
 
     def dispatch(self, entries: Iterable[Any]) -> None:
         """Dispatch and time each event, until there is mail.
@@ -89,6 +92,12 @@ class JournaledDispatching:
                     kind = route.journal_kind
                     if kind < 0:
                         kind = route.journal_kind = journal.kind(self._name, route.event_class, route.name, "handled")
+                except EventTaken:  # its row comes once its coroutine has ended
+                    seq -= 1
+                    journal.seq, event = seq, None
+                    if mailbox.new_mail:
+                        break
+                    continue
                 except BaseException as raised:
                     kind, error = self._failed(event, raised)
                     route = find(type_of(event))
@@ -133,8 +142,47 @@ class JournaledDispatching:
             times.timed_ns += handling_total
             times.handling_time.total_ns += handling_total
             times.queue_time.total_ns += queue_total
+        if self._late:
+            self._add_late()
         if len(rows) >= journal.config.buffer_rows:
             journal.flush()
+
+    # -- events of coroutines ----------------------------------------------------------------------------------------
+
+    def now_ns(self, perf_ns: int) -> int:
+        """The time on the clock of the run at that time of perf_counter_ns, which is now."""
+        return self._clock_ns() if self._clock_ns is not None else perf_ns + self._unix_offset_ns
+
+    def add_row(self, call: Call, outcome: str, error: BaseException | None, *, is_nested: bool) -> None:
+        """The row of an event whose coroutine has ended. `is_nested`: a handler runs, whose row comes first."""
+        route, journal = call.route, self._journal
+        kind = journal.kind(self._name, route.event_class, route.name, outcome)
+        queue_ns = max(0, call.started_ns - call.enqueued_ns) if call.enqueued_ns else 0
+        handling_ns = max(0, call.ended_ns - call.started_ns)
+        text = describe(error) if error is not None else None
+        redelivered = 0 < call.accepted_seq <= self._progress.redelivered_upto
+        entity, payload = _about(call.event)
+        self._late.append((kind, entity, call.at, queue_ns, handling_ns, text, payload, call.accepted_seq, redelivered))
+        if not is_nested:
+            self._add_late()
+
+    def _add_late(self) -> None:
+        for row in self._late:
+            self._journal.seq, self._journal.at = self._journal.seq + 1, row[2]
+            self._journal.rows.append(row)
+        self._late.clear()
+
+    def flush_if_due(self, *, waits: bool) -> None:
+        """Between events, after `add_row`: flush as `dispatch` does. `waits`: no event is handled until more rows come.
+
+        Raises:
+            JournalError: the disk failed, and the journal's policy is `stop`.
+        """
+        journal = self._journal
+        if len(journal.rows) >= journal.config.buffer_rows or perf_counter_ns() >= journal.flush_due_ns:
+            journal.flush()
+        elif waits:
+            journal.idle()
 
     def _failed(self, event: Any, raised: BaseException) -> tuple[int, str]:
         """Report a failed event; returns its kind for the journal, and the text of its error."""
@@ -142,3 +190,15 @@ class JournaledDispatching:
         event_type = type_of(event)
         kind = self._journal.kind(self._name, class_name(event_type), type_name(event_type), outcome)
         return kind, describe(error)
+
+
+def _about(event: Any) -> tuple[str | None, Any]:
+    """The event's entity and payload for its row."""
+    try:
+        entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
+        return (
+            plain_text(str(entity)) if entity is not None else None,
+            encode_payload(payload) if payload is not None else None,
+        )
+    except BaseException as unreadable:  # by a property or a __str__; the event still gets its row
+        return None, encode_payload({"unreadable": describe(unreadable)})

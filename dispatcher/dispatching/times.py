@@ -10,6 +10,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Any, Final
 
+from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import Times
 from dispatcher.routes import NO_TYPE, Route, RoutingTable, Turn
@@ -53,6 +54,17 @@ class EventTimes:
         self.handling_time.observe(handling_ns)
         route.timed += 1
         route.handling_ns += handling_ns
+
+    def note_taken(self, handing_over_ns: int) -> None:
+        """An event was handed to a coroutine, which took that long: the batch's other events did not."""
+        self.timed += 1
+        self.timed_ns += handing_over_ns
+
+    def note_coroutine(self, route: Route, started_ns: int, finished_ns: int, enqueued_ns: int) -> None:
+        """Record an event whose coroutine has ended. Its time is none of the batch's."""
+        timed, timed_ns = self.timed, self.timed_ns
+        self.note(route, started_ns, finished_ns, enqueued_ns)
+        self.timed, self.timed_ns = timed, timed_ns
 
     def end_batch(self, events: int, started_ns: int) -> int:
         """Record the events of the batch that were not timed singly, and choose how to time the next batch.
@@ -117,9 +129,13 @@ class TypeSampling:
             started_ns = perf_counter_ns()
             try:
                 turn[0](event)
+            except EventTaken:
+                started_ns = 0  # its coroutine is timed instead
+                raise
             finally:
-                route.handling_ns += perf_counter_ns() - started_ns
-                route.timed += 1
+                if started_ns:
+                    route.handling_ns += perf_counter_ns() - started_ns
+                    route.timed += 1
 
         route.timed_turn = (handle, NO_TYPE)
         return route.timed_turn

@@ -50,7 +50,7 @@ from dispatcher.web.host import WebHost
 from dispatcher.web.security import Principal, WriteNote, audit, describe_write, require
 
 _MOST_SEQ: Final = 10**18
-_STACK_KEPT_S: Final = 0.1
+_STACK_KEPT_S: Final = 0.05
 _MOST_BODY: Final = 10_000
 
 

@@ -88,7 +88,7 @@ class EventQueue:
         self.stamping = Stamping(state.flags, times)
         self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)
         self.room = QueueRoom(name, config, state, self.coalescing, is_inside, is_nested, on_size)
-        self.shutdown = QueueShutdown(name, state, self.room, self.coalescing, mailbox.is_mailbox_thread)
+        self.shutdown = QueueShutdown(name, state, self.room, self.coalescing, mailbox.is_mailbox_thread, is_inside)
         if write_ahead.is_on:
             self.flags.gate = LOOK
         self._after_append = self._make_after_append()  # never changes, as `post`

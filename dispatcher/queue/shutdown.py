@@ -33,12 +33,14 @@ class QueueShutdown:
         room: QueueRoom,
         coalescing: Coalescing,
         is_mailbox_thread: Callable[[], bool],
+        is_inside: Callable[[], bool],
     ) -> None:
         self._name = name
         self._state = state
         self._room = room
         self._coalescing = coalescing
         self._is_mailbox_thread = is_mailbox_thread
+        self._is_inside = is_inside
         self._lingers = False  # written under end_lock, read by any thread without it
         # The handler thread takes no more entries; written under end_lock, read by any thread without it.
         self.has_ended = False
@@ -86,15 +88,17 @@ class QueueShutdown:
                 queue.has_ended = True
             return True
 
-    def take_last(self, entries: Iterator[Any]) -> Any | None:
-        """After STOPPED: the next of `entries`, an iterator over the queue; None if the queue stays empty.
+    def take_last(self, entries: Iterator[Any], *, ends: bool) -> Any | None:
+        """After STOPPED: the next of `entries`, an iterator over the queue; None if it is empty, and if this `ends` the
+        queue, stays so.
 
         Takes the lock, as `take_back` does, so that each entry goes to exactly one of the two. Handler thread.
         """
         with self._state.end_lock:
             if self._state.entries and not self.has_ended:
                 return next(entries)
-            self.has_ended = True
+            if ends:
+                self.has_ended = True
             return None
 
     def take_back(self, entry: Any) -> bool:
@@ -104,7 +108,7 @@ class QueueShutdown:
         handler thread of an aborted stop may still take from the left.
         """
         state = self._state
-        if state.flags.phase < STOPPED or self._is_mailbox_thread() or not self._remove(entry):
+        if state.flags.phase < STOPPED or self._is_mailbox_thread() or self._will_be_taken() or not self._remove(entry):
             return False
         self._close(entry)
         if type(entry) is QueuedEvent and (entry.is_superseded or entry.accepted_seq > 0):
@@ -114,6 +118,11 @@ class QueueShutdown:
             return False
         state.rejected.add("stopped")
         return True
+
+    def _will_be_taken(self) -> bool:
+        """The post comes from a coroutine whose event is in hand, so the handler thread looks at the queue again."""
+        with self._state.end_lock:
+            return not self.has_ended and self._is_inside()
 
     def _remove(self, entry: Any) -> bool:
         """Remove an entry from the right of the queue; returns whether it was still there."""

@@ -7,10 +7,11 @@ other threads run meanwhile.
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import os
 import sys
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 from zlib import crc32
 
 _NO_WAIT: Final = 8  # RWF_NOWAIT
@@ -18,26 +19,35 @@ _KEEPS_INTERPRETER: Final = 5000
 """Bytes up to which zlib does not give the interpreter up."""
 
 
-class _Vector(ctypes.Structure):
-    """`struct iovec`."""
+@functools.cache
+def _cached_read() -> Callable[[int, bytearray, int, int], int] | None:
+    """Reads into a buffer, of that length and from that offset, what is cached; None: the system cannot do so.
 
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
-def _find_preadv2() -> Any:
-    """The system's `preadv2`, called without giving the interpreter up; None: there is none."""
+    Returns how many bytes it has read; fewer, or -1, of a file that is shorter or not cached, and on a file system that
+    cannot say. Loaded at the first use, which few processes come to.
+    """
+    try:
+        import ctypes
+    except ImportError:  # a Python that was built without it
+        return None
     if sys.platform != "linux" or ctypes.sizeof(ctypes.c_long) != 8:
         return None
+
+    class Vector(ctypes.Structure):
+        _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
     try:
-        found = ctypes.PyDLL(None).preadv2
+        preadv2 = ctypes.PyDLL(None).preadv2  # unlike CDLL, it keeps the interpreter
     except (OSError, AttributeError):
         return None
-    found.argtypes = (ctypes.c_int, ctypes.POINTER(_Vector), ctypes.c_int, ctypes.c_long, ctypes.c_int)
-    found.restype = ctypes.c_ssize_t
-    return found
+    preadv2.argtypes = (ctypes.c_int, ctypes.POINTER(Vector), ctypes.c_int, ctypes.c_long, ctypes.c_int)
+    preadv2.restype = ctypes.c_ssize_t
 
+    def read(descriptor: int, buffer: bytearray, length: int, offset: int) -> int:
+        vector = Vector(ctypes.addressof(ctypes.c_char.from_buffer(buffer)), length)
+        return int(preadv2(descriptor, ctypes.byref(vector), 1, offset, _NO_WAIT))
 
-_preadv2: Final = _find_preadv2()
+    return read
 
 
 def pread_cached(descriptor: int, length: int, offset: int) -> bytes:
@@ -50,11 +60,10 @@ def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: i
     """The same into the beginning of a buffer; returns how many bytes there are, fewer at the end of the file."""
     if not length:
         return 0
-    if _preadv2 is not None and offset >= 0:  # -1 is the file's own position
-        vector = _Vector(ctypes.addressof(ctypes.c_char.from_buffer(buffer)), length)
-        # Of a file that is shorter or not cached, or on a file system that cannot say: fewer bytes, or -1.
-        if _preadv2(descriptor, ctypes.byref(vector), 1, offset, _NO_WAIT) == length:
-            return length
+    read = _cached_read()
+    # An offset of -1 would be the file's own position.
+    if read is not None and offset >= 0 and read(descriptor, buffer, length, offset) == length:
+        return length
     data = os.pread(descriptor, length, offset)
     buffer[: len(data)] = data
     return len(data)

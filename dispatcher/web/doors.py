@@ -108,7 +108,7 @@ def remove_stale(folder: Path) -> list[Path]:
 def listen_at(path: Path, backlog: int) -> socket.socket:
     """A listening socket of mode 0600 at `path`, in a folder of mode 0700 that is made if it does not exist.
 
-    It takes the place of one that no process answers on. Stale sockets in the folder are removed.
+    It takes the place of one that no process answers on. In a folder of doors, other stale sockets are removed as well.
 
     Raises:
         ConfigError: the folder or the path cannot be used, or another process answers on the path.
@@ -118,7 +118,8 @@ def listen_at(path: Path, backlog: int) -> socket.socket:
     if max(len(os.fsencode(path)), len(os.fsencode(draft))) > _LONGEST_PATH:
         raise ConfigError(f"web.socket_path {shown}: too long; choose another, of at most 80 bytes")
     make_door_folder(path.parent)
-    remove_stale(path.parent)
+    if path.parent in _folders():  # in another folder, sockets with such names may be other programs'
+        remove_stale(path.parent)
     if path.is_socket() and not isinstance(_connection_error(path), ConnectionRefusedError):
         raise ConfigError(f"web.socket_path {shown}: another daemon answers there; choose another")
     if (path.exists() or path.is_symlink()) and not path.is_socket():

@@ -8,6 +8,7 @@ Threads: the loop's thread only.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
@@ -17,7 +18,6 @@ from urllib.parse import parse_qs, quote
 from dispatcher.web.answers import Refusal
 from dispatcher.web.config import WebConfig
 from dispatcher.web.origins import Headers, header, header_values, is_json
-from dispatcher.web.pages import LOGIN, environment
 from dispatcher.web.protocol import Peer
 from dispatcher.web.security import Principal
 from dispatcher.web.tokens import Tokens, digest_of
@@ -103,6 +103,8 @@ class LoginPage:
     """`/login`: GET shows a form, POST takes the token, as a form or as JSON, and sets the cookie."""
 
     def __init__(self, identities: Identities, session_s: float) -> None:
+        from dispatcher.web.pages import LOGIN, environment  # doors without a login start sooner
+
         self._identities = identities
         self._session_s = session_s
         self._form = environment().get_template(LOGIN)
@@ -151,8 +153,6 @@ def own_path(target: str) -> str:
 
 
 def _fields(headers: Headers, body: bytes) -> tuple[str, str]:
-    import json
-
     if len(body) > _LONGEST_BODY:
         raise Refusal(413, f"a login has at most {_LONGEST_BODY:,} bytes")
     content_type = (header(headers, b"content-type") or "").partition(";")[0].strip().lower()

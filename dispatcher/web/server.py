@@ -17,7 +17,7 @@ from typing import Any, Final
 import uvicorn
 
 from dispatcher.errors import DispatcherError
-from dispatcher.util.foreign import describe, tell
+from dispatcher.util.foreign import tell
 from dispatcher.web.config import WebConfig
 from dispatcher.web.gate import Gate
 from dispatcher.web.listeners import BACKLOG, DoorLoop, Listeners
@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 _LONGEST_START_S: Final = 10.0
 _POLITE_S: Final = 0.4
 """How long clients have to take the end of their answers when the host stops."""
-_LAST_S: Final = 0.2
+_CLOSING_S: Final = 0.35
+"""And how long the app's own shutdown has after that."""
+_LAST_S: Final = 0.1
 _LOOK_S: Final = 1.0
 """Between two looks at the clients that keep their connections waiting."""
 
@@ -42,7 +44,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
-        self._is_listening.set()
+        if self.started:  # older versions return when the app has failed
+            self._is_listening.set()
 
 
 class ServerThread:
@@ -101,10 +104,8 @@ class ServerThread:
         self._thread.start()
         if not self._is_listening.wait(_LONGEST_START_S):
             raise DispatcherError(f"{self._name}: the app's start-up has not ended in {_LONGEST_START_S:g} s")
-        if self._failure is not None:
-            raise DispatcherError(
-                f"{self._name}: the app failed to start: {describe(self._failure)}; the log has more"
-            ) from self._failure
+        if not self._server.started:
+            raise DispatcherError(f"{self._name}: the app failed to start; the log says how") from self._failure
 
     def begin_stop(self) -> None:
         """End the streams of events, then all else: politely at first, by force after `_POLITE_S`."""
@@ -157,12 +158,11 @@ class ServerThread:
         self._loop.call_later(_POLITE_S, self._abort_all)
 
     def _abort_all(self) -> None:
-        self._server.force_exit = True
         for each in list(self._open):
             each.transport.abort()
         self._gate.end_requests()
         if self._serving is not None:  # the app's start-up or its shutdown may not end
-            self._loop.call_later(_LAST_S, self._serving.cancel)
+            self._loop.call_later(_CLOSING_S, self._serving.cancel)
 
     async def _cancel_rest(self) -> None:
         rest = asyncio.all_tasks() - {asyncio.current_task()}

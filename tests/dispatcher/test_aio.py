@@ -256,7 +256,7 @@ def test_an_async_handler_is_refused_with_advice() -> None:
     class Handler:
         async def handle(self, event: Any) -> None: ...
 
-    with pytest.raises(TypeError, match=r"async def.*asyncio\.run_coroutine_threadsafe"):
+    with pytest.raises(TypeError, match=r"async def.*AsyncDispatcher\(loop=loop\)"):
         EventDispatcher(Handler())
-    with pytest.raises(TypeError, match=r"async def.*asyncio\.run_coroutine_threadsafe"):
+    with pytest.raises(TypeError, match=r"async def.*AsyncDispatcher\(loop=loop\)"):
         MultiDispatcher().register(Work, Handler())

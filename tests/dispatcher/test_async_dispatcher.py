@@ -155,7 +155,7 @@ def test_registration_refuses_what_cannot_work() -> None:
         async def handle(self, event: Any) -> None: ...
 
     for handler in (handle, WithAsync(), functools.partial(handle)):
-        with pytest.raises(TypeError, match=r"async def.*run_coroutine_threadsafe"):
+        with pytest.raises(TypeError, match=r"async def.*aio\.AsyncioHandler"):
             dispatcher.register(Work, handler)
     with pytest.raises(TypeError, match="Enum class"):
         dispatcher.register(Work.DO, lambda _: None)  # type: ignore[arg-type]

@@ -345,6 +345,15 @@ def test_without_a_file_warnings_are_logged() -> None:
     assert configured == (logging.WARNING, [logging.StreamHandler])
 
 
+def test_what_is_logged_cannot_change_the_terminal_but_may_have_lines_and_tabs() -> None:
+    with unconfigured_root_logger() as root:
+        configure_logging()
+        record = logging.LogRecord("a", logging.WARNING, "", 0, "USER=x\x1b[31m\tIP=y\nnext\r", (), None)
+        line = root.handlers[0].format(record)
+
+    assert line.endswith(" WARNING a: USER=x\\x1b[31m\tIP=y\nnext\\r")
+
+
 def test_a_logging_file_is_applied(write: Callable[[str], Path]) -> None:
     path = write("version: 1\ndisable_existing_loggers: false\nloggers: {of.this.test: {level: ERROR}}")
 

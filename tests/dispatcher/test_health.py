@@ -12,7 +12,6 @@ import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service, ServiceState
 from dispatcher.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
-from dispatcher.mailbox import ManualClock
 from dispatcher.view import DispatcherView
 
 from .conftest import TIMEOUT_S, Gate, Numbered
@@ -161,31 +160,6 @@ def test_a_dispatcher_that_has_failed_is_neither_ready_nor_live(make: Make) -> N
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
     assert reasons(asked.ready()) == reasons(asked.live()) == [("failed", "central")]
-
-
-def test_a_queue_is_full_for_as_long_as_each_look_has_found_it_so(make: Make, gate: Gate) -> None:
-    looks = ManualClock()
-    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
-    dispatcher = make(config, name="central", handler=gate, time_service=looks)
-    post, full_since_s = dispatcher.event_handler.handle, dispatcher.view.full_since_s
-    assert post(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-    looks.advance(1000)
-    assert full_since_s() is None
-
-    assert post(Numbered())
-    assert full_since_s() == 0.0
-    looks.advance(1000)
-    first = full_since_s()
-    looks.advance(1000)
-
-    assert first is not None
-    until(lambda: (full_since_s() or 0.0) > first)
-    gate.opened.set()
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert full_since_s() is None
-    looks.advance(1000)
-    assert full_since_s() is None
 
 
 def test_an_answer_needs_no_event_and_so_none_of_its_methods(make: Make, gate: Gate) -> None:

@@ -5,6 +5,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,25 +38,28 @@ def test_the_daemon_has_a_door(tmp_path: Path, tmp_path_factory: pytest.TempPath
     try:
         read_until(process, "ResourceManager: running")
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(door)), base_url="http://rm/ops/v1") as client:
-            nodes: list[dict[str, str]] = []
+            history: dict[str, Any] = {"history": {"items": []}}
             deadline = time.monotonic() + TIMEOUT_S
-            while not nodes and time.monotonic() < deadline:  # the node registers by a mail
-                nodes = client.get("/machines/RMNode/entities?state=RUNNING").json().get("items", [])
-            machines = client.get("/machines").json()["items"]
-            history = client.get(f"/entities/{nodes[0]['id']}").json()
+            while not history["history"]["items"][:1] and time.monotonic() < deadline:
+                apps = client.get("/machines/RMApp/entities?state=FINISHED").json().get("items", [])
+                history = client.get(f"/entities/{apps[0]['id']}").json() if apps else history
+            machines = {each["machine"]: each for each in client.get("/machines").json()["items"]}
             stopping = client.post("/stop")
         out, err = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
         process.wait()
 
-    assert "RMNode" in [each["machine"] for each in machines]
-    assert [each["state"] for each in nodes] == ["RUNNING"]
-    assert history["machine"] == "RMNode"
+    assert machines["RMNode"]["entities"] == {"RUNNING": 1}
+    assert machines["RMApp"]["entities"] == {"FINISHED": 1}
+    assert machines["RMContainer"]["entities"] == {}, "containers that have ended are not kept"
+    assert machines["RMContainer"]["transitions"] > 0
+    assert (history["machine"], history["state"], history["complete"]) == ("RMApp", "FINISHED", True)
+    assert history["history"]["items"][-1]["from_state"] == "NEW"
     assert (stopping.status_code, stopping.json()["by"]) == (202, "SIGTERM")
     assert process.returncode == 143, err
     assert "dispatcher.audit: " in err
-    assert "OPERATION=stop\\tTARGET=ResourceManager\\tRESULT=SUCCESS" in err
+    assert "OPERATION=stop\tTARGET=ResourceManager\tRESULT=SUCCESS" in err
     assert "ResourceManager: stopped; events handled" in out
     assert not door.exists()
 

@@ -252,10 +252,6 @@ class HistoryIndex:
         wanted_frames = sorted({frames[place - first] for place in places})
         return [self._number(frame * _OFFSET_BYTES) for frame in wanted_frames]
 
-    def offsets(self) -> list[int]:
-        """Where all ROWS frames begin."""
-        return [self._number(frame * _OFFSET_BYTES) for frame in range(self.header.frames)]
-
     def check(self, pause: Callable[[], None] = lambda: None) -> None:
         """Check every page. Raises UnsoundIndexError, OSError."""
         for page in range(self.header.pages):

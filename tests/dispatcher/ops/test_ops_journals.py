@@ -48,11 +48,16 @@ def write(path: Path, events: int) -> JournalWriter:
     return writer
 
 
-@pytest.fixture
-def journaled(tmp_path: Path) -> Iterator[AsyncDispatcher]:
-    writer = write(tmp_path / "journal", 103)
-    yield AsyncDispatcher(name="central", journal=writer)
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JournalWriter]:
+    writer = write(tmp_path_factory.mktemp("journals") / "journal", 103)
+    yield writer
     writer.close()
+
+
+@pytest.fixture
+def journaled(writer: JournalWriter) -> AsyncDispatcher:
+    return AsyncDispatcher(name="central", journal=writer)
 
 
 @pytest.fixture
@@ -224,11 +229,12 @@ def test_an_event_that_made_no_transition_is_in_the_history_with_its_error(clien
     writer.close()
 
 
-def test_a_journal_that_cannot_be_read_is_a_line(client: Client, journaled: AsyncDispatcher, tmp_path: Path) -> None:
-    (tmp_path / "journal").rename(tmp_path / "moved")
+def test_a_journal_that_cannot_be_read_is_a_line(client: Client, writer: JournalWriter) -> None:
+    dispatcher = AsyncDispatcher(name="central", journal=writer)
+    moved = writer.path.rename(writer.path.with_name("moved"))
 
     status, message = client.error("/journal/tail")
 
-    assert status == 503
-    assert message == f"{tmp_path / 'journal'}: no such journal folder"
-    (tmp_path / "moved").rename(tmp_path / "journal")
+    moved.rename(writer.path)
+    assert (status, message) == (503, f"{writer.path}: no such journal folder")
+    assert dispatcher.journal is writer

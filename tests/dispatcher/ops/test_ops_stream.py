@@ -7,12 +7,16 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
+from dispatcher.ops import ops_app
 from dispatcher.ops.stream import FailureFeed, ops_events
 from dispatcher.view import FailureRecord
+
+from .client import Client
 
 
 class View:
@@ -106,3 +110,22 @@ def test_numbers_come_once_a_second() -> None:
 async def _zip(events: AsyncIterator[bytes], count: int) -> AsyncIterator[tuple[bytes, int]]:
     for number in range(count):
         yield await anext(events), number
+
+
+def test_the_stream_of_a_mounted_app_ends_when_its_server_says_so() -> None:
+    async def run() -> httpx.Response:
+        stopping = asyncio.Event()
+        app = ops_app(stopping=stopping)
+        answer = asyncio.ensure_future(Client(app).send("GET", "/stream"))
+        while app.state.ops.numbers.get("dispatchers") is None:
+            await asyncio.sleep(0)
+        for _ in range(50):  # the event is on its way
+            await asyncio.sleep(0)
+        stopping.set()
+        return await asyncio.wait_for(answer, 10)
+
+    found = asyncio.run(run())
+
+    assert found.status_code == 200
+    assert found.headers["content-type"].startswith("text/event-stream")
+    assert b"event: dispatchers\n" in found.content

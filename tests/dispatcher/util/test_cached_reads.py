@@ -19,7 +19,8 @@ DATA = bytes(range(256)) * 100
 def descriptor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A file, where reads from the cache exist, do not exist, and are never answered."""
     if request.param != "of the system":
-        monkeypatch.setattr(cached_reads, "_preadv2", None if request.param == "none" else lambda *_: -1)
+        read = None if request.param == "none" else lambda *_: -1
+        monkeypatch.setattr(cached_reads, "_cached_read", lambda: read)
     (tmp_path / "file").write_bytes(DATA)
     opened = os.open(tmp_path / "file", os.O_RDONLY)
     yield opened

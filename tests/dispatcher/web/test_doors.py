@@ -112,6 +112,13 @@ def test_a_killed_daemon_s_socket_is_taken_over(folder: Path) -> None:
         assert doors.is_answering(path)
 
 
+def test_in_a_folder_of_the_user_s_choice_stale_sockets_of_other_programs_stay(folder: Path) -> None:
+    other = stale(folder / "editor-4194303.sock")
+
+    with doors.listen_at(folder / "fixed.sock", 8):
+        assert other.exists()
+
+
 def test_a_socket_on_which_another_daemon_answers_is_refused(folder: Path) -> None:
     with doors.listen_at(folder / "fixed.sock", 8), pytest.raises(ConfigError, match="another daemon answers there"):
         doors.listen_at(folder / "fixed.sock", 8)

@@ -52,6 +52,7 @@ HOST = (b"host", b"127.0.0.1:8088")
         [],
         [(b"sec-fetch-site", b"none")],
         [(b"sec-fetch-site", b"same-origin"), (b"origin", b"http://127.0.0.1:8088")],
+        [(b"sec-fetch-site", b"same-origin"), (b"origin", b"null")],  # our page, whose policy is no-referrer
         [(b"origin", b"HTTP://127.0.0.1:8088")],
         [(b"origin", b"https://127.0.0.1:8088")],  # behind a proxy that ends TLS
     ],
@@ -69,6 +70,8 @@ def test_programs_and_our_own_pages_may_change_something(headers: list[tuple[byt
         [(b"sec-fetch-site", b"")],
         [(b"origin", b"http://evil.example")],
         [(b"origin", b"null")],
+        [(b"sec-fetch-site", b"none"), (b"origin", b"null")],
+        [(b"sec-fetch-site", b"same-origin"), (b"origin", b"http://evil.example")],
         [(b"origin", b"http://127.0.0.1:8089")],
         [(b"origin", b"http://127.0.0.1")],
         [(b"origin", b"ftp://127.0.0.1:8088")],

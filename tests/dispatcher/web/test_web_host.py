@@ -115,6 +115,39 @@ def test_an_app_that_fails_to_start_fails_the_start(make_host: MakeHost, folder:
     assert web_threads() == []
 
 
+def test_an_app_whose_start_up_hangs_fails_the_start_in_time(
+    make_host: MakeHost, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import asynccontextmanager
+
+    @asynccontextmanager
+    async def hanging(app: Starlette) -> Any:
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr("dispatcher.web.server._LONGEST_START_S", 0.1)
+
+    with pytest.raises(DispatcherError, match=r"web: the app's start-up has not ended in 0\.1 s"):
+        make_host(Starlette(lifespan=hanging))
+
+    assert not (folder / "web.sock").exists()
+    until(lambda: web_threads() == [])
+
+
+def test_an_app_whose_shutdown_hangs_does_not_delay_a_stop(make_host: MakeHost) -> None:
+    from contextlib import asynccontextmanager
+
+    @asynccontextmanager
+    async def hanging(app: Starlette) -> Any:
+        yield
+        await asyncio.Event().wait()
+
+    host = make_host(Starlette(lifespan=hanging))
+
+    assert stop_timed(host) < 1.0
+    assert web_threads() == []
+
+
 def test_the_app_s_lifespan_begins_and_ends_with_the_host(make_host: MakeHost) -> None:
     from contextlib import asynccontextmanager
 

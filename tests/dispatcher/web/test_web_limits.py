@@ -128,7 +128,22 @@ def test_headers_that_never_end_are_431(make_host: MakeHost) -> None:
     assert body_of(answer).count(b"\n") == 1
 
 
-@pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00\x01\x00", b"GARBAGE\r\n\r\n", b"GET /who\r\n"])
+HOSTED = b"PUT /who HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GARBAGE\r\n\r\n",
+        b"GET /who\r\n",
+        HOSTED + b"Content-Length: " + b"9" * 5000,
+        HOSTED + b"Content-Length: -1",
+        HOSTED + b"Content-Length: 1\r\nContent-Length: 2",
+        HOSTED + b"Host: other",
+        b"GET /who HTTP/1.1",
+    ],
+)
 def test_what_is_no_request_is_400_and_not_logged(
     make_host: MakeHost, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ from dispatcher.web.config import RoleName
 from dispatcher.web.tokens import add_line, new_token
 
 from ..conftest import TIMEOUT_S
+from ..waiting import until
 from .conftest import MakeHost, by_socket, by_tcp, error_of
 
 pytestmark = pytest.mark.long
@@ -335,6 +336,7 @@ def test_each_write_has_a_line_in_the_audit_log(
         client.post("/login", json={"token": alice})
         client.post("/a%0Ab%09RESULT=SUCCESS", headers=bearer(alice))
 
+    until(lambda: len(audited(caplog)) >= 9, "the last line, which is written after its answer")
     alices, nobodys = "USER=alice\tIP=127.0.0.1\t", "USER=-\tIP=127.0.0.1\t"
     assert audited(caplog) == [
         f"{alices}OPERATION=POST\tTARGET=/who\tRESULT=SUCCESS",
@@ -359,6 +361,7 @@ def test_the_audit_line_of_the_unix_socket_names_the_user(
     with by_socket(make_host()) as client:
         client.post("/who")
 
+    until(lambda: audited(caplog), "the line, which is written after the answer")
     assert audited(caplog) == [f"USER={OWN_NAME}\tIP=local\tOPERATION=POST\tTARGET=/who\tRESULT=SUCCESS"]
 
 

@@ -82,7 +82,7 @@ def _watch(watcher: Watcher, first: Look) -> None:
     async def run() -> None:
         for number in signals:
             asyncio.get_running_loop().add_signal_handler(number, leave, number)
-        await app.run_async()
+        await app.run_async(mouse=False)  # the terminal's own selection copies a stack
 
     try:
         asyncio.run(run())

@@ -14,6 +14,8 @@ from dispatcher.cli.ops.look import failures_of, running_of, summary_of
 from dispatcher.cli.ops.top.state import Look, Wish
 
 INTERVAL_S: Final = 1.0
+_LEAST_S: Final = 0.1
+"""Between two looks at least, however fast keys are pressed."""
 _TYPES: Final = 100
 _ALL_TYPES: Final = 1000
 _FAILURES: Final = 20
@@ -93,7 +95,7 @@ class Poller:
         self._wish = Wish()  # replaced whole by any thread; read by the poller's
         self._wake = threading.Event()
         self._is_paused = False  # written by any thread, read by the poller's
-        self._is_over = False  # written by any thread, read by the poller's
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="top", daemon=True)
 
     def start(self, wish: Wish) -> None:
@@ -107,17 +109,18 @@ class Poller:
 
     def stop(self) -> None:
         """Ask no more. Does not wait for an answer that is under way."""
-        self._is_over = True
+        self._over.set()
         self._wake.set()
 
     def _run(self) -> None:
-        while not self._is_over:
+        while not self._over.is_set():
             begin_s = time.monotonic()
             self._wake.clear()
             # After the clear: a wish or a pause that comes later wakes the wait below.
             if not self._is_paused:
                 self._look()
-            self._wake.wait(max(0.05, INTERVAL_S - (time.monotonic() - begin_s)))
+            self._wake.wait(max(0.0, begin_s + INTERVAL_S - time.monotonic()))
+            self._over.wait(max(0.0, begin_s + min(_LEAST_S, INTERVAL_S) - time.monotonic()))
         self._watcher.close()
 
     def _look(self) -> None:
@@ -125,5 +128,5 @@ class Poller:
             found: Look | Exception = self._watcher.look(self._wish)
         except Exception as error:
             found = error
-        if not self._is_over:
+        if not self._over.is_set():
             self._hand_on(found)

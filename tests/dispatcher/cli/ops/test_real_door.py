@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,12 +17,14 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'central-dispatcher[web]'")
 pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
 
+from dispatcher.cli.ops.answers import Entity
 from dispatcher.cli.ops.client import Address
 from dispatcher.cli.ops.options import address_of
 from dispatcher.cli.ops.top.app import Frame, TopApp
+from dispatcher.cli.ops.top.state import Wish
 from dispatcher.cli.ops.top.watching import Watcher
 
-from ....commands import TIMEOUT_S
+from ....commands import COMMAND, ROOT, TIMEOUT_S, read_until
 from ...waiting import until
 from .conftest import Run
 
@@ -95,7 +98,7 @@ def test_a_handler_that_hangs_is_found_with_what_waits_behind_it(daemon: Daemon,
     assert "other: runs Job.HANG of job_77" in stack.out
     assert "    5 of 5\n" in stack.out
     assert "_daemon.py:" in stack.out
-    assert "> other         runs " in frame.out
+    assert re.search("^> other +runs .* s +100 ", frame.out, re.MULTILINE)
     assert json.loads(run("status", "--json").out)["dispatchers"][1]["queue"]["size"] == 100
 
 
@@ -118,6 +121,35 @@ def test_a_socket_that_kill_9_has_left_is_no_daemon(daemon: Daemon, run: Run) ->
     assert "nobody listens there; the daemon has ended" in status.err
     assert listed.out == ""
     assert "nobody listens there; the next daemon that starts removes it" in listed.err
+
+
+def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path) -> None:
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder.parent)}
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(ROOT / "config/resourcemanager.yaml")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+    )
+    try:
+        read_until(process, "metrics: ")
+        watcher = Watcher(lambda last: address_of("ResourceManager", None, None))
+
+        def entity() -> Entity | str | None:
+            return watcher.look(Wish(entity="node1:45454")).entity
+
+        until(lambda: isinstance(entity(), Entity), "the node is known")
+        found, unknown = entity(), watcher.look(Wish(entity="node9:1")).entity
+        watcher.close()
+    finally:
+        process.terminate()
+        process.communicate(timeout=TIMEOUT_S)
+
+    assert isinstance(found, Entity)
+    assert (found.machine, found.state) == ("RMNode", "RUNNING")
+    assert [row.what for row in found.history.items if row.from_state == "NEW"] == ["NEW -> RUNNING on STARTED"]
+    assert unknown == f"ResourceManager ({process.pid}): no entity 'node9:1' is kept or in a journal of this process"
 
 
 def test_top_finds_the_daemon_again_after_kill_9_and_a_restart(daemon: Daemon, folder: Path) -> None:

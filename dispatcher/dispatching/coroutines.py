@@ -1,0 +1,276 @@
+"""The `async def` handlers of one dispatcher: their events are in hand until their coroutines have ended.
+
+A handler raises EventTaken, and the handler thread goes on to the next event. The end of a coroutine comes back as
+mail: the handler thread counts the event, follows the error policy, writes the row, and lets the next event of that key
+begin.
+
+At the first event beyond a handler's capacity the dispatcher takes no more events, so that they stay in the queue with
+its bound and in their order. Mail still runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from dispatcher.config import DispatcherConfig
+from dispatcher.dispatching.batches import BatchDispatching
+from dispatcher.dispatching.error_policy import ErrorPolicy
+from dispatcher.dispatching.lanes import Call, EventTaken, Lane, current_call, describe_call
+from dispatcher.dispatching.monitor import check_every_ms
+from dispatcher.dispatching.progress import Progress
+from dispatcher.errors import MailboxClosedError
+from dispatcher.event import AsyncioHandler, Handler, handling_callable, is_async
+from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
+from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Suspension
+from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.mailbox.time_service import ProcessingTimeService
+from dispatcher.queue.state import ABANDONED
+from dispatcher.util.foreign import kind_of, tell, type_of
+from dispatcher.util.histogram import snapshot
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+log = logging.getLogger("dispatcher.async_dispatcher")
+
+_MOST_DESCRIBED: Final = 3
+
+
+class Coroutines:
+    """Handler thread, unless a method says otherwise. `connect` comes before the first event.
+
+    `loop` runs the handlers that name no loop of their own. On the thread of the timers, `time_service()`, a loop that
+    was closed is noticed, and a coroutine that runs longer than `handler_warn_after_s` is logged.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: DispatcherConfig,
+        mailbox: TaskMailbox,
+        progress: Progress,
+        loop: AbstractEventLoop | None,
+        time_service: Callable[[], ProcessingTimeService],
+    ) -> None:
+        self._name = name  # never changes, like all fields that do not say otherwise
+        self._mailbox, self._progress, self._loop = mailbox, progress, loop
+        self._time_service = time_service
+        self._warn_after_s, self._check_every_ms = config.handler_warn_after_s, check_every_ms(config)
+        # By `_identity` of the handler; any thread adds, in single steps, and none removes.
+        self._lanes: dict[tuple[int, int], Lane] = {}
+        self._ended: deque[Call] = deque()  # loops append, the handler thread pops
+        # A mail that looks at `_ended` waits. Its run clears this before it looks; loops read it after appending.
+        self._has_mail = False
+        self.count = 0  # events in hand here; handler thread writes, any reads
+        self._suspension: Suspension | None = None  # while an event is beyond a capacity; handler thread writes
+        self._has_given_up = False  # handler thread
+        self._timer: Future[None] | None = None  # handler thread
+        self._warned_of: Call | None = None  # the timers' thread
+
+    def connect(self, dispatching: BatchDispatching, errors: ErrorPolicy, processor: MailboxProcessor) -> None:
+        """Give it the other parts of its dispatcher, some of which need it first. They never change."""
+        self._queue, self._routes, self._errors = dispatching.queue, dispatching.routes, errors
+        self._times, self._journaled = dispatching.times, dispatching.journaled
+        self._slow_ns = dispatching.slow.limit_ns
+        self._controller = MailboxController(processor)
+
+    # -- any thread ----------------------------------------------------------------------------------------------------
+
+    def bind(self, handler: Handler) -> Callable[[Any], Any]:
+        """The callable that the handler thread calls with each event of the handler, which may be a plain one.
+
+        Raises:
+            TypeError: it is not a handler, or is an `async def` and no loop was given.
+        """
+        if not is_async(handler):
+            return handling_callable(handler)
+        declared = handler if isinstance(handler, AsyncioHandler) else AsyncioHandler(handler)
+        loop = declared.loop or self._loop
+        if loop is None:
+            return handling_callable(handler)  # raises, and says what to do
+        # The lane keeps the handler alive, so that no other gets its id.
+        new = Lane(declared, loop, self, self._stamp, self._on_ended)
+        return partial(self._take, self._lanes.setdefault(_identity(handler), new))
+
+    def is_inside(self) -> bool:
+        """Whether the caller is a coroutine of this dispatcher that has not ended."""
+        call = current_call()
+        return call is not None and call.lane.owner is self
+
+    def is_on_loop(self) -> bool:
+        """Whether the caller's thread runs the event loop of a handler, which would wait as long as that thread."""
+        if not self._lanes:
+            return False
+        from asyncio import get_running_loop
+
+        try:
+            running = get_running_loop()
+        except RuntimeError:  # none runs
+            return False
+        return any(lane.loop is running for lane in self._all_lanes())
+
+    def is_used(self) -> bool:
+        """Whether an `async def` handler was registered."""
+        return bool(self._lanes)
+
+    def nudge(self) -> None:
+        """Let the handler thread look at the queue's phase: once ABANDONED, no further event begins."""
+        if self._lanes:
+            self._send(self._drop_unstarted_if_abandoned, "look at the phase of the stop")
+
+    def give_up_soon(self) -> None:
+        """Let the handler thread give up on the events in hand here."""
+        self._send(self.give_up, "give up on coroutines")
+
+    def flush_due(self) -> None:
+        """The journal's rows are due. They wait in vain for the default action while that is suspended."""
+        if self._suspension is not None:
+            self._send(self._flush_if_due, "flush the journal")
+
+    def describe(self) -> str:
+        """Where the oldest events in hand here are, as several lines for the log."""
+        calls = self._all_calls()
+        more = f"\nand {len(calls) - _MOST_DESCRIBED} more" if len(calls) > _MOST_DESCRIBED else ""
+        return "\n".join(describe_call(call) for call in calls[:_MOST_DESCRIBED]) + more
+
+    def _all_lanes(self) -> list[Lane]:
+        return list(snapshot(self._lanes.copy).values())
+
+    def _all_calls(self) -> list[Call]:
+        """The calls in hand; those that were given to their loops first, oldest first."""
+        calls = [call for lane in self._all_lanes() for call in snapshot(lane.calls.copy)]
+        return sorted(calls, key=lambda call: call.started_ns or perf_counter_ns())
+
+    def _on_ended(self, call: Call) -> None:
+        self._ended.append(call)
+        if not self._has_mail:
+            self._has_mail = True
+            self._send(self._collect, "coroutines have ended")
+
+    def _send(self, action: Callable[[], None], description: str) -> None:
+        with contextlib.suppress(MailboxClosedError):  # the dispatcher has ended
+            self._mailbox.put(Mail(action, MIN_PRIORITY, description))
+
+    def _check(self) -> None:
+        """On the timers' thread, at intervals."""
+        for lane in self._all_lanes():
+            if lane.calls and lane.loop.is_closed():
+                self._send(lane.fail_if_closed, "a loop is closed")
+        calls = self._all_calls()
+        if self._warn_after_s is None or not calls or calls[0] is self._warned_of or not calls[0].started_ns:
+            return
+        if perf_counter_ns() - calls[0].started_ns > self._warn_after_s * 1e9:
+            self._warned_of = calls[0]
+            tell(log, logging.WARNING, "%s: a coroutine is at work on %s", self._name, describe_call(calls[0]))
+
+    # -- handler thread ------------------------------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """Discard the events in hand here, and cancel their coroutines. In a write-ahead log they stay outstanding."""
+        self._has_given_up = True
+        self._discard([call for lane in self._all_lanes() for call in lane.give_up()])
+        self._resume_if_possible()
+
+    def end(self) -> None:
+        """The handler thread ends."""
+        self.give_up()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _take(self, lane: Lane, event: Any) -> None:
+        """The handler of a lane's events. Raises EventTaken."""
+        began_ns = perf_counter_ns()
+        call = Call(event, self._progress.entry, lane, self._routes.find(type_of(event)))
+        if self._timer is None:
+            every_ms = self._check_every_ms
+            self._timer = self._time_service().schedule_with_fixed_delay(lambda _: self._check(), every_ms, every_ms)
+        self._progress.begun += 1  # within a batch, so that there is no moment at which the event is not in hand
+        self.count += 1
+        if self._has_given_up:
+            self._discard([call])
+        elif not lane.put(call):
+            self._suspend()
+        self._times.note_taken(perf_counter_ns() - began_ns)
+        raise EventTaken
+
+    def _stamp(self, call: Call) -> None:
+        call.started_ns = perf_counter_ns()
+        if self._journaled is not None:
+            call.at = self._journaled.now_ns(call.started_ns)
+
+    def _collect(self) -> None:
+        """The mail after coroutines have ended."""
+        self._has_mail = False
+        while self._ended:
+            call = self._ended.popleft()
+            if call in call.lane.calls:  # not given up meanwhile
+                self._finish(call)
+        self._resume_if_possible()
+        self._flush_if_due()
+
+    def _flush_if_due(self) -> None:
+        if self._journaled is not None and not self._is_nested():
+            self._journaled.flush_if_due(waits=self._suspension is not None)
+
+    def _finish(self, call: Call) -> None:
+        """Account for an event whose coroutine has ended, as for one whose handler has returned."""
+        is_nested, outcome, error = self._is_nested(), "handled", call.error
+        if error is None:
+            call.route.handled += 1
+        else:
+            outcome, error = self._errors.failed(call.event, error, call.route)
+        if self._journaled is not None:
+            self._journaled.add_row(call, outcome, error, is_nested=is_nested)
+        if call.ended_ns - call.started_ns > self._slow_ns:
+            call.route.slow += 1
+        self._times.note_coroutine(call.route, call.started_ns, call.ended_ns, call.enqueued_ns)
+        self._drop_unstarted_if_abandoned()
+        del call.lane.calls[call]
+        call.lane.release(call)
+        self.count -= 1
+        self._progress.done += 1
+
+    def _is_nested(self) -> bool:
+        """Whether a handler runs, which has yielded to mail."""
+        return self._progress.begun - self._progress.done > self.count
+
+    def _suspend(self) -> None:
+        """Take no more events. A mail ends the current batch."""
+        if self._suspension is None:
+            self._suspension = self._controller.suspend_default_action()
+            self._send(self._flush_if_due, "end the batch: coroutines are at their capacity")
+
+    def _resume_if_possible(self) -> None:
+        if self._suspension is not None and not any(lane.held for lane in self._all_lanes()):
+            self._suspension.resume()
+            self._suspension = None
+
+    def _drop_unstarted_if_abandoned(self) -> None:
+        if self._queue.phase >= ABANDONED:
+            self._discard([call for lane in self._all_lanes() for call in lane.drop_unstarted()])
+            self._resume_if_possible()
+
+    def _discard(self, calls: list[Call]) -> None:
+        if not calls:
+            return
+        for _ in calls:
+            self._progress.given_up += 1  # one store moves an event from those in hand to those discarded
+        self.count -= len(calls)
+        self._progress.done += len(calls)
+        kinds = Counter(kind_of(type_of(call.event)) for call in calls)
+        contents = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        message = "%s: stop discarded %d events whose coroutines had not ended: %s"
+        tell(log, logging.WARNING, message, self._name, len(calls), contents)
+
+
+def _identity(handler: Any) -> tuple[int, int]:
+    """The same for two bound methods that are equal: each look-up makes a new one."""
+    owner, function = getattr(handler, "__self__", None), getattr(handler, "__func__", None)
+    return (id(handler), 0) if owner is None or function is None else (id(owner), id(function))

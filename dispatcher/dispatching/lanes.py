@@ -1,0 +1,281 @@
+"""Lanes: the way of events to the coroutines of one `async def` handler, and back.
+
+    handler thread --inbox--> event loop: a task for each event --ended--> handler thread
+
+The handler thread decides what runs: events of a key one after another, and no more than the capacity. The loop starts
+the coroutines that it is given and reports their ends. Each side writes its own fields of a Call before it passes the
+call on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextvars import ContextVar, copy_context
+from threading import get_ident
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from dispatcher.errors import EventLoopClosedError
+from dispatcher.event import AsyncioHandler
+from dispatcher.queue.state import QueuedEvent
+from dispatcher.util.foreign import reraise_interrupt, text_of
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+
+    from dispatcher.routes import Route
+
+_MOST_FRAMES: Final = 50
+
+
+class EventTaken(BaseException):
+    """Raised instead of the return of a handler: the event is in hand until its coroutine has ended.
+
+    An exception, because the path of a handler that returns is the hot one.
+    """
+
+
+class Call:
+    """One event on its way through a lane."""
+
+    __slots__ = (
+        "accepted_seq",
+        "at",
+        "ended_ns",
+        "enqueued_ns",
+        "error",
+        "event",
+        "is_admitted",
+        "is_under_way",
+        "key",
+        "lane",
+        "line",
+        "route",
+        "started_ns",
+        "task",
+        "thread_id",
+    )
+
+    def __init__(self, event: Any, entry: Any, lane: Lane, route: Route) -> None:
+        """`entry`: the event's in the queue. Handler thread.
+
+        Raises:
+            Exception: raised by the user's function for the key, or by the key.
+        """
+        self.event = event  # never changes, like all fields that do not say otherwise
+        is_queued = type(entry) is QueuedEvent
+        self.enqueued_ns: int = entry.enqueued_ns if is_queued else 0  # of perf_counter_ns; 0: not measured
+        self.accepted_seq: int = entry.accepted_seq if is_queued else 0
+        self.lane = lane
+        self.route = route
+        self.key, self.line = lane.line_of(event)
+        self.is_admitted = False  # it counts towards the capacity; handler thread
+        self.started_ns = 0  # when it was given to the loop; 0: not yet; handler thread writes
+        self.at = 0  # the same on the clock of the run, Unix ns; handler thread writes
+        self.is_under_way = False  # given to the loop, and not ended or given up; both sides write, any thread reads
+        self.task: Task[Any] | None = None  # the loop writes, any thread reads; like the rest
+        self.thread_id = 0
+        self.error: BaseException | None = None
+        self.ended_ns = 0
+
+
+_CURRENT: Final[ContextVar[Call | None]] = ContextVar("the event whose coroutine runs", default=None)
+
+
+def current_call() -> Call | None:
+    """The call whose coroutine, a task that it started, or a thread that it waits for makes this call, if any."""
+    call = _CURRENT.get()
+    return call if call is not None and call.is_under_way else None
+
+
+class Lane:
+    """The events of one AsyncioHandler on one dispatcher. Handler thread, unless a method says otherwise.
+
+    `on_begin(call)` is called before a call goes to the loop, `on_ended(call)` once it has ended, on any thread.
+    """
+
+    def __init__(
+        self,
+        handler: AsyncioHandler,
+        loop: AbstractEventLoop,
+        owner: object,
+        on_begin: Callable[[Call], None],
+        on_ended: Callable[[Call], None],
+    ) -> None:
+        self.handler = handler  # never changes, like all fields that do not say otherwise
+        self.loop = loop
+        self.owner = owner  # of the lanes of one dispatcher
+        self._on_begin, self._on_ended = on_begin, on_ended
+        # Calls that have not ended, oldest first; handler thread writes, any thread copies. The other collections refer
+        # to the same calls: `calls` alone is trusted, because the keys' `__eq__` is foreign.
+        self.calls: dict[Call, None] = {}
+        # Calls by key, oldest first; only the first of a key is given to the loop; handler thread.
+        self._lines: dict[Hashable, deque[Call]] = {}
+        self.held: deque[Call] = deque()  # those beyond the capacity; handler thread
+        self._admitted = 0  # the others; handler thread
+        self._inbox: deque[Call] = deque()  # handler thread appends, the loop pops
+        # The loop will look at the inbox. It clears this before it looks; the handler thread reads it after appending.
+        self._is_awake = False
+
+    def line_of(self, event: Any) -> tuple[Hashable, deque[Call]]:
+        """The event's key, and the calls of that key.
+
+        Raises:
+            Exception: raised by the user's function, or by the key.
+        """
+        key = self.handler.key(event)
+        return key, self._lines.setdefault(key, deque())
+
+    def put(self, call: Call) -> bool:
+        """Let the call begin as soon as its key and the capacity allow; returns False if it is beyond the capacity."""
+        self.calls[call] = None
+        call.line.append(call)
+        if self.held or self._admitted >= self.handler.capacity:
+            self.held.append(call)
+            return False
+        self._admit(call)
+        return True
+
+    def release(self, call: Call) -> None:
+        """The call has ended: let the next ones begin."""
+        line = call.line
+        line.popleft()
+        self._admitted -= 1
+        if not line:
+            self._forget_key(call.key)
+        elif line[0].is_admitted:
+            self._begin(line[0])
+        if self.held:
+            self._admit(self.held.popleft())
+
+    def drop_unstarted(self) -> list[Call]:
+        """Remove the calls that were not given to the loop, and return them."""
+        dropped = [call for call in self.calls if not call.started_ns]
+        for call in reversed(dropped):
+            call.line.pop()
+            self._admitted -= call.is_admitted
+            del self.calls[call]
+        self.held.clear()
+        return dropped
+
+    def give_up(self) -> list[Call]:
+        """Remove all calls, cancel their coroutines, and return them."""
+        given_up = list(self.calls)
+        self.calls.clear()
+        self._lines.clear()
+        self.held.clear()
+        self._admitted = 0
+        for call in given_up:
+            call.is_under_way = False
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._cancel, call)
+        return given_up
+
+    def fail_if_closed(self) -> None:
+        """If the loop is closed, end the calls that were given to it: nothing else will."""
+        if not self.loop.is_closed():
+            return
+        for call in list(self.calls):
+            if call.started_ns and not call.ended_ns:
+                self._end(call, EventLoopClosedError(self.handler))
+
+    def _admit(self, call: Call) -> None:
+        call.is_admitted = True
+        self._admitted += 1
+        if call.line[0] is call:
+            self._begin(call)
+
+    def _begin(self, call: Call) -> None:
+        self._on_begin(call)
+        call.is_under_way = True
+        self._inbox.append(call)
+        if self._is_awake and not self.loop.is_closed():
+            return
+        self._is_awake = True
+        try:
+            self.loop.call_soon_threadsafe(self._start_waiting)
+        except RuntimeError:  # the loop is closed
+            self._is_awake = False
+            self.fail_if_closed()
+
+    def _forget_key(self, key: Hashable) -> None:
+        try:
+            self._lines.pop(key, None)
+        except BaseException as error:  # raised by the key; its empty line stays, and serves the next event
+            reraise_interrupt(error)
+
+    # -- on the loop ---------------------------------------------------------------------------------------------------
+
+    def _start_waiting(self) -> None:
+        self._is_awake = False
+        while self._inbox:
+            call = self._inbox.popleft()
+            if call.is_under_way:
+                copy_context().run(self._start, call)
+
+    def _start(self, call: Call) -> None:
+        _CURRENT.set(call)
+        call.thread_id = get_ident()
+        try:
+            task = call.task = self.loop.create_task(self.handler.function(call.event))
+        except Exception as error:  # e.g. the function takes other arguments
+            self._end(call, error)
+            return
+        task.add_done_callback(lambda task: self._on_done(call, task))
+
+    def _on_done(self, call: Call, task: Task[Any]) -> None:
+        try:
+            task.result()
+        except BaseException as error:  # CancelledError, too; the loop has raised a KeyboardInterrupt already
+            self._end(call, error)
+        else:
+            self._end(call, None)
+
+    def _cancel(self, call: Call) -> None:
+        if call.task is not None:
+            call.task.cancel()
+
+    def _end(self, call: Call, error: BaseException | None) -> None:
+        """Any thread: the loop's, or the handler thread once the loop is closed."""
+        call.is_under_way = False
+        call.error = error
+        call.ended_ns = perf_counter_ns()
+        self._on_ended(call)
+
+
+def describe_call(call: Call) -> str:
+    """The event of a call and where its coroutine is, as several lines for the log. Any thread."""
+    about = text_of(call.event)
+    loop, task = call.lane.loop, call.task
+    if not call.started_ns:
+        return f"{about}, which waits for an earlier event of its key"
+    what = f"{about}, for {(perf_counter_ns() - call.started_ns) / 1e9:.3g} s"
+    if task is None:
+        state = "is closed" if loop.is_closed() else "runs" if loop.is_running() else "does not run"
+        return f"{what}. Its coroutine has not begun; its event loop {state}"
+    try:
+        return f"{what}. It is here:\n{_stack(call, task)}"
+    except Exception as error:  # the coroutine has moved on meanwhile
+        return f"{what}. Where it is could not be read: {text_of(error)}"
+
+
+def _stack(call: Call, task: Task[Any]) -> str:
+    """The frames of a coroutine, outermost first, and what it awaits; of its thread, if it blocks that."""
+    awaits: Any = task.get_coro()
+    summary = traceback.StackSummary()
+    while awaits is not None and len(summary) < _MOST_FRAMES:
+        if getattr(awaits, "cr_running", False):
+            frame = sys._current_frames().get(call.thread_id)
+            return "".join(traceback.format_stack(frame)).rstrip()
+        frame = getattr(awaits, "cr_frame", None) or getattr(awaits, "gi_frame", None)
+        if frame is None:
+            break
+        summary.extend(traceback.StackSummary.extract([(frame, frame.f_lineno)]))
+        awaits = getattr(awaits, "cr_await", None) or getattr(awaits, "gi_yieldfrom", None)
+    lines = "".join(summary.format()).rstrip()
+    waiter = getattr(task, "_fut_waiter", None)
+    return f"{lines}\n  awaiting {text_of(waiter)}" if waiter is not None else lines

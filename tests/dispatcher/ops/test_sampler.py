@@ -1,0 +1,199 @@
+"""The sampler of rates: its windows, and the thread that serves all doors of the process."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher
+from dispatcher.ops.sampler import Sampler, SharedSampler
+from dispatcher.util.histogram import Histogram
+from dispatcher.view import TypeNumbers
+
+WAIT_S = 10.0
+
+
+class Stats:
+    """The part of a dispatcher's statistics that is sampled."""
+
+    def __init__(self) -> None:
+        self.handled = self.failed = 0
+        self.idle_s = 0.0
+        self.mailbox_latency: Histogram | None = Histogram()
+
+
+class View:
+    """A dispatcher whose counters a test sets."""
+
+    def __init__(self) -> None:
+        self.numbers = Stats()
+        self.of_types: list[TypeNumbers] = []
+
+    def stats(self) -> Stats:
+        return self.numbers
+
+    def types(self) -> list[TypeNumbers]:
+        return self.of_types
+
+
+class Course:
+    """A sampler and its clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.view: Any = View()
+        self.sampler = Sampler(lambda: [self.view], lambda: self.now_s)
+
+    def run(self, seconds: int, each: Callable[[Stats], None]) -> None:
+        for _ in range(seconds):
+            self.now_s += 1.0
+            each(self.view.numbers)
+            self.sampler.sample()
+
+
+@pytest.fixture
+def course() -> Course:
+    return Course()
+
+
+def handle(count: int) -> Callable[[Stats], None]:
+    def add(stats: Stats) -> None:
+        stats.handled += count
+
+    return add
+
+
+def test_each_window_has_its_own_rate(course: Course) -> None:
+    course.run(61, handle(10))
+    course.run(9, handle(0))
+    course.run(1, handle(100))
+
+    assert course.sampler.rates(course.view) == {"1s": 100.0, "10s": 10.0, "60s": pytest.approx(10.0, abs=0.2)}
+
+
+def test_a_sampler_that_is_late_counts_the_time_that_has_passed(course: Course) -> None:
+    course.run(5, handle(10))
+    course.now_s += 3.0
+    course.run(1, handle(40))
+
+    assert course.sampler.rates(course.view)["1s"] == 10.0
+
+
+def test_failed_events_count(course: Course) -> None:
+    def fail(stats: Stats) -> None:
+        stats.failed += 2
+
+    course.run(3, fail)
+
+    assert course.sampler.rates(course.view)["10s"] == 2.0
+
+
+def test_the_idle_share_is_of_the_last_ten_seconds(course: Course) -> None:
+    def idle(share: float) -> Callable[[Stats], None]:
+        def add(stats: Stats) -> None:
+            stats.idle_s += share
+
+        return add
+
+    course.run(30, idle(1.0))
+    course.run(10, idle(0.25))
+
+    assert course.sampler.idle_share(course.view) == 0.25
+
+
+def test_the_mailbox_latency_is_the_mean_of_the_last_minute(course: Course) -> None:
+    def arrive(ns: int) -> Callable[[Stats], None]:
+        def add(stats: Stats) -> None:
+            assert stats.mailbox_latency is not None
+            stats.mailbox_latency.observe(ns)
+
+        return add
+
+    assert course.sampler.latency_s(course.view) is None
+    course.run(100, arrive(5_000_000))
+    course.run(60, arrive(1_000_000))
+
+    assert course.sampler.latency_s(course.view) == pytest.approx(0.001, rel=0.1)
+    course.run(70, handle(0))
+    assert course.sampler.latency_s(course.view) is None, "no mail in the last minute"
+
+
+def test_the_share_of_a_type_is_estimated_from_its_timed_events(course: Course) -> None:
+    course.run(1, handle(0))
+    course.view.of_types = [TypeNumbers("Job", "SLOW", 100, 0, 0, timed=10, handling_s=0.05, queue_timed=0, queue_s=0)]
+    course.now_s += 1.0
+    course.sampler.sample()
+
+    rates = course.sampler.type_rates(course.view)["Job", "SLOW"]
+
+    assert rates.rate == 100.0
+    assert rates.share == 0.5, "100 events of 5 ms in a second"
+
+
+def test_a_dispatcher_is_not_kept_alive(course: Course) -> None:
+    course.run(2, handle(1))
+    course.view = View()
+    gc.collect()
+
+    course.run(1, handle(1))
+
+    assert course.sampler.rates(course.view) == {"1s": 0.0, "10s": 0.0, "60s": 0.0}
+
+
+class User:
+    """An app that uses the sampler."""
+
+
+def ended(shared: SharedSampler) -> bool:
+    deadline = monotonic() + WAIT_S
+    while shared.is_running() and monotonic() < deadline:
+        os.sched_yield()
+    return not shared.is_running()
+
+
+def test_its_thread_runs_while_it_is_used() -> None:
+    shared, one, other = SharedSampler(), User(), User()
+    dispatcher = AsyncDispatcher(name="central")
+    assert not shared.is_running()
+
+    first = shared.use(one)
+    assert shared.use(other) is first
+    shared.release(one)
+    assert shared.is_running()
+    shared.release(other)
+
+    assert ended(shared)
+    assert shared.use(one) is first, "it starts anew, with the samples that it has"
+    shared.release(one)
+    assert ended(shared)
+    assert dispatcher.name == "central"
+
+
+@pytest.mark.long
+def test_its_thread_ends_when_its_user_is_gone() -> None:
+    shared = SharedSampler()
+    user = User()
+    shared.use(user)
+
+    del user
+    gc.collect()
+
+    assert ended(shared)
+
+
+def test_a_forked_child_starts_its_own() -> None:
+    shared, user = SharedSampler(), User()
+    sampler = shared.use(user)
+
+    shared.after_fork()
+
+    assert not shared.is_running()
+    assert shared.use(user) is not sampler
+    assert shared.is_running()
+    shared.release(user)
+    assert ended(shared)
