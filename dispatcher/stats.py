@@ -205,8 +205,9 @@ def take_stats(
         handled[key] += route.handled
         failed[key] += route.failed
         slow[key] += route.slow
-        _add_times(handling, key, route.timed, route.handling_ns)
-        _add_times(queueing, key, route.queue_timed, route.queue_ns)
+        every = route.handled + route.failed if journal is not None else None  # with a journal, each event is timed
+        _add_times(handling, key, route.timed if every is None else every, route.handling_ns)
+        _add_times(queueing, key, route.queue_timed if every is None else every, route.queue_ns)
     ended = handled.total() + failed.total()
     # Read once for both of its uses: an event that is given up moves from `in_hand` to `discarded` in one step.
     given_up = dispatching.progress.given_up

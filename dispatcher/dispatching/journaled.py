@@ -17,7 +17,7 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import QueuedEvent
-from dispatcher.routes import RoutingTable
+from dispatcher.routes import Route, RoutingTable
 from dispatcher.util.foreign import class_name, describe, plain_text, type_name, type_of
 
 
@@ -65,7 +65,8 @@ class JournaledDispatching:
         clock_ns, offset_ns = self._clock_ns, self._unix_offset_ns
         rows, slow_ns = journal.rows, self._slow.limit_ns
         queue_counts, handling_counts = times.queue_time.counts, times.handling_time.counts
-        queue_total = handling_total = timed = 0
+        queue_total = handling_total = queue_before = handling_before = timed = 0
+        last: Route | None = None
         flush_due_ns = journal.flush_due_ns
         seq = journal.seq
         event: Any = None
@@ -106,11 +107,11 @@ class JournaledDispatching:
                 queue_ns = started_ns - enqueued_ns if enqueued_ns and enqueued_ns < started_ns else 0
                 handling_counts[handling_ns.bit_length()] += 1
                 queue_counts[queue_ns.bit_length()] += 1
-                route.timed += 1
-                route.handling_ns += handling_ns
-                if enqueued_ns:
-                    route.queue_timed += 1
-                    route.queue_ns += queue_ns
+                if route is not last:  # the sums of a type are added once for its events in a row
+                    if last is not None:
+                        last.handling_ns += handling_total - handling_before
+                        last.queue_ns += queue_total - queue_before
+                    last, handling_before, queue_before = route, handling_total, queue_total
                 timed, handling_total, queue_total = timed + 1, handling_total + handling_ns, queue_total + queue_ns
                 if handling_ns > slow_ns:
                     route.slow += 1
@@ -138,6 +139,9 @@ class JournaledDispatching:
                 raise
             progress.turns = (upto - 1, turns)
         finally:
+            if last is not None:
+                last.handling_ns += handling_total - handling_before
+                last.queue_ns += queue_total - queue_before
             times.timed += timed
             times.timed_ns += handling_total
             times.handling_time.total_ns += handling_total

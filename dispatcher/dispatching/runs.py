@@ -56,7 +56,7 @@ def mail_text(mail: Mail) -> str:
 
 def current_run(progress: Progress, processor: MailboxProcessor) -> Run | None:
     """What the handler thread is at work on; None: it waits, or is between two runs. Any thread."""
-    running = processor.running
+    running = processor.running()
     if running is not None:
         return Run("mail", *running)
     since_ns, event = progress.since_ns, progress.event()

@@ -138,8 +138,8 @@ class MailboxProcessor:
         self._suspended = False  # mailbox thread only
         self._suspension: Suspension | None = None  # mailbox thread only; None: the default action may run
         self.mails_run = 0  # written by the mailbox thread only; counted before the run
-        # The mail that runs and when it began, by perf_counter_ns, in one store; mailbox thread writes, any reads.
-        self.running: tuple[Mail, int] | None = None
+        self._running: Mail | None = None  # mailbox thread writes, any reads
+        self._began_ns = 0  # when that mail began, by perf_counter_ns; written before it; mailbox thread, any reads
         self.slow_mails = 0  # mails that ran longer than `slow_after_ns`; mailbox thread writes, any reads
         self._slow_after_ns, self._on_slow = slow_after_ns, on_slow  # never change
 
@@ -158,6 +158,12 @@ class MailboxProcessor:
 
     def is_idle(self) -> bool:
         return self._suspension is not None and not self.mailbox.has_mail() and self.mailbox.state is MailboxState.OPEN
+
+    def running(self) -> tuple[Mail, int] | None:
+        """The mail that runs, and when it began (perf_counter_ns). Any thread."""
+        # Between two mails, the earlier one may come with the time of the later: it looks as if it had just begun.
+        mail, began_ns = self._running, self._began_ns
+        return None if mail is None else (mail, began_ns)
 
     def run_mailbox_loop(self) -> None:
         """Run until `suspend` or `all_actions_completed`. An error in a mail or the default action also ends it.
@@ -269,10 +275,14 @@ class MailboxProcessor:
         if mailbox.create_batch():
             suspension = self._mark_idle_end()
             batch = mailbox.batch
-            while (batch or mailbox.new_urgent_mail) and not self._suspended:
-                if mailbox.new_urgent_mail:
-                    mailbox.pull(urgent_only=True)
-                self._run_mail(batch.popleft())
+            now_ns = perf_counter_ns()
+            try:
+                while (batch or mailbox.new_urgent_mail) and not self._suspended:
+                    if mailbox.new_urgent_mail:
+                        mailbox.pull(urgent_only=True)
+                    now_ns = self._run(batch.popleft(), now_ns)
+            finally:
+                self._running = None
             self._mark_idle_start(suspension)
         while self._suspension is not None and not self._suspended:
             mail = mailbox.take(MIN_PRIORITY)
@@ -281,19 +291,25 @@ class MailboxProcessor:
             self._mark_idle_start(suspension)
 
     def _run_mail(self, mail: Mail) -> None:
-        self.mails_run += 1  # before the run, to count mail that fails
-        began_ns = perf_counter_ns()
-        self.running = (mail, began_ns)
         try:
-            mail.run()
+            self._run(mail, perf_counter_ns())
         finally:
-            self.running = None
+            self._running = None
+
+    def _run(self, mail: Mail, began_ns: int) -> int:
+        """Run a mail; returns when it ended. The caller resets `_running`, once for several mails."""
+        self.mails_run += 1  # before the run, to count mail that fails
+        self._began_ns = began_ns
+        self._running = mail
+        mail.run()
+        ended_ns = perf_counter_ns()
+        if ended_ns - began_ns > self._slow_after_ns:
+            self.slow_mails += 1
+            self._on_slow(mail, began_ns, ended_ns)
             ended_ns = perf_counter_ns()
-            if ended_ns - began_ns > self._slow_after_ns:
-                self.slow_mails += 1
-                self._on_slow(mail, began_ns, ended_ns)
         if self.metrics_controller.is_waiting_for_start and not self._suspended:
             self.metrics_controller.start_latency_measurement()
+        return ended_ns
 
     def _mark_idle_end(self) -> Suspension | None:
         suspension = self._suspension
