@@ -258,7 +258,7 @@ class _LookUp:
 
     def _search(self, segment: Path, *, is_open: bool) -> None:
         number = segment_number(segment)
-        with open_frames(segment) as reader:
+        with open_frames(segment, keeps_interpreter=True) as reader:
             searched = self._kept.searched.get(number)
             if searched is None or not searched.is_of(reader):
                 searched = self._kept.searched[number] = SearchedSegment(reader.inode)
@@ -268,7 +268,7 @@ class _LookUp:
 
     def _frames(self, segment: Path, offsets: Iterator[int]) -> None:
         """Add the rows in the frames there, newest first."""
-        with open_frames(segment) as reader:
+        with open_frames(segment, keeps_interpreter=True) as reader:
             for offset in offsets:
                 if self._has_enough():
                     return

@@ -88,15 +88,15 @@ def _rows_frames(path: Path, segment: Path, report: Callable[[str], None]) -> It
         raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
 
 
-def open_frames(segment: Path) -> FrameReader:
+def open_frames(segment: Path, *, keeps_interpreter: bool = False) -> FrameReader:
     """A reader of the segment, also if it was listed as open and its writer has closed it since."""
     try:
-        return FrameReader(segment)
+        return FrameReader(segment, keeps_interpreter=keeps_interpreter)
     except FileNotFoundError:
         closed = segment_path(segment.parent, segment_number(segment))
         if closed == segment:
             raise
-        return FrameReader(closed)
+        return FrameReader(closed, keeps_interpreter=keeps_interpreter)
 
 
 def _dicts(frame: Frame, table: Table) -> Iterator[dict[str, Any]]:

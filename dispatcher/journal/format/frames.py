@@ -105,8 +105,11 @@ class FrameReader:
         OSError: the file cannot be opened, or is a FIFO or the like (constructor); it cannot be read (methods).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keeps_interpreter: bool = False) -> None:
+        """`keeps_interpreter`: to read what the system has cached, for a look-up beside a busy thread."""
         self.path = path
+        self._pread = pread_cached if keeps_interpreter else os.pread
+        self._crc32 = crc32_cached if keeps_interpreter else crc32
         self._segment = int("".join(filter(str.isdigit, path.name)) or 0)
         self._file = open_file(path)
         status = os.fstat(self._file)
@@ -186,7 +189,7 @@ class FrameReader:
         """The header there, if it is sound, of this segment, not behind `expected`, and its frame ends before `end`."""
         if position + _HEADER.size > end:
             return None
-        return self._header_in(os.pread(self._file, _HEADER.size, position), position, end, expected)
+        return self._header_in(self._pread(self._file, _HEADER.size, position), position, end, expected)
 
     def _header_in(self, data: bytes, position: int, end: int, expected: int = 0) -> Header | None:
         if len(data) < _HEADER.size or not data.startswith(SYNC):
@@ -201,8 +204,8 @@ class FrameReader:
     def _frame(self, header: Header, position: int, wanted: bool, check: bool) -> Frame | None:
         if not wanted and not check:
             return Frame(header, b"", position)
-        payload = os.pread(self._file, header.length, position + _HEADER.size)
-        if len(payload) != header.length or crc32(payload) != header.payload_crc:
+        payload = self._pread(self._file, header.length, position + _HEADER.size)
+        if len(payload) != header.length or self._crc32(payload) != header.payload_crc:
             return None
         return Frame(header, payload if wanted else b"", position)
 
