@@ -238,7 +238,7 @@ def test_sigterm_ends_it_in_time_twenty_times_of_twenty(tmp_path: Path) -> None:
 
 def test_the_readme_shows_its_lines() -> None:
     text = (EXAMPLE.parents[1] / "README.md").read_text(encoding="utf-8")
-    block = text.partition("examples/daemon.py)")[2].partition("```python notest\n")[2].partition("```")[0]
+    block = text.partition("## A door to look in")[2].partition("```python notest\n")[2].partition("```")[0]
     lines = iter(EXAMPLE.read_text(encoding="utf-8").splitlines())
 
     assert block

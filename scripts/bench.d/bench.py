@@ -56,10 +56,7 @@ def core(chosen: list[str], settings: Settings) -> None:
             parts = _measure(chosen, settings, hadoop)
     else:
         parts = _measure(chosen, settings, None)
-    # The JVM has ended, so its processor time now counts as this process's children's.
-    others = (_others_busy_s() - others_s) / (time.perf_counter() - started_s)
-    if _STAT.exists():
-        print(f"Other processes kept {max(0.0, others):.2f} cores busy; the figures are valid if this is near 0.")
+    _print_others(started_s, others_s)  # the JVM has ended, so its processor time is now that of a child
     for part in parts:
         figures |= part.report()
     print_targets(figures, CORE_TARGETS, everything=len(chosen) == len(PARTS))
@@ -76,6 +73,13 @@ def _measure(chosen: list[str], settings: Settings, hadoop: Hadoop | None) -> li
             part.round()
     _progress("")
     return parts
+
+
+def _print_others(started_s: float, others_s: float) -> None:
+    """How busy other processes were since then. Those that this process has started must have ended."""
+    others = (_others_busy_s() - others_s) / (time.perf_counter() - started_s)
+    if _STAT.exists():
+        print(f"Other processes kept {max(0.0, others):.2f} cores busy; the figures are valid if this is near 0.")
 
 
 def _others_busy_s() -> float:
@@ -159,7 +163,11 @@ def main() -> None:
         print_targets(journal(journal_chosen, settings), JOURNAL_TARGETS, everything=everything)
     ops_chosen = [part for part in OPS_PARTS if "ops" in chosen or f"ops.{part}" in chosen]
     if ops_chosen:
-        print_targets(ops(ops_chosen, settings), OPS_TARGETS, everything=len(ops_chosen) == len(OPS_PARTS))
+        started_s, others_s = time.perf_counter(), _others_busy_s()
+        figures = ops(ops_chosen, settings)
+        print()
+        _print_others(started_s, others_s)
+        print_targets(figures, OPS_TARGETS, everything=len(ops_chosen) == len(OPS_PARTS))
 
 
 if __name__ == "__main__":
