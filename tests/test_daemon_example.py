@@ -24,6 +24,7 @@ from dispatcher.journal import verify
 
 from .commands import COMMAND
 
+pytest.importorskip("uvicorn", reason="the door's extra is not installed: pip install 'central-dispatcher[web]'")
 pytestmark = pytest.mark.long
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "daemon.py"
