@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dispatcher.errors import DispatcherError
 from dispatcher.ops.config import OpsConfig
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
+
+    from dispatcher.errors import DispatcherError
 
     try:
         module = import_module(home)

@@ -258,6 +258,8 @@ async def _journal_state(ops: Ops, request: Request) -> Response:
 
 
 async def _stream(ops: Ops, request: Request) -> Response:
+    if request.method == "HEAD":  # a stream of nothing would hold the place of a client
+        return Response(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
     host = request.scope.get("web_host")
     source = host if isinstance(host, WebHost) else ops.stopping
     return event_stream(source, ops_events(dispatchers, ops.stream_numbers))

@@ -62,8 +62,10 @@ def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: i
         return 0
     read = _cached_read()
     # An offset of -1 would be the file's own position.
-    if read is not None and offset >= 0 and read(descriptor, buffer, length, offset) == length:
-        return length
+    if read is not None and offset >= 0:
+        count = read(descriptor, buffer, length, offset)
+        if count == length or (count >= 0 and read(descriptor, bytearray(1), 1, offset + count) == 0):
+            return count  # all there is: the file ends here
     data = os.pread(descriptor, length, offset)
     buffer[: len(data)] = data
     return len(data)

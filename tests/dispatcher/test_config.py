@@ -99,7 +99,8 @@ def test_values_do_not_change_after_loading() -> None:
         (
             "dispatcher: {batchsize: 3}",
             ": unknown key dispatcher.batchsize; allowed here: batch_size, drain_events_on_stop, drain_timeout_s, "
-            "handler_warn_after_s, measure_times, print_events_info_threshold, queue_capacity, queue_full_policy, "
+            "handler_warn_after_s, liveness_stuck_after_s, measure_times, print_events_info_threshold, queue_capacity, "
+            "queue_full_policy, "
             "queue_full_timeout_s",
         ),
         ("queues: [{name: a}, {name: b, cap: 1}]", ": unknown key queues[1].cap; allowed here: capacity, name"),

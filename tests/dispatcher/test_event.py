@@ -126,5 +126,7 @@ def test_an_attribute_handle_that_is_no_method_is_no_handler() -> None:
     ids=["function", "method", "__call__", "partial", "bound method"],
 )
 def test_a_coroutine_function_is_refused_with_advice(handler: Any) -> None:
-    with pytest.raises(TypeError, match=r"is an `async def` function: .*run_coroutine_threadsafe"):
+    with pytest.raises(
+        TypeError, match=r"is an `async def` handler, and .* no event loop to run it\. Give the dispatcher your loop"
+    ):
         handling_callable(handler)

@@ -129,3 +129,10 @@ def test_the_stream_of_a_mounted_app_ends_when_its_server_says_so() -> None:
     assert found.status_code == 200
     assert found.headers["content-type"].startswith("text/event-stream")
     assert b"event: dispatchers\n" in found.content
+
+
+def test_the_head_of_a_stream_ends_at_once() -> None:
+    found = Client(ops_app()).request("HEAD", "/stream")
+
+    assert (found.status_code, found.content) == (200, b"")
+    assert found.headers["content-type"].startswith("text/event-stream")

@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, ForkedProcessError, MultiDispatcher, RejectedExecutionError
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    ForkedProcessError,
+    MultiDispatcher,
+    RejectedExecutionError,
+    dispatchers,
+)
 from dispatcher.testing import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work
@@ -244,3 +251,14 @@ def test_a_post_to_a_multi_dispatcher_in_a_child_raises() -> None:
         kind, _ = in_child(lambda: dispatcher.event_handler.handle(Numbered()))
 
     assert kind is ForkedProcessError
+
+
+def test_a_child_lists_its_own_dispatchers_and_not_those_whose_thread_is_in_the_parent(make: Make) -> None:
+    make(name="started before the fork")
+    unstarted = AsyncDispatcher(name="not started before the fork")
+
+    names = in_child(lambda: [view.name for view in dispatchers()])
+
+    assert unstarted.name in names
+    assert "started before the fork" not in names
+    assert "started before the fork" in [view.name for view in dispatchers()]
