@@ -17,9 +17,9 @@ PEERS_S = 10.0
 PRODUCERS = 3
 SCRAPES = 10
 SCRAPE_EVERY_S = 0.2
-BRIEF, LONG = 20, 150
+BRIEF, LONG = 20, 500
 """Loops of a handler for each event: some more than a producer takes to post one; about 10 us."""
-LEAST_QUEUED = 100_000
+LEAST_QUEUED = 200_000
 """Enough for the handler to work on until the last scrape."""
 
 
@@ -144,6 +144,7 @@ def _rate_kept(answer: Answer, windows: list[tuple[float, float]]) -> float:
     """The handler's rate inside the windows : between them, from the times at which it had handled so many."""
     marks = answer["marks"]
     last = marks[-1]
+    assert last > windows[-1][0], "the handler had nothing left to do during the last scrape"
     inside_s = sum(min(ended, last) - begun for begun, ended in windows if begun < last)
     inside = sum(_handled_by(marks, ended) - _handled_by(marks, begun) for begun, ended in windows)
     first, end = windows[0][0], windows[-1][1]
