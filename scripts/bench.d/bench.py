@@ -1,6 +1,6 @@
 """The measurements behind every speed claim: each beside its peers in one run, as medians.
 
-scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART|journal|journal.PART]...
+scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART|journal|journal.PART|ops|ops.PART]...
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from core.throughput import throughput
 from journal.parts import PARTS as JOURNAL_PARTS
 from journal.parts import journal
 from measure import Figures, Part, Settings
+from ops.parts import PARTS as OPS_PARTS
+from ops.parts import ops
 from rm.replay import replay
 from rm.resource_manager import PARTS as RM_PARTS
 from rm.resource_manager import resource_manager
-from targets import ASYNC_TARGETS, CORE_TARGETS, JOURNAL_TARGETS, RM_TARGETS, print_targets
+from targets import ASYNC_TARGETS, CORE_TARGETS, JOURNAL_TARGETS, OPS_TARGETS, RM_TARGETS, print_targets
 
 _STAT = Path("/proc/stat")
 
@@ -54,10 +56,7 @@ def core(chosen: list[str], settings: Settings) -> None:
             parts = _measure(chosen, settings, hadoop)
     else:
         parts = _measure(chosen, settings, None)
-    # The JVM has ended, so its processor time now counts as this process's children's.
-    others = (_others_busy_s() - others_s) / (time.perf_counter() - started_s)
-    if _STAT.exists():
-        print(f"Other processes kept {max(0.0, others):.2f} cores busy; the figures are valid if this is near 0.")
+    _print_others(started_s, others_s)  # the JVM has ended, so its processor time is now that of a child
     for part in parts:
         figures |= part.report()
     print_targets(figures, CORE_TARGETS, everything=len(chosen) == len(PARTS))
@@ -74,6 +73,13 @@ def _measure(chosen: list[str], settings: Settings, hadoop: Hadoop | None) -> li
             part.round()
     _progress("")
     return parts
+
+
+def _print_others(started_s: float, others_s: float) -> None:
+    """How busy other processes were since then. Those that this process has started must have ended."""
+    others = (_others_busy_s() - others_s) / (time.perf_counter() - started_s)
+    if _STAT.exists():
+        print(f"Other processes kept {max(0.0, others):.2f} cores busy; the figures are valid if this is near 0.")
 
 
 def _others_busy_s() -> float:
@@ -102,7 +108,7 @@ def main() -> None:
     async_parts = [f"async.{part}" for part in ASYNC_PARTS]
     journal_parts = [f"journal.{part}" for part in JOURNAL_PARTS]
     choices = ["core", *(f"core.{part}" for part in PARTS), "replay", "rm", *rm_parts, "async", *async_parts]
-    choices += ["journal", *journal_parts]
+    choices += ["journal", *journal_parts, "ops", *(f"ops.{part}" for part in OPS_PARTS)]
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure, each beside its peers in one run.")
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of {', '.join(choices)}; default: core replay")
     parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")
@@ -112,6 +118,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--containers", type=int, default=Settings.containers, help="containers of rm.endurance (%(default)s)"
+    )
+    parser.add_argument(
+        "--before", metavar="REVISION", help="ops: measure the dispatcher of this revision, too, such as HEAD~1"
     )
     parser.add_argument(
         "--one-core",
@@ -128,7 +137,7 @@ def main() -> None:
     if arguments.one_core and not hasattr(os, "sched_setaffinity"):
         parser.error("--one-core needs a system with CPU affinity, such as Linux")
     logging.basicConfig(level=logging.ERROR)  # as for Hadoop: warnings about full queues are expected here
-    settings = Settings(arguments.repeats, arguments.scale, arguments.events, arguments.containers)
+    settings = Settings(arguments.repeats, arguments.scale, arguments.events, arguments.containers, arguments.before)
     scaled = f", counts scaled by {settings.scale:g}: a quick look, not a measurement" if settings.scale != 1 else ""
     cores = f"{os.cpu_count()} cores"
     if arguments.one_core:
@@ -152,6 +161,13 @@ def main() -> None:
     if journal_chosen:
         everything = len(journal_chosen) == len(JOURNAL_PARTS)
         print_targets(journal(journal_chosen, settings), JOURNAL_TARGETS, everything=everything)
+    ops_chosen = [part for part in OPS_PARTS if "ops" in chosen or f"ops.{part}" in chosen]
+    if ops_chosen:
+        started_s, others_s = time.perf_counter(), _others_busy_s()
+        figures = ops(ops_chosen, settings)
+        print()
+        _print_others(started_s, others_s)
+        print_targets(figures, OPS_TARGETS, everything=len(ops_chosen) == len(OPS_PARTS))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ class Settings:
     endurance_events: int = 100_000_000
     containers: int = 10_000_000
     """Of the long replay."""
+    before: str | None = None
+    """A revision of the repository to compare with."""
 
     def count(self, count: int) -> int:
         """`count` scaled, even and at least 20."""

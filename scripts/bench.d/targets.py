@@ -112,6 +112,31 @@ JOURNAL_TARGETS = (
     Target("sweep of 8, two cores : one after the other", "sweep.speedup", None, 1.7),
 )
 
+OPS_TARGETS = (
+    Target("events/s with a door, nobody asks : without", "ops-rate.door-kept", None, 0.98),
+    Target("    with top, a scrape every 5 s and a stream", "ops-rate.watched-kept", None, 0.95),
+    Target("    /running asked for at 1,000/s : nobody asks", "ops-storm.stormed-kept", None, 0.9),
+    Target("    its answers/s", "ops-storm.per-s", None, None, unit="/s"),
+    Target("    its answers that are neither 200 nor 429", "ops-storm.wrong", None, 0, at_most=True, unit=""),
+    Target("events/s, times sampled : before timing by type", "ops-timing.sampled-of-before", None, 0.97),
+    Target("    the same, eight types", "ops-timing-8.sampled-of-before", None, 0.97),
+    Target("events/s, times sampled : none", "ops-timing.sampled-of-none", None, None),
+    Target("events/s, times sampled : all", "ops-timing.sampled-of-all", None, None),
+    Target("/dispatchers while the handler hangs, p99", "ops-hangs.door-p99", None, 10, at_most=True, unit=" ms"),
+    Target("    aiomonitor, the loop hangs", "ops-hangs.aiomonitor-p99", None, None, unit=" ms"),
+    Target("/dispatchers in a flood, p99", "ops-flood.door-p99", None, 150, at_most=True, unit=" ms"),
+    Target("    aiomonitor, its loop is flooded", "ops-flood.aiomonitor-p99", None, None, unit=" ms"),
+    Target("a scrape with 1,000,000 queued", "ops-scrape.ours-full", None, 50, at_most=True, unit=" ms"),
+    Target("    prometheus_client's server", "ops-scrape.peer-full", None, None, unit=" ms"),
+    Target("handler's rate during it : between scrapes", "ops-scrape.ours-kept", None, 0.9),
+    Target("memory of the door, idle", "ops-memory.door", None, 25, at_most=True, unit=" MiB"),
+    Target("    of aiomonitor", "ops-memory.aiomonitor", None, None, unit=" MiB"),
+    Target("    growth over 1,000,000 requests", "ops-memory.requests", None, 2, at_most=True, unit=" MiB"),
+    Target("import and start of the door", "ops-start.door", None, 150, at_most=True, unit=" ms"),
+    Target("    of aiomonitor", "ops-start.aiomonitor", None, None, unit=" ms"),
+    Target("packages of extras that the core imports", "ops-start.extras", None, 0, at_most=True, unit=""),
+)
+
 
 def print_targets(figures: Figures, targets: Sequence[Target], *, everything: bool) -> None:
     """Print the targets measured in this run; with `everything`, also those that could not be measured."""

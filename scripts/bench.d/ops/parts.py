@@ -1,0 +1,29 @@
+"""What a daemon pays for its door, and what the door gives: rates, answers, memory and start-up, beside their peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from measure import Figures, Settings
+from ops.answers import latency, scrapes
+from ops.footprint import memory, start_up
+from ops.rates import rounds, storm, throughput, timing
+
+PARTS: dict[str, Callable[[Settings], Figures]] = {
+    "throughput": throughput,
+    "timing": timing,
+    "latency": latency,
+    "scrapes": scrapes,
+    "storm": storm,
+    "memory": memory,
+    "startup": start_up,
+}
+
+
+def ops(chosen: list[str], settings: Settings) -> Figures:
+    """Measure the chosen parts, one after the other: each wants the machine for itself."""
+    print(f"\nThe door: medians of {rounds(settings)} rounds")
+    figures: Figures = {}
+    for part in chosen:
+        figures |= PARTS[part](settings)
+    return figures
