@@ -75,4 +75,11 @@ class WebConfig(ConfigModel):
         "that is not begun by then is 503",
     )
     keep_alive_s: float = Field(15.0, gt=0, description="how long a connection may wait for its next request")
+    requests_per_s: float = Field(
+        100.0,
+        gt=0,
+        le=1e6,
+        description="most requests answered per second, on average: a burst of 3 seconds' worth passes at once, "
+        "further ones wait for their turn, so that a flood of requests leaves the interpreter to the handlers",
+    )
     event_streams: int = Field(32, ge=0, description="most clients with a stream of events; one more gets 429")

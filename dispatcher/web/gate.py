@@ -18,6 +18,7 @@ from dispatcher.web.login import Identities, LoginPage
 from dispatcher.web.origins import foreign_site, header, header_values, is_json, is_own_host
 from dispatcher.web.protocol import Peer
 from dispatcher.web.security import Principal, WriteNote, audit
+from dispatcher.web.waiting import Pace
 
 log = logging.getLogger(__name__)
 
@@ -99,13 +100,15 @@ class Gate:
         self._login = LoginPage(identities, settings.session_s) if identities.has_login else None
         self._allowed = frozenset(each.lower() for each in settings.allowed_hosts)
         self._writes = 0
-        self._under_way: set[asyncio.Future[None]] = set()  # one for each request in the app
+        self._pace = Pace(settings.requests_per_s)
+        self._under_way: set[asyncio.Future[None]] = set()  # one for each request that waits for its turn or the app
         self._tasks: set[asyncio.Task[BaseException | None]] = set()  # the app's; a late one outlives its request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        await self._wait_for_turn()
         peer = Peer.of(scope)
         sender = _Sender(send, peer, self._settings.request_deadline_s)
         is_write = scope["method"] not in ("GET", "HEAD")
@@ -128,11 +131,25 @@ class Gate:
                 audit(principal.name if principal is not None else "-", peer.address, note, sender.status)
 
     def end_requests(self) -> None:
-        """Let no request wait for the app any longer: the host has stopped."""
+        """Let no request wait any longer: the host has stopped."""
         for each in self._under_way:
             _wake(each)
 
     # -- before the app ------------------------------------------------------------------------------------------------
+
+    async def _wait_for_turn(self) -> None:
+        delay_s = self._pace.take_turn()
+        if delay_s <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._under_way.add(turn)
+        timer = loop.call_later(delay_s, _wake, turn)
+        try:
+            await turn
+        finally:
+            timer.cancel()
+            self._under_way.discard(turn)
 
     def _check_request(self, scope: Scope, peer: Peer, is_write: bool) -> None:
         headers = scope["headers"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 LONGEST_PIECE_S: Final = 0.005
+BURST_S: Final = 3.0
 
 
 async def within(future: Future[T], seconds: float) -> T:
@@ -34,3 +36,22 @@ async def in_pieces(
         if clock_s() - begun_s >= longest_s:
             await asyncio.sleep(0)
             begun_s = clock_s()
+
+
+class Pace:
+    """Spaces requests in the order in which they come, so that a flood of them does not take the interpreter.
+
+    Those of `BURST_S` pass at once after a rest as long. The loop's thread only.
+    """
+
+    def __init__(self, per_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._gap_s = 1 / per_s
+        self._clock_s = clock_s
+        self._next_s = -math.inf  # when the next request may begin if all before it used their turns
+
+    def take_turn(self) -> float:
+        """Take the next turn; returns in how many seconds it comes, at most 0.0 if it is now."""
+        now_s = self._clock_s()
+        begins_s = max(self._next_s, now_s - BURST_S)
+        self._next_s = begins_s + self._gap_s
+        return begins_s - now_s

@@ -67,7 +67,7 @@ class Daemon:
         self._pouring: Pouring | None = None
         self.started: Answer = {}
         if options.get("door"):
-            self._open_door()
+            self._open_door(options.get("requests_per_s"))
         if options.get("metrics"):
             server = self._stack.enter_context(MetricsServer(registry=self._registry))
             self.started["metrics"] = server.port
@@ -94,12 +94,13 @@ class Daemon:
         gc.collect()
         gc.freeze()  # the collector need not look at these in each turn
 
-    def _open_door(self) -> None:
+    def _open_door(self, requests_per_s: float | None) -> None:
         from dispatcher.ops import OpsDoor
         from dispatcher.web import WebConfig
 
         path = Path(self._stack.enter_context(tempfile.TemporaryDirectory())) / "door.sock"
-        self._stack.enter_context(OpsDoor(web=WebConfig(socket_path=path)))
+        pace = {} if requests_per_s is None else {"requests_per_s": requests_per_s}
+        self._stack.enter_context(OpsDoor(web=WebConfig(socket_path=path, **pace)))
         self.started["socket"] = str(path)
 
     # -- what it can be asked to do ------------------------------------------------------------------------------------

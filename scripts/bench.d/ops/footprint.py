@@ -50,7 +50,8 @@ def _after_requests(count: int) -> Figures:
 
     with ExitStack() as stack:
         clients = stack.enter_context(Worker("asking_worker.py"))
-        worker = stack.enter_context(Worker("daemon_worker.py", metrics=True, door=True, events=1000, types=8))
+        options = {"metrics": True, "door": True, "requests_per_s": 1e6, "events": 1000, "types": 8}
+        worker = stack.enter_context(Worker("daemon_worker.py", **options))
         worker.ask("flood", seconds=0.1)
         idle = worker.ask("memory")["bytes"]
         sizes = []

@@ -16,6 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from dispatcher.web import WebConfig, WebHost
+from dispatcher.web.waiting import Pace
 
 from ..conftest import TIMEOUT_S
 from ..waiting import until
@@ -390,3 +391,39 @@ def test_what_a_request_costs_is_bounded_by_keys() -> None:
     assert (defaults.body_bytes, defaults.header_bytes, defaults.connections) == (1 << 20, 16_384, 256)
     assert (defaults.writes, defaults.request_deadline_s, defaults.keep_alive_s) == (64, 10.0, 15.0)
     assert defaults.event_streams == 32
+
+
+def test_requests_beyond_the_pace_wait_for_their_turn(make_host: MakeHost) -> None:
+    host = make_host(requests_per_s=50)
+    with by_socket(host) as client:
+        begun = time.monotonic()
+        statuses = [client.get("/").status_code for _ in range(170)]
+
+    assert len(set(statuses)) == 1
+    assert time.monotonic() - begun >= 0.35  # 150 pass at once, 20 take a fiftieth of a second each
+
+
+def test_a_stop_ends_the_wait_for_a_turn(make_host: MakeHost) -> None:
+    host = make_host(requests_per_s=0.01)
+    with by_socket(host) as client:
+        client.get("/")  # the only one of the burst
+        waiting = connect(host)
+        waiting.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        begun = time.monotonic()
+        host.stop()
+
+        assert time.monotonic() - begun < 1.5
+    waiting.close()
+
+
+def test_the_pace_spaces_requests_and_forgives_a_rest() -> None:
+    now = 100.0
+    pace = Pace(10, lambda: now)
+
+    at_once = [pace.take_turn() for _ in range(31)]
+    assert max(at_once) <= 0.0 + 1e-9
+    assert [round(pace.take_turn(), 6) for _ in range(3)] == [0.1, 0.2, 0.3]
+
+    now = 1000.0
+    assert [pace.take_turn() <= 1e-9 for _ in range(32)] == [True] * 31 + [False]
