@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,12 +88,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _doors_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Daemons of the tests have their doors in a folder of the tests, not among the user's own."""
-    folder = tmp_path_factory.mktemp("run")
-    folder.chmod(0o700)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+def _doors_of_the_tests() -> Iterator[None]:
+    """Daemons of the tests have their doors in a folder of the tests, not among the user's own. Its path is short."""
+    with TemporaryDirectory(prefix="run-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
         yield
 
 

@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
@@ -29,13 +30,14 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder in which daemons have their doors."""
-    folder = tmp_path / "dispatcher"
-    folder.mkdir(0o700)
-    monkeypatch.setattr(doors, "_folders", lambda: [folder])
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return folder
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The only folder in which daemons have their doors. Its path is short, as that of a Unix socket has to be."""
+    with TemporaryDirectory(prefix="run-") as runtime:
+        folder = Path(runtime) / "dispatcher"
+        folder.mkdir(0o700)
+        monkeypatch.setattr(doors, "_folders", lambda: [folder])
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        yield folder
 
 
 @pytest.fixture
