@@ -92,8 +92,8 @@ def entity_history(
     """The newest rows about `entity` in the journal, also of the open segment.
 
     `machine`: only transitions of machines of this name. `before_seq`: only rows with a smaller seq; the last row's
-    seq gives the next page. `limit`: at most so many rows; those of one event are not separated, so that there are
-    more if a single event has more. `on_damage` gets a line for each damaged stretch and each missing segment met.
+    seq gives the next page. `limit`: at most so many rows; the rows of one event stay together, so there are more if a
+    single event has more. `on_damage` gets a line for each damaged stretch and each missing segment met.
 
     Raises:
         JournalError: not a journal, or a file cannot be read. ValueError: `limit` is less than 1.

@@ -104,7 +104,7 @@ def check_indexes(snapshot: JournalSnapshot) -> Iterator[str]:
             with HistoryIndex(index_path(segment)) as index:
                 end = read_end(segment)
                 if end is None:
-                    continue  # the segment's own problem: whose index it is cannot be told
+                    continue  # the segment has a problem of its own: nothing says whether the index is of it
                 if not index.header.is_of(segment, end):
                     yield _unsound_index(f"{index.path.name}: is not of this {segment.name}")
                 index.check()

@@ -21,11 +21,11 @@ MOST_FAILURES: Final = 10
 class FailureFeed:
     """The failures of all dispatchers that one client has not heard of. One loop's thread.
 
-    At most `MOST_FAILURES` a second are told; of the others their number, at the end of the second.
+    At most `MOST_FAILURES` a second are sent whole. The others are counted; the count is sent at the end of the second.
     """
 
     def __init__(self, views: Sequence[DispatcherView], now_s: float) -> None:
-        # By dispatcher: the last number that was told.
+        # By dispatcher: the number of the last failure that was sent.
         self._told: weakref.WeakKeyDictionary[DispatcherView, int] = weakref.WeakKeyDictionary()
         for view in views:
             self._told[view] = _newest(view.failures())
@@ -34,11 +34,11 @@ class FailureFeed:
         self._dropped = 0
 
     def look(self, views: Sequence[DispatcherView], now_s: float) -> list[dict[str, Any]]:
-        """What is to be told now: failures, oldest first, and `dropped` of the last second."""
-        told: list[dict[str, Any]] = []
+        """What is to be sent now: failures, oldest first, and `dropped` of the last second."""
+        messages: list[dict[str, Any]] = []
         if now_s - self._second_began_s >= 1.0:
             if self._dropped:
-                told.append({"dropped": self._dropped})
+                messages.append({"dropped": self._dropped})
             self._second_began_s, self._left, self._dropped = now_s, MOST_FAILURES, 0
         for view in views:
             records = view.failures()
@@ -50,8 +50,8 @@ class FailureFeed:
             shown = new[: self._left]
             self._left -= len(shown)
             self._dropped += newest - last - len(shown)  # also those that the ring no longer has
-            told += [{"dispatcher": view.name, **failure_item(record)} for record in shown]
-        return told
+            messages += [{"dispatcher": view.name, **failure_item(record)} for record in shown]
+        return messages
 
 
 async def ops_events(
@@ -68,8 +68,8 @@ async def ops_events(
         if now_s >= due_s:
             due_s = max(due_s + NUMBERS_EVERY_S, now_s)
             yield event_bytes("dispatchers", await numbers())
-        for told in feed.look(views(), clock_s()):
-            yield event_bytes("failure", told)
+        for message in feed.look(views(), clock_s()):
+            yield event_bytes("failure", message)
         await sleep(max(0.0, min(LOOK_EVERY_S, due_s - clock_s())))
 
 

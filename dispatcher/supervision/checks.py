@@ -1,7 +1,7 @@
 """Checks that a program registers, such as whether its database answers.
 
-A check is foreign code: it may raise, or never return. So it runs on a thread of its own, and whoever asks for its
-answer waits for a bounded time.
+A check is foreign code: it may raise, or never return. So it runs on a thread of its own, and the wait for its
+answer is bounded.
 """
 
 from __future__ import annotations

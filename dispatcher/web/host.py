@@ -37,7 +37,7 @@ class WebHost(Service):
     Every request's scope has `principal`, and the host itself as `web_host`. In a forked child there is no door.
 
     Raises (from `start`):
-        ConfigError: it cannot listen where it is told to, or must not; tokens or certificates are unsound.
+        ConfigError: it cannot, or must not, listen on its address; tokens or certificates are unsound.
         DispatcherError: the extra `web` is missing, or the app failed to start.
     """
 

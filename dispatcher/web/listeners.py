@@ -82,7 +82,7 @@ class Listeners:
     """The sockets of a door.
 
     Raises:
-        ConfigError: a socket cannot listen where it is told to, or must not.
+        ConfigError: a socket cannot, or must not, listen on its address.
     """
 
     def __init__(self, settings: WebConfig, name: str) -> None:

@@ -2,7 +2,8 @@
 
     JOURNAL/.segment-00000001.history    the index of segment-00000001.journal
 
-It holds nothing that the segment does not: whoever finds it missing, damaged or of another segment reads the segment.
+It holds nothing that the segment does not: where it is missing, damaged or of another segment, the segment is read
+instead.
 
 An entity's hash is the CRC-32 of its name as frames store it. The index has one entry for each frame and hash in it,
 ordered by hash and then by frame. All numbers are little-endian; a header, its CRC-32, and then

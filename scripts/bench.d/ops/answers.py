@@ -84,13 +84,13 @@ def latency(settings: Settings) -> Figures:
 def _report_latencies(taken: dict[str, dict[str, list[list[float]]]], names: dict[str, str], queued: int) -> Figures:
     figures: Figures = {}
     states = {"hangs": "the handler hangs", "flood": f"{queued:,} queued, {PRODUCERS} producers flood it"}
-    for state, told in states.items():
+    for state, shown in states.items():
         for percent in (50, 99):
             spreads = {
                 names[key]: Spread.of([percentile(samples, percent) for samples in lists])
                 for key, lists in taken[state].items()
             }
-            print_table(f"Answers in ms, p{percent}, lower is better: {told}", spreads, digits=2)
+            print_table(f"Answers in ms, p{percent}, lower is better: {shown}", spreads, digits=2)
             for key, name in names.items():
                 figures[f"ops-{state}.{key}-p{percent}"] = spreads[name].median
     return figures
@@ -125,9 +125,9 @@ def scrapes(settings: Settings) -> Figures:
                 kept[key].append(_rate_kept(answer, windows))
     names = {key: name for key, (_, name) in paths.items()}
     figures: Figures = {}
-    for state, told, values in (("empty", "nothing queued", empty), ("full", f"{queued:,} queued", full)):
+    for state, shown, values in (("empty", "nothing queued", empty), ("full", f"{queued:,} queued", full)):
         spreads = {names[key]: Spread.of(values[key]) for key in paths}
-        print_table(f"A scrape in ms, lower is better: {told}", spreads, digits=2)
+        print_table(f"A scrape in ms, lower is better: {shown}", spreads, digits=2)
         figures |= {f"ops-scrape.{key}-{state}": spreads[names[key]].median for key in paths}
     spreads = {names[key]: Spread.of(kept[key]) for key in paths}
     print_table("The handler's rate during a scrape : between scrapes", spreads, digits=3)

@@ -101,8 +101,8 @@ def storm(settings: Settings) -> Figures:
         answers = in_turns(workers, rounds(settings), turn)
     names = {"quiet": "door, nobody asks", "stormed": f"/running asked for at {STORM_PER_S:,.0f}/s"}
     figures = _report("ops-storm", "Events per second: one producer, events made beforehand", names, answers)
-    told = ", ".join(f"{count:,} of status {status}" for status, count in sorted(statuses.items()))
-    print(f"{STORM_CLIENTS} clients had {told}; {statistics.median(per_s):,.0f} answers/s.")
+    title = ", ".join(f"{count:,} of status {status}" for status, count in sorted(statuses.items()))
+    print(f"{STORM_CLIENTS} clients had {title}; {statistics.median(per_s):,.0f} answers/s.")
     refused = sum(count for status, count in statuses.items() if status not in ("200", "429"))
     return figures | {"ops-storm.per-s": statistics.median(per_s), "ops-storm.wrong": refused}
 
