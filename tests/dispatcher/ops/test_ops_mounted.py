@@ -186,6 +186,7 @@ def test_a_stop_stops_the_services_where_no_signal_is_handled(monkeypatch: pytes
 
     daemon, door = CompositeService("daemon"), Door("door")
     daemon.add_service(Part("part"))
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
     monkeypatch.setattr(controls, "service_roots", lambda: [door, daemon, Part("not started")])
     for each in (door, daemon):
         each.init()
