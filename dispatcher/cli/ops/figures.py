@@ -60,10 +60,14 @@ def share(part: float | None) -> str:
     return "-" if part is None else f"{part * 100:.0f} %"
 
 
+def local_now() -> time.struct_time:
+    return time.localtime()
+
+
 def clock_time(unix_ms: float) -> str:
     """The local time of day, with the date if it is not of today."""
     try:
-        moment, now = time.localtime(unix_ms / 1000), time.localtime()
+        moment, now = time.localtime(unix_ms / 1000), local_now()
         form = "%H:%M:%S" if moment[:3] == now[:3] else "%Y-%m-%d %H:%M:%S"
         return time.strftime(form, moment)
     except (OverflowError, ValueError, OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from dispatcher.cli import main
+from dispatcher.cli.ops import figures
 from dispatcher.web import doors
 
-from .fake_daemon import Answers, FakeDaemon
+from .fake_daemon import NOW_MS, Answers, FakeDaemon
 
 Start = Callable[..., FakeDaemon]
 
@@ -27,6 +29,12 @@ class Ended(NamedTuple):
 
 
 Run = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the day of the fake daemon's times, which are shown without a date."""
+    monkeypatch.setattr(figures, "local_now", lambda: time.localtime(NOW_MS / 1000))
 
 
 @pytest.fixture

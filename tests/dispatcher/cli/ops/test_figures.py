@@ -4,6 +4,8 @@ import pytest
 
 from dispatcher.cli.ops.figures import clock_time, count, duration, share, size, sparkline
 
+from .fake_daemon import NOW_MS
+
 
 @pytest.mark.parametrize(
     ("number", "text"),
@@ -51,6 +53,11 @@ def test_a_size_is_in_powers_of_1000(number: float | None, text: str) -> None:
 def test_shares_and_times_of_any_number_are_texts() -> None:
     assert share(0.123) == "12 %"
     assert clock_time(1e30) == f"@{1e27:.0f}"
+
+
+def test_a_time_of_another_day_has_its_date() -> None:
+    assert len(clock_time(NOW_MS)) == len("12:34:56")
+    assert len(clock_time(NOW_MS - 86_400_000)) == len("2024-07-01 12:34:56")
 
 
 def test_a_sparkline_goes_from_zero_to_the_maximum() -> None:
