@@ -98,7 +98,7 @@ def test_a_handler_that_hangs_is_found_with_what_waits_behind_it(daemon: Daemon,
     assert "other: runs Job.HANG of job_77" in stack.out
     assert "    5 of 5\n" in stack.out
     assert "_daemon.py:" in stack.out
-    assert re.search("^> other +runs .* s +100 ", frame.out, re.MULTILINE)
+    assert re.search("^> other +runs .*s +100 ", frame.out, re.MULTILINE)
     assert json.loads(run("status", "--json").out)["dispatchers"][1]["queue"]["size"] == 100
 
 
