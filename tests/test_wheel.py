@@ -17,6 +17,7 @@ from .commands import COMMAND, ROOT, run_command
 PACKAGES = ("dispatcher", "statemachines", "pipeline")
 CONFIG = ROOT / "config"
 EXAMPLES = sorted(path.stem for path in CONFIG.glob("*.yaml"))
+ALL_EXAMPLES = sorted([*EXAMPLES, "grafana/dispatcher.json", "systemd/dispatcher.service"])
 DATA = (".html", ".js", ".properties")
 SETUPTOOLS = 77  # as [build-system] in pyproject.toml
 TIMEOUT_S = 240.0
@@ -96,7 +97,7 @@ def test_the_installed_command_prints_each_example(installed: Path, name: str) -
 
 
 def test_the_installed_command_lists_the_examples(installed: Path) -> None:
-    assert run_installed(installed, "config", "list").stdout.split() == EXAMPLES
+    assert run_installed(installed, "config", "list").stdout.split() == ALL_EXAMPLES
 
 
 def test_the_installed_command_has_the_version_of_its_wheel(installed: Path, wheel: Path) -> None:
@@ -116,7 +117,7 @@ def test_an_unknown_example_is_answered_with_those_there_are() -> None:
     done = run_command("config", "show", "nothing")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"dispatcher: no example configuration 'nothing'; expected one of {', '.join(EXAMPLES)}\n"
+    assert done.stderr == f"dispatcher: no example configuration 'nothing'; expected one of {', '.join(ALL_EXAMPLES)}\n"
 
 
 def test_the_version_is_the_distributions() -> None:
