@@ -179,7 +179,11 @@ class Workers:
             except RuntimeError:
                 return  # the loop has ended meanwhile
 
-        threading.Thread(target=work, name="ops-worker", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="ops-worker", daemon=True).start()
+        except RuntimeError as error:
+            self._busy -= 1
+            raise Refusal(503, f"no thread could be started: {error}", 1) from None
         try:
             return await asyncio.wait_for(future, within_s)
         except TimeoutError:

@@ -36,12 +36,12 @@ class LogLevels:
         timer.daemon = True
         timer.name = "ops-log-level"
         with self._lock:
+            timer.start()  # first: without it the level would stay; it cannot restore before _lock is free
             before, earlier = self._changed.get(name, (logger.level, None))
             if earlier is not None:
                 earlier.cancel()
             self._changed[name] = before, timer
             logger.setLevel(level)
-        timer.start()
         return {"logger": name, "level": level, "before": logging.getLevelName(before), "for_s": for_s}
 
     def restore_all(self) -> None:

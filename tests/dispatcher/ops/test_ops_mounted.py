@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -197,6 +198,39 @@ def test_a_stop_stops_the_services_where_no_signal_is_handled(monkeypatch: pytes
     assert response.json() == {"stopping": True, "by": "services"}
     assert door.wait_for_service_to_stop(10)
     assert order == ["part", "door"]
+
+
+def test_a_thread_that_cannot_be_started_does_not_count_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After eight such requests, every further one got 429 for the rest of the daemon's life."""
+    client = Client(mounted(), prefix="/ops/v1")
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        refused = [client.get("/process") for _ in range(8)]
+
+    assert {each.status_code for each in refused} == {503}
+    assert refused[0].json() == {"error": "no thread could be started: can't start new thread"}
+    assert refused[0].headers["retry-after"] == "1"
+    assert client.get("/process").status_code == 200
+
+
+def test_a_log_level_stays_where_the_timer_that_restores_it_cannot_be_started(
+    restored: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The level was changed for good."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        controls.LogLevels().change(restored.name, "DEBUG", 60)
+
+    assert restored.level == logging.ERROR
 
 
 def test_work_that_takes_too_long_is_given_up() -> None:
