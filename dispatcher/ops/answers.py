@@ -28,7 +28,6 @@ LIMIT: Final = 100
 MOST: Final = 1000
 OFF_LOOP_S: Final = 10.0
 """Longest work on a thread, before the client gets 503."""
-_SLICE_S: Final = 0.003
 _WORKERS: Final = 8
 """Most pieces of work on threads at a time, of one app."""
 
@@ -125,18 +124,6 @@ def page_of(request: Request, items: Sequence[Any], **more: Any) -> dict[str, An
 
 
 # -- the loop ----------------------------------------------------------------------------------------------------------
-
-
-class Breath:
-    """Lets the loop serve others, and the handler thread run, once some milliseconds of work have passed."""
-
-    def __init__(self) -> None:
-        self._since_s = time.perf_counter()
-
-    async def take(self) -> None:
-        if time.perf_counter() - self._since_s > _SLICE_S:
-            await asyncio.sleep(0)
-            self._since_s = time.perf_counter()
 
 
 class Workers:

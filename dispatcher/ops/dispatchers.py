@@ -134,7 +134,7 @@ def service_tree(service: Service, children: Callable[[Service], Sequence[Servic
     }
 
 
-def _by_name(found: QueueCounts) -> Counter[tuple[str, str]]:
+def _by_name(found: QueueCounts[Any]) -> Counter[tuple[str, str]]:
     """Counts by class and name; types that share both are one."""
     counts: Counter[tuple[str, str]] = Counter()
     for event_type, count in found.counts.items():

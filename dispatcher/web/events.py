@@ -18,7 +18,9 @@ COMMENT: Final = b": still here\n\n"
 """Sent when nothing else was for a while, so that proxies keep the connection and dead clients are noticed."""
 _MOST_STREAMS: Final = 32
 
-_open_streams: weakref.WeakKeyDictionary[asyncio.Event, int] = weakref.WeakKeyDictionary()  # one loop's thread
+_open_streams: weakref.WeakKeyDictionary[asyncio.Event, int] = (
+    weakref.WeakKeyDictionary()
+)  # each source's: its loop's thread
 
 
 def event_stream(
@@ -41,10 +43,13 @@ def event_stream(
 
 
 def event_bytes(name: str, data: Any, *, number: int | None = None) -> bytes:
-    """One event of a stream, with `data` as JSON. `number` comes back as Last-Event-ID when a client reconnects."""
-    lines = [f"event: {name}"] + ([f"id: {number}"] if number is not None else [])
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), default=str)
-    return "\n".join([*lines, f"data: {text}", "", ""]).encode()
+    """One event of a stream, with `data` as JSON; bytes are JSON already, in one line.
+
+    `number` comes back as Last-Event-ID when a client reconnects.
+    """
+    head = f"event: {name}\n" + (f"id: {number}\n" if number is not None else "") + "data: "
+    body = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":"), default=str).encode()
+    return head.encode() + body + b"\n\n"
 
 
 class _EventStream(StreamingResponse):

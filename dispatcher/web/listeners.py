@@ -46,7 +46,8 @@ class Listener(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
-        if sum(each.fileno() >= 0 for each in self._accepted) >= self._most:
+        is_full = len(self._accepted) >= self._most  # perhaps with closed ones that are still referred to
+        if is_full and sum(each.fileno() >= 0 for each in self._accepted) >= self._most:
             connection.close()
             raise ConnectionAbortedError("too many connections")  # the loop goes on to the next
         self._accepted.add(connection)
