@@ -55,7 +55,7 @@ _MOST_BODY: Final = 10_000
 
 
 class Ops:
-    """What the endpoints of one app share. One loop's thread, except where a line says otherwise."""
+    """What the endpoints of one app share. One loop's thread, but for `close`."""
 
     def __init__(self, config: OpsConfig, name: str, stopping: asyncio.Event) -> None:
         self.config = config
@@ -92,7 +92,7 @@ class Ops:
         return await self.numbers.make("dispatchers", make)
 
     def close(self) -> None:
-        """Undo what it has changed, and let the sampler end. Any thread."""
+        """Restore the levels of loggers, and let the sampler end. Any thread."""
         self.log_levels.restore_all()
         shared_sampler.release(self)
 
@@ -117,8 +117,8 @@ def ops_app(
     It shows every dispatcher of the process, later ones too. `name`: the daemon's, in /process. `stopping` ends open
     streams when it is set, on the loop; a WebHost ends them by itself.
 
-    Clients that may not see threads, payloads and the like are kept out by whatever serves the app: a WebHost, or the
-    user's own middleware. `/threads` and the controls need a `Principal` of role admin in the request's scope.
+    Whatever serves the app decides which clients reach it: a WebHost, or middleware of your own. `/threads` and
+    the controls need a `Principal` of role admin in the request's scope.
     """
     return app_of(Ops(config or OpsConfig(), name or process_name(), stopping or asyncio.Event()))
 

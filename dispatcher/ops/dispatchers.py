@@ -1,4 +1,4 @@
-"""What the ops API says about dispatchers: their numbers, types, queues and failures."""
+"""Dispatchers in the ops API: their numbers, types, queues and failures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SORTS: Final = ("queued", "rate", "time", "failed")
 
 
 def find_dispatcher(name: str) -> DispatcherView:
-    """The dispatcher of this name; of several, one that runs. Raises Refusal (404)."""
+    """The dispatcher of this name, if possible one that runs. Raises Refusal (404)."""
     found = [view for view in dispatchers() if view.name == name]
     if not found:
         known = ", ".join(dict.fromkeys(view.name for view in dispatchers())) or "none"
-        raise Refusal(404, f"no dispatcher {name!r} in this process; there is: {known}")
+        raise Refusal(404, f"no dispatcher {name!r} in this process; known: {known}")
     return next((view for view in found if view.state is ServiceState.STARTED), found[0])
 
 

@@ -1,4 +1,4 @@
-"""What the ops API says about the process and its tree of services."""
+"""The process and its tree of services in the ops API."""
 
 from __future__ import annotations
 

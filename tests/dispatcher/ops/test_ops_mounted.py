@@ -69,8 +69,8 @@ def test_threads_are_for_administrators() -> None:
     viewer = Client(app, "view", "/ops/v1").error("/threads")
     found = Client(app, "admin", "/ops/v1").json("/threads")
 
-    assert without == (403, "this needs role admin, and no user")
-    assert viewer == (403, "this needs role admin, and tester has role view")
+    assert without == (403, "role admin is required; there is no user")
+    assert viewer == (403, "role admin is required; tester has role view")
     [worker] = [each for each in found["items"] if each["name"] == "ops-worker"]
     assert worker["daemon"] is True
     assert "thread_items" in [frame["function"] for frame in worker["stack"]]
@@ -87,8 +87,8 @@ def test_threads_are_looked_at_once_a_second() -> None:
 @pytest.mark.parametrize(
     ("control", "role", "reason"),
     [
-        (True, None, "this needs role admin, and no user"),
-        (True, "user", "this needs role admin, and tester has role user"),
+        (True, None, "role admin is required; there is no user"),
+        (True, "user", "role admin is required; tester has role user"),
         (False, "admin", "controls are switched off; set ops.control: true"),
     ],
 )
@@ -142,15 +142,15 @@ class Timer:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"logger": 1, "level": "INFO", "for_s": 1}, "logger: the name of a logger is expected"),
+        ({"logger": 1, "level": "INFO", "for_s": 1}, "logger: expected the name of a logger"),
         (
             {"logger": "x", "level": "LOUD", "for_s": 1},
-            "level: one of DEBUG, INFO, WARNING, ERROR, CRITICAL is expected",
+            "level: expected one of DEBUG, INFO, WARNING, ERROR, CRITICAL",
         ),
-        ({"logger": "x", "level": "INFO", "for_s": 0}, "for_s: seconds from above 0 to 86,400 are expected"),
-        ({"logger": "x", "level": "INFO", "for_s": True}, "for_s: seconds from above 0 to 86,400 are expected"),
-        ({"logger": "x", "level": "INFO"}, "for_s: seconds from above 0 to 86,400 are expected"),
-        ({"loger": "x"}, "the body is an object"),
+        ({"logger": "x", "level": "INFO", "for_s": 0}, "for_s: expected seconds, above 0 and at most 86,400"),
+        ({"logger": "x", "level": "INFO", "for_s": True}, "for_s: expected seconds, above 0 and at most 86,400"),
+        ({"logger": "x", "level": "INFO"}, "for_s: expected seconds, above 0 and at most 86,400"),
+        ({"loger": "x"}, "the body must be an object"),
     ],
 )
 def test_a_log_level_with_a_mistake_is_refused(body: dict[str, object], reason: str) -> None:

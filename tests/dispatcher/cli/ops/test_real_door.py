@@ -149,7 +149,9 @@ def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path
     assert isinstance(found, Entity)
     assert (found.machine, found.state) == ("RMNode", "RUNNING")
     assert [row.what for row in found.history.items if row.from_state == "NEW"] == ["NEW -> RUNNING on STARTED"]
-    assert unknown == f"ResourceManager ({process.pid}): no entity 'node9:1' is kept or in a journal of this process"
+    assert (
+        unknown == f"ResourceManager ({process.pid}): no entity 'node9:1' is in memory or in a journal of this process"
+    )
 
 
 def test_top_finds_the_daemon_again_after_kill_9_and_a_restart(daemon: Daemon, folder: Path) -> None:
