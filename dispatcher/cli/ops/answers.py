@@ -7,21 +7,14 @@ are printed.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 Item = TypeVar("Item")
 
-
-def _by_reason(value: Any) -> Any:
-    """One number for all reasons counts too."""
-    return {"": value} if isinstance(value, int | float) else value
-
-
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Real = Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)]
-ByReason = Annotated[dict[str, Whole], BeforeValidator(_by_reason)]
 
 
 class Answer(BaseModel):
@@ -78,7 +71,7 @@ class Process(Answer):
     threads: Whole | None = None
     open_files: Whole | None = None
     loadavg: list[Real] | None = None
-    health: Health | None = None
+    health: Health
     services: list[Service] = []
 
 
@@ -153,8 +146,8 @@ class DispatcherNumbers(Answer):
     accepted: Whole = 0
     handled: Whole = 0
     failed: Whole = 0
-    discarded: ByReason = {}
-    rejected: ByReason = {}
+    discarded: dict[str, Whole] = {}
+    rejected: dict[str, Whole] = {}
     rate: Rate = Rate.model_validate({})
     idle_share_10s: Real | None = None
     running: Running | None = None

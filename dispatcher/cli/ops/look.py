@@ -1,27 +1,26 @@
-"""What several commands ask a daemon, and whether what it says means that it is ready."""
+"""What several commands ask a daemon, and how they word its answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from dispatcher.cli.ops.answers import DispatcherNumbers, Failure, Frame, Page, Process, Reason, Running, RunningOrNull
 from dispatcher.cli.ops.client import Client
 from dispatcher.cli.ops.figures import duration
 
-STUCK_AFTER_S: Final = 10.0
-"""A handler that has run for longer is stuck, where the daemon does not say itself whether it is: the default of
-`handler_warn_after_s`."""
-
 
 @dataclass(frozen=True)
 class Summary:
-    """A daemon and its dispatchers, and why it is not ready."""
+    """A daemon and its dispatchers."""
 
     process: Process
     dispatchers: Sequence[DispatcherNumbers]
-    reasons: Sequence[Reason]
+
+    @property
+    def reasons(self) -> Sequence[Reason]:
+        """Why it is not ready; none: it is ready."""
+        return self.process.health.reasons
 
     @property
     def status(self) -> str:
@@ -43,31 +42,7 @@ def summary_of(client: Client) -> Summary:
     """Ask a daemon how it is: two requests."""
     process = client.get(Process, "process")
     dispatchers = client.get(Page[DispatcherNumbers], "dispatchers", limit=1000).items
-    reasons = process.health.reasons if process.health is not None else list(reasons_of(dispatchers))
-    return Summary(process, dispatchers, reasons)
-
-
-def reasons_of(dispatchers: Sequence[DispatcherNumbers]) -> Iterator[Reason]:
-    """Why a daemon with these dispatchers is not ready, in the order of `/readyz`."""
-    for reason in _ORDER:
-        for each in dispatchers:
-            if reason in _reasons_of_one(each):
-                seconds = each.running.running_s if reason == "stuck" and each.running else None
-                yield Reason(reason=reason, dispatcher=each.name, seconds=seconds)
-
-
-_ORDER = ("failed", "stopped", "starting", "stuck", "journal_failed")
-
-
-def _reasons_of_one(numbers: DispatcherNumbers) -> set[str]:
-    checks = {
-        "failed": numbers.failure is not None,
-        "stopped": numbers.state == "STOPPED" and numbers.failure is None,
-        "starting": numbers.state in ("NOTINITED", "INITED"),
-        "stuck": numbers.running is not None and numbers.running.running_s >= STUCK_AFTER_S,
-        "journal_failed": numbers.journal is not None and numbers.journal.failed,
-    }
-    return {reason for reason, holds in checks.items() if holds}
+    return Summary(process, dispatchers)
 
 
 def reason_text(reason: Reason) -> str:

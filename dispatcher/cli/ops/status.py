@@ -172,7 +172,7 @@ def _event_counts(numbers: DispatcherNumbers) -> Iterator[str]:
     for name, by_reason in (("discarded", numbers.discarded), ("rejected", numbers.rejected)):
         for reason, number in by_reason.items():
             if number:
-                yield f"{number:,} {name}" + (f" ({reason})" if reason else "")
+                yield f"{number:,} {name} ({reason})"
 
 
 def _cut(text: str) -> str:

@@ -154,7 +154,7 @@ def _details(numbers: DispatcherNumbers) -> Iterator[str]:
     for name, by_reason in (("rejected", numbers.rejected), ("discarded", numbers.discarded)):
         for reason, number in by_reason.items():
             if number:
-                yield f"{count(number)} {name}" + (f" ({reason})" if reason else "")
+                yield f"{count(number)} {name} ({reason})"
     yield f"{count(numbers.handled)} handled"
 
 

@@ -88,7 +88,7 @@ def test_a_token_is_sent_as_the_bearer(start: Start) -> None:
 
 def test_an_answer_may_end_with_its_connection(start: Start) -> None:
     """The socket was closed before the body had been read."""
-    answer = b'HTTP/1.1 200 OK\r\n\r\n{"pid": 1, "name": "rm", "uptime_s": 1}'
+    answer = b'HTTP/1.1 200 OK\r\n\r\n{"pid": 1, "name": "rm", "uptime_s": 1, "health": {"status": "ok"}}'
 
     assert ask(start(answers={"/process": fake.raw(answer)})).pid == 1
 

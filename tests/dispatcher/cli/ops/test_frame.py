@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Page, Process, Running, TypeNumbers
-from dispatcher.cli.ops.look import Summary, reasons_of
+from dispatcher.cli.ops.look import Summary
 from dispatcher.cli.ops.top.frame import frame_of
 from dispatcher.cli.ops.top.state import Look, Sort, TopState, Wish
 
@@ -20,8 +20,7 @@ def look_at(answers: fake.Answers, at_s: float = 1.0, **more: Any) -> Look:
     """What a watcher makes of the answers."""
     process = Process.model_validate(answers["/process"])
     dispatchers = Page[DispatcherNumbers].model_validate(answers["/dispatchers"]).items
-    reasons = process.health.reasons if process.health else list(reasons_of(dispatchers))
-    summary = Summary(process, dispatchers, reasons)
+    summary = Summary(process, dispatchers)
     name = more.pop("dispatcher", summary.needs_attention())
     base = f"/dispatchers/{name}"
     now = answers.get(f"{base}/running")

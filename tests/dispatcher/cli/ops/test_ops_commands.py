@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -139,27 +138,6 @@ def test_status_shows_the_last_failure_and_why_a_dispatcher_failed(run: Run, sta
     assert "not ready: failed (writer)\n" in ended.out
     assert "  failed   JournalError: /var/lib/rm/journal: No space left on device\n" in ended.out
     assert "AppEventType.KILL of app_1: InvalidStateTransitionError: RMApp app_1: no transition" in ended.out
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"state": "STOPPED"}, "stopped"),
-        ({"state": "INITED"}, "starting"),
-        ({"failure": "ValueError: x"}, "failed"),
-        ({"journal": {"path": "/j", "failed": True}}, "journal_failed"),
-        ({"running": fake.running(kind="mail", description="call of <f>", running_s=10.0)}, "stuck"),
-    ],
-)
-def test_status_finds_out_by_itself_whether_a_daemon_is_ready(
-    changes: dict[str, Any], reason: str, run: Run, start: Start
-) -> None:
-    start(answers=fake.answers_of(fake.numbers(**changes)))
-
-    ended = run("status", "--json")
-
-    assert ended.code == 1
-    assert json.loads(ended.out)["status"] == reason
 
 
 def test_status_takes_the_daemons_own_word_for_it(run: Run, start: Start) -> None:
