@@ -1,4 +1,4 @@
-"""`dispatcher stack`: where a handler thread spends its time."""
+"""`dispatcher stack`: where handler threads spend their time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _MOST_S = 1.0
 def stack(
     daemon: Daemon = None,
     dispatcher: Annotated[
-        str | None, typer.Option("--dispatcher", "-d", help="only the dispatcher of this name", show_default="all")
+        str | None, typer.Option("--dispatcher", "-d", help="only this dispatcher", show_default="all")
     ] = None,
-    samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=100, help="how many, within 1 s")] = 20,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=100, help="samples to take within 1 s")] = 20,
     folded: Annotated[
-        bool, typer.Option("--folded", help="a line for each stack, `frame;frame;frame count`, as flame graphs take it")
+        bool,
+        typer.Option("--folded", help="print `frame;frame;frame count` for each stack, the input of flame graph tools"),
     ] = False,
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:
-    """Sample the stack of what runs now, and print each stack once with how often it was seen.
+    """Sample the stacks of the handler threads; print each distinct stack with its number of samples.
 
-    Only of what runs is there a stack: an idle dispatcher has none. Exit code 1: no proper answer.
+    A dispatcher that runs nothing has no stack and counts as idle. Exit code 1: no valid answer.
     """
     from dispatcher.cli.ops.client import Client
     from dispatcher.cli.ops.look import summary_of

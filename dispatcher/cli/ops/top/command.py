@@ -23,13 +23,13 @@ _WIDTH, _HEIGHT = 80, 24
 
 def top(
     daemon: Daemon = None,
-    once: Annotated[bool, typer.Option("--once", help="print one frame as text, and exit")] = False,
+    once: Annotated[bool, typer.Option("--once", help="print one frame as text and exit")] = False,
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:
-    """Watch a daemon: its dispatchers, event types, what runs now, failures, and entities. `?` shows the keys.
+    """Watch a daemon: dispatchers, event types, the running handler, failures and entities. Press ? for the keys.
 
-    Exit code 1: no proper answer at first. Later, it reconnects, also to a restarted daemon of the same name.
+    Exit code 1: no valid answer at the start. Later, top reconnects, also to a restarted daemon of the same name.
     """
     from dispatcher.cli.ops.top.state import Wish
     from dispatcher.cli.ops.top.watching import Watcher
@@ -40,7 +40,7 @@ def top(
         return address_of(again, token_file, ca)
 
     if not once and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise DoorError("top draws on a terminal, and standard input or error is none; --once prints one frame")
+        raise DoorError("top needs a terminal as standard input and standard error; --once prints a single frame")
     watcher = Watcher(find)
     with answering():
         first = watcher.look(Wish())

@@ -168,12 +168,12 @@ def test_an_event_that_made_no_transition_is_in_the_history_too() -> None:
 
 def test_while_the_daemon_is_away_the_last_frame_stays_without_colours() -> None:
     state = state_of(fake.calm())
-    state.missed("rm (4711): nobody listens there", 100.0)
-    state.missed("rm (4711): nobody listens there", 101.0)
+    state.missed("rm (4711): no process is listening there", 100.0)
+    state.missed("rm (4711): no process is listening there", 101.0)
 
     lines = frame_of(state, 80, 24, 112.4)
 
-    assert lines[0].plain.strip() == "reconnecting for 12 s: rm (4711): nobody listens there"
+    assert lines[0].plain.strip() == "reconnecting for 12 s: rm (4711): no process is listening there"
     assert "central" in lines[2].plain
     assert not any(line.spans for line in lines[1:])
 

@@ -118,9 +118,9 @@ def test_a_socket_that_kill_9_has_left_is_no_daemon(daemon: Daemon, run: Run) ->
     status, listed = run("status", "rm"), run("ps")
 
     assert status.code == 2
-    assert "nobody listens there; the daemon has ended" in status.err
+    assert "no process is listening there; the daemon has stopped" in status.err
     assert listed.out == ""
-    assert "nobody listens there; the next daemon that starts removes it" in listed.err
+    assert "no process is listening; the next daemon to start removes this socket" in listed.err
 
 
 def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path) -> None:

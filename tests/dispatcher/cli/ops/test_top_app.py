@@ -237,7 +237,7 @@ def test_a_restarted_daemon_of_the_same_name_is_found_again(start: Start) -> Non
 
     async def scenario(screen: Screen) -> None:
         daemon.end()
-        await screen.until(lambda: screen.line("reconnecting for 0 s: rm (4711): nobody listens there"))
+        await screen.until(lambda: screen.line("reconnecting for 0 s: rm (4711): no process is listening there"))
         assert screen.line("central")  # as it was
         start("rm", 4712, fake.answers_of(fake.numbers("fresh"), pid=4712, uptime_s=1.0))
         start("other", 4713)
@@ -254,7 +254,7 @@ def test_nonsense_in_between_is_told_and_then_forgotten(start: Start) -> None:
 
     async def scenario(screen: Screen) -> None:
         sound, daemon.answers = daemon.answers, {"": fake.raw(b"nonsense\n")}
-        await screen.until(lambda: screen.line("reconnecting") and "does not answer as" in screen.lines[0])
+        await screen.until(lambda: screen.line("reconnecting") and "not an answer of" in screen.lines[0])
         daemon.answers = sound
         await screen.until(lambda: not screen.line("reconnecting"))
 
