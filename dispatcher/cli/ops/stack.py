@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -11,7 +12,7 @@ from dispatcher.cli.console import echo
 from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_of, answering
 
 if TYPE_CHECKING:
-    from dispatcher.cli.ops.answers import DispatcherNumbers, Frame, Samples, Stack
+    from dispatcher.cli.ops.answers import DispatcherNumbers, Frame, Samples
     from dispatcher.cli.ops.client import Client
 
 _MOST_S = 1.0
@@ -63,38 +64,29 @@ def _samples(client: Client, dispatcher: str, samples: int) -> Samples:
 
 def _lines(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
     from dispatcher.cli.ops.figures import duration
-    from dispatcher.cli.ops.look import frame_text
 
     running = numbers.running
     what = f"{running.what}, for {duration(running.running_s)}" if running else "nothing"
     yield f"{numbers.name}: runs {what}; {found.samples} samples"
     for each in found.stacks:
         yield f"{each.count:>5} of {found.samples}"
-        for frame, left_out in _without_ours(each):
-            if left_out:
-                yield f"         ({left_out} {'frame' if left_out == 1 else 'frames'} of the dispatcher)"
-            if frame is not None:
-                yield f"         {frame_text(frame)}"
+        yield from (f"         {line}" for line in _stack_lines(each.stack))
     if found.idle:
         yield f"{found.idle:>5} of {found.samples}"
         yield "         idle"
 
 
-def _without_ours(found: Stack) -> Iterator[tuple[Frame | None, int]]:
-    """The frames of the handlers, each with how many others came before it."""
+def _stack_lines(stack: Sequence[Frame]) -> Iterator[str]:
+    """A line for each frame of a handler; other frames are only counted."""
+    from dispatcher.cli.ops.look import frame_text, handler_frames
 
-    from dispatcher.cli.ops.look import handler_frames
-
-    left_out = 0
-    shown = handler_frames(found.stack)
-    for frame in found.stack:
-        if any(frame is each for each in shown):
-            yield frame, left_out
-            left_out = 0
+    of_handler = {id(frame) for frame in handler_frames(stack)}
+    for is_shown, group in groupby(stack, lambda frame: id(frame) in of_handler):
+        frames = list(group)
+        if is_shown:
+            yield from map(frame_text, frames)
         else:
-            left_out += 1
-    if left_out:
-        yield None, left_out
+            yield f"({len(frames)} {'frame' if len(frames) == 1 else 'frames'} of the dispatcher)"
 
 
 def _folded(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
