@@ -29,6 +29,7 @@ from dispatcher.cli.ops.errors import (
     RefusedError,
 )
 from dispatcher.util.terminal import one_line
+from dispatcher.web.doors import Door
 
 TIMEOUT_S: Final = 5.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
@@ -53,8 +54,8 @@ class Address:
     """The path under which the API is mounted."""
     tls: ssl.SSLContext | None = None
     token: str | None = None
-    name: str | None = None
-    """The daemon's name, if its door was found on this host."""
+    door: Door | None = None
+    """The daemon's door, if it was found on this host."""
 
 
 class Client:

@@ -57,7 +57,20 @@ def address_of(daemon: str | None, token_file: Path | None, ca_file: Path | None
             raise NoDaemonError(f"{daemon}: has no path; write unix:PATH")
         return Address(label=name, socket=Path(name), token=token)
     door = choose(daemon, find_doors())
-    return Address(label=f"{door.name} ({door.pid})", socket=door.path, token=token, name=door.name)
+    return Address(label=f"{door.name} ({door.pid})", socket=door.path, token=token, door=door)
+
+
+def address_again(last: Address | None, daemon: str | None, token_file: Path | None, ca_file: Path | None) -> Address:
+    """The address after a lost connection: the same process if it still listens, else a daemon of the same name.
+
+    Raises as `address_of`, which finds the first address.
+    """
+    from dispatcher.web.doors import is_answering
+
+    if last is not None and last.door is not None:
+        # By the name alone, a process that was late once would be lost if another one has its name.
+        daemon = str(last.door.pid) if is_answering(last.door.path) else last.door.name
+    return address_of(daemon, token_file, ca_file)
 
 
 def _address_of_url(url: str, token_file: Path | None, ca_file: Path | None) -> Address:

@@ -11,10 +11,9 @@ import typer
 
 from dispatcher.cli.console import echo
 from dispatcher.cli.ops.errors import DoorError
-from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_of, answering
+from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_again, answering
 
 if TYPE_CHECKING:
-    from dispatcher.cli.ops.client import Address
     from dispatcher.cli.ops.top.state import Look
     from dispatcher.cli.ops.top.watching import Watcher
 
@@ -34,14 +33,9 @@ def top(
     from dispatcher.cli.ops.top.state import Wish
     from dispatcher.cli.ops.top.watching import Watcher
 
-    def find(last: Address | None) -> Address:
-        # After a restart the name is the same, and the process id is another.
-        again = last.name if last is not None and last.name is not None else daemon
-        return address_of(again, token_file, ca)
-
     if not once and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise DoorError("top needs a terminal as standard input and standard error; --once prints a single frame")
-    watcher = Watcher(find)
+    watcher = Watcher(lambda last: address_again(last, daemon, token_file, ca))
     with answering():
         first = watcher.look(Wish())
     if once:

@@ -18,8 +18,7 @@ pytest.importorskip("starlette", reason="starlette is not installed: pip install
 pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
 
 from dispatcher.cli.ops.answers import Entity
-from dispatcher.cli.ops.client import Address
-from dispatcher.cli.ops.options import address_of
+from dispatcher.cli.ops.options import address_again, address_of
 from dispatcher.cli.ops.top.app import Frame, TopApp
 from dispatcher.cli.ops.top.state import Wish
 from dispatcher.cli.ops.top.watching import Watcher
@@ -153,11 +152,8 @@ def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path
 
 
 def test_top_finds_the_daemon_again_after_kill_9_and_a_restart(daemon: Daemon, folder: Path) -> None:
-    def find(last: Address | None) -> Address:
-        return address_of(last.name if last else None, None, None)
-
     async def scenario() -> None:
-        app = TopApp(Watcher(find))
+        app = TopApp(Watcher(lambda last: address_again(last, None, None, None)))
         async with app.run_test(size=(80, 24)) as pilot:
 
             async def shown(text: str) -> None:

@@ -14,8 +14,7 @@ pytest.importorskip("textual", reason="textual is not installed: pip install 'ce
 
 from textual.pilot import Pilot
 
-from dispatcher.cli.ops.client import Address
-from dispatcher.cli.ops.options import address_of
+from dispatcher.cli.ops.options import address_again
 from dispatcher.cli.ops.top import watching
 from dispatcher.cli.ops.top.app import Frame, Help, TopApp
 from dispatcher.cli.ops.top.state import Sort
@@ -60,13 +59,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "INTERVAL_S", 0.05)
 
 
-def show(scenario: Scenario, size: tuple[int, int] = (80, 24)) -> TopApp:
-    """Run a scenario on the screen of the only daemon that there is."""
-
-    def find(last: Address | None) -> Address:
-        return address_of(last.name if last else None, None, None)
-
-    app = TopApp(Watcher(find))
+def show(scenario: Scenario, size: tuple[int, int] = (80, 24), daemon: str | None = None) -> TopApp:
+    """Run a scenario on the screen of a daemon, by default of the only one that there is."""
+    app = TopApp(Watcher(lambda last: address_again(last, daemon, None, None)))
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:
@@ -247,6 +242,21 @@ def test_a_restarted_daemon_of_the_same_name_is_found_again(start: Start) -> Non
         assert list(screen.app.state.histories) == ["fresh"]
 
     show(scenario)
+
+
+def test_a_daemon_that_was_late_once_is_found_again_beside_another_of_its_name(start: Start) -> None:
+    """It was looked for by its name alone, which two daemons had: `top` reconnected without end."""
+    daemon = start("rm", 4711)
+    start("rm", 4712, fake.answers_of(fake.numbers(), pid=4712))
+
+    async def scenario(screen: Screen) -> None:
+        sound, daemon.answers = daemon.answers, {"": fake.raw(b"nonsense\n")}
+        await screen.until(lambda: screen.line("reconnecting"))
+        daemon.answers = sound
+        await screen.until(lambda: not screen.line("reconnecting"))
+        assert screen.line("pid 4711")
+
+    show(scenario, daemon="4711")
 
 
 def test_nonsense_in_between_is_told_and_then_forgotten(start: Start) -> None:
