@@ -61,7 +61,7 @@ def test_every_line_has_the_width_of_the_screen(answers: Any, size: tuple[int, i
 
 
 def test_a_screen_that_is_too_small_says_how_large_it_has_to_be() -> None:
-    assert "60 x 16 at least" in frame(state_of(fake.calm()), 59, 16)[0]
+    assert "enlarge to 60 x 16 (now 59 x 16)" in frame(state_of(fake.calm()), 59, 16)[0]
 
 
 def test_a_calm_daemon_is_ready_and_runs_nothing() -> None:
@@ -163,7 +163,7 @@ def test_an_event_that_made_no_transition_is_in_the_history_too() -> None:
     lines = frame(state)
 
     assert line_with(lines, "#7  no transition on PING")
-    assert line_with(lines, "the beginning is not kept any more")
+    assert line_with(lines, "older rows are no longer kept")
 
 
 def test_while_the_daemon_is_away_the_last_frame_stays_without_colours() -> None:
@@ -249,6 +249,19 @@ def test_choosing_a_dispatcher_stays_within_the_list() -> None:
     assert state.wish.dispatcher == "scheduler"
     assert state.look is not None
     assert state.look.types == ()  # they were of the other one
+
+
+def test_a_newly_selected_dispatcher_is_not_said_to_be_idle_before_it_was_asked() -> None:
+    """In a pause, its types, run and failures were "none" until the pause ended."""
+    state = state_of(fake.hanging(), dispatcher="central")
+    state.is_paused = True
+
+    state.select(1)
+
+    lines = frame(state)
+    assert line_with(lines, "RUNNING on scheduler: not asked yet")
+    assert line_with(lines, " TYPES: -")
+    assert [line.strip() for line in lines].count("not asked yet") == 2
 
 
 def test_long_names_of_dispatchers_keep_both_ends() -> None:

@@ -13,10 +13,12 @@ import pytest
 pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
 
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from dispatcher.cli.ops.options import address_again
 from dispatcher.cli.ops.top import watching
 from dispatcher.cli.ops.top.app import Frame, Help, TopApp
+from dispatcher.cli.ops.top.frame import LEAST_HEIGHT, LEAST_WIDTH
 from dispatcher.cli.ops.top.state import Sort
 from dispatcher.cli.ops.top.watching import Watcher
 
@@ -169,6 +171,18 @@ def test_the_help_opens_and_any_key_closes_it(start: Start) -> None:
         assert screen.app.state.wish.sort is Sort.QUEUED
 
     show(scenario)
+
+
+def test_the_help_fits_the_least_terminal(start: Start) -> None:
+    """Its first and last lines were outside."""
+    start()
+
+    async def scenario(screen: Screen) -> None:
+        await screen.press("question_mark")
+        help = screen.app.screen.query_one(Static).region
+        assert screen.app.screen.region.contains_region(help), help
+
+    show(scenario, (LEAST_WIDTH, LEAST_HEIGHT))
 
 
 def test_arrows_choose_the_dispatcher(start: Start) -> None:
