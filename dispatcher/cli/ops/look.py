@@ -1,4 +1,4 @@
-"""What several commands ask a daemon, and how they word its answers."""
+"""Requests and texts that several commands share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Summary:
 
     @property
     def reasons(self) -> Sequence[Reason]:
-        """Why it is not ready; none: it is ready."""
+        """Why it is not ready; empty if it is."""
         return self.process.health.reasons
 
     @property
@@ -28,18 +28,18 @@ class Summary:
         return self.reasons[0].reason if self.reasons else "ok"
 
     def is_stuck(self, dispatcher: str | None) -> bool:
-        """Whether what the dispatcher runs has taken too long."""
+        """Whether the dispatcher's handler has been running for too long."""
         return any(each.reason == "stuck" and each.dispatcher == dispatcher for each in self.reasons)
 
     def needs_attention(self) -> str | None:
-        """The dispatcher to look at first: one that has failed, one that is stuck, or the first."""
+        """The dispatcher to show first: a failed one, else a stuck one, else the first."""
         failed = [each.name for each in self.dispatchers if each.failure is not None]
         stuck = [each.name for each in self.dispatchers if self.is_stuck(each.name)]
         return next(iter([*failed, *stuck, *(each.name for each in self.dispatchers)]), None)
 
 
 def summary_of(client: Client) -> Summary:
-    """Ask a daemon how it is: two requests."""
+    """Ask a daemon for its process and dispatchers: two requests."""
     process = client.get(Process, "process")
     dispatchers = client.get(Page[DispatcherNumbers], "dispatchers", limit=1000).items
     return Summary(process, dispatchers)
@@ -63,18 +63,18 @@ def failures_of(client: Client, dispatcher: str, limit: int) -> list[Failure]:
 
 
 def handler_frames(stack: Sequence[Frame]) -> Sequence[Frame]:
-    """The frames without the dispatcher's own, and without those above it, which have started the thread."""
+    """The frames below the dispatcher's first one, without the dispatcher's own: not those that started the thread."""
     first = next((number for number, frame in enumerate(stack) if frame.internal), 0)
     return [frame for frame in stack[first:] if not frame.internal]
 
 
 def frame_text(frame: Frame) -> str:
-    """`file.py:12 in function: the line's code`; of the file, what tells it from others."""
+    """`folder/file.py:12 in function: the line's code`."""
     where = short_path(frame.file) + (f":{frame.line}" if frame.line is not None else "")
     function = f" in {frame.function}" if frame.function else ""
     return f"{where}{function}" + (f": {frame.code.strip()}" if frame.code and frame.code.strip() else "")
 
 
 def short_path(file: str) -> str:
-    """The file with its folder; the folders above are the same for most."""
+    """The file with its folder."""
     return "/".join(file.rsplit("/", 2)[-2:])
