@@ -77,8 +77,9 @@ class TopApp(App[int]):
         self.state = TopState()
         if first is not None:
             self.state.seen(first)
+        # Called by the poller's thread; everything else here runs on the app's event loop.
         self._poller = Poller(watcher, lambda found: self.post_message(self.Looked(found)))
-        self._asks_entity = False
+        self._asks_entity = False  # whether the prompt is for an entity or for the filter
 
     def compose(self) -> ComposeResult:
         yield Frame()

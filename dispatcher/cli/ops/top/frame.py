@@ -18,7 +18,8 @@ from dispatcher.cli.ops.look import frame_text, handler_frames, reason_text
 from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
 from dispatcher.util.terminal import one_line
 
-KEYS: Final = "q r t f sort  / filter  e entity  ↑↓ dispatcher  p pause  ? help  ^C quit"
+KEYS: Final = "^C quit  ? help  q r t f sort  / filter  e entity  ↑↓ dispatcher  p pause"
+"""A narrow terminal cuts its end."""
 LEAST_WIDTH: Final = 60
 LEAST_HEIGHT: Final = 16
 _BAND: Final = "bold white on #30405c"

@@ -64,6 +64,12 @@ def test_a_screen_that_is_too_small_says_how_large_it_has_to_be() -> None:
     assert "enlarge to 60 x 16 (now 59 x 16)" in frame(state_of(fake.calm()), 59, 16)[0]
 
 
+@pytest.mark.parametrize("size", [(60, 16), (40, 10), (20, 5)])
+def test_a_narrow_terminal_too_says_how_to_quit(size: tuple[int, int]) -> None:
+    """It was the last of the keys, and cut."""
+    assert "^C quit" in frame(state_of(fake.calm()), *size)[-1]
+
+
 def test_a_calm_daemon_is_ready_and_runs_nothing() -> None:
     lines = frame(state_of(fake.calm()))
 
