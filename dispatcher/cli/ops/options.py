@@ -25,7 +25,7 @@ _UNIX = "unix:"
 Daemon = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME|PID|URL]",
+        metavar="NAME|PID|URL",
         help="the daemon's name, process id, socket (unix:PATH) or URL; may be omitted if only one is running",
         show_default=False,
     ),
