@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dispatcher.cli.ops.errors import NoDaemonError
+from dispatcher.cli.ops.figures import listed
 from dispatcher.web.doors import Door, door_folder, is_answering
 
 _MOST_NAMED: Final = 10
@@ -43,6 +44,4 @@ def choose(wanted: str | None, doors: Sequence[Door]) -> Door:
 
 
 def _listed(doors: Sequence[Door]) -> str:
-    more = len(doors) - _MOST_NAMED
-    names = [f"{door.name} ({door.pid})" for door in doors[:_MOST_NAMED]]
-    return ", ".join(names + ([f"and {more} more"] if more > 0 else []))
+    return listed([f"{door.name} ({door.pid})" for door in doors], _MOST_NAMED)

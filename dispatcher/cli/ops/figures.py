@@ -60,6 +60,12 @@ def share(part: float | None) -> str:
     return "-" if part is None else f"{part * 100:.0f} %"
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """`a, b`; of more than `most` names, the first ones: `a, b, and 3 more`."""
+    more = len(names) - most
+    return ", ".join([*names[:most], *([f"and {more} more"] if more > 0 else [])])
+
+
 def local_now() -> time.struct_time:
     return time.localtime()
 

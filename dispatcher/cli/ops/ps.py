@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 2.0
 _AT_ONCE = 8
+_MOST_NAMED = 5
 _TITLES = ("NAME", "PID", "STATUS", "UPTIME", "DISPATCHERS", "QUEUED", "RATE", "FAILED")
 
 
@@ -77,7 +78,7 @@ def _as_json(door: Door, answer: Summary | DoorError) -> dict[str, Any]:
 
 def _print_table(running: list[tuple[Door, Summary | DoorError]]) -> None:
     from dispatcher.cli.console import cell, figures_table, standard_output
-    from dispatcher.cli.ops.figures import count, duration
+    from dispatcher.cli.ops.figures import count, duration, listed
 
     table = figures_table(*_TITLES, names=5)
     problems = []
@@ -92,7 +93,7 @@ def _print_table(running: list[tuple[Door, Summary | DoorError]]) -> None:
             str(door.pid),
             cell(answer.status, "red" if answer.reasons else "green"),
             duration(answer.process.uptime_s),
-            cell(", ".join(each.name for each in numbers)),
+            cell(listed([each.name for each in numbers], _MOST_NAMED)),
             count(sum(each.queue.size for each in numbers)),
             f"{count(sum(each.rate.s10 or 0.0 for each in numbers))}/s",
             count(sum(each.failed for each in numbers)),

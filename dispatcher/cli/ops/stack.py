@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.ops.client import Client
 
 _MOST_S = 1.0
+_MOST_NAMED = 10
 
 
 def stack(
@@ -51,8 +52,11 @@ def stack(
 
 def _refuse(client: Client, dispatcher: str, names: Sequence[str]) -> NoReturn:
     from dispatcher.cli.ops.errors import NoDaemonError
+    from dispatcher.cli.ops.figures import listed
 
-    raise NoDaemonError(f"{client.address.label}: no dispatcher {dispatcher!r}; it has {', '.join(names) or 'none'}")
+    raise NoDaemonError(
+        f"{client.address.label}: no dispatcher {dispatcher!r}; it has {listed(names, _MOST_NAMED) or 'none'}"
+    )
 
 
 def _samples(client: Client, dispatcher: str, samples: int) -> Samples:

@@ -73,6 +73,13 @@ def test_ps_lists_daemons_that_do_not_answer_and_names_sockets_that_were_left(
     ]
 
 
+def test_ps_names_a_few_of_many_dispatchers(run: Run, start: Start) -> None:
+    """With hundreds, the row had thousands of columns."""
+    start(answers=fake.answers_of(*(fake.numbers(f"d{number}") for number in range(300))))
+
+    assert "  d0, d1, d2, d3, d4, and 295 more  " in run("ps").out
+
+
 def test_ps_prints_json_for_programs(run: Run, start: Start, folder: Path) -> None:
     start("rm", 4711, fake.hanging())
 
