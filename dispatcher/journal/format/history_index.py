@@ -69,6 +69,12 @@ class Header(NamedTuple):
     entries: int
 
     @property
+    def is_possible(self) -> bool:
+        """The widths are among those that a writer chooses."""
+        most_bits = _MOST_DIRECTORY_BITS.get(self.fingerprint_bytes, -1)
+        return self.frame_bytes in (1, 2, 4) and self.directory_bits <= most_bits
+
+    @property
     def directory_at(self) -> int:
         """Where the directory begins behind the header, pages aside."""
         return self.frames * _OFFSET_BYTES
@@ -230,6 +236,8 @@ class HistoryIndex:
         if magic != _MAGIC or format_ != _FORMAT:
             raise UnsoundIndexError(f"{self.path.name}: is not an index of format {_FORMAT}")
         header = Header(*fields)
+        if not header.is_possible:
+            raise UnsoundIndexError(f"{self.path.name}: its header has impossible values")
         size = os.fstat(self._file).st_size
         if size != header.file_bytes:
             raise UnsoundIndexError(f"{self.path.name}: has {size} bytes instead of {header.file_bytes}")
@@ -241,6 +249,8 @@ class HistoryIndex:
         bucket = hash_ >> (_HASH_BITS - header.directory_bits)
         at = header.directory_at + bucket * _DIRECTORY_BYTES
         low, high = _numbers(self._read(at, 2 * _DIRECTORY_BYTES), _DIRECTORY_BYTES)
+        if not low <= high <= header.entries:
+            raise UnsoundIndexError(f"{self.path.name}: its directory is damaged")
         width = header.fingerprint_bytes
         wanted = hash_ & ((1 << 8 * width) - 1)
         fingerprints = _numbers(self._read(header.fingerprints_at + low * width, (high - low) * width), width)
@@ -251,6 +261,8 @@ class HistoryIndex:
         first, last = places[0], places[-1] + 1
         frames = _numbers(self._read(header.frames_at + first * width, (last - first) * width), width)
         wanted_frames = sorted({frames[place - first] for place in places})
+        if wanted_frames[-1] >= header.frames:
+            raise UnsoundIndexError(f"{self.path.name}: an entry names a frame that the segment does not have")
         return [self._number(frame * _OFFSET_BYTES) for frame in wanted_frames]
 
     def check(self, pause: Callable[[], None] = lambda: None) -> None:
