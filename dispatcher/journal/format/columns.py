@@ -36,6 +36,8 @@ _ACCEPTED: Final = "accepted_seq"
 _SETTLED: Final = "settled"
 _PIECE: Final = 4096
 """Rows that are searched in one go."""
+_BLOCK: Final = 256
+"""Rows of which a search works out where each begins, if one of them may match."""
 
 
 class RowsPayload(NamedTuple):
@@ -313,19 +315,24 @@ def _places(text: bytes, lengths: Sequence[int], data: bytes) -> Iterator[int]:
     if not text:
         yield from (place for place, length in enumerate(lengths) if not length)
         return
-    start = data.find(text)
-    if start < 0:
-        return
-    starts = list(accumulate(lengths, initial=0))
-    while start >= 0:
-        place = bisect_left(starts, start)
-        while place < len(lengths) and starts[place] == start and not lengths[place]:
-            place += 1  # empty texts before it
-        if place < len(lengths) and starts[place] == start and lengths[place] == len(text):
-            yield place
-        # A text begins nowhere but at a start, and the next one is the first that can match.
-        following = starts[bisect_left(starts, start + 1)]
-        start = data.find(text, following)
+    start, at = data.find(text), 0
+    for first in range(0, len(lengths), _BLOCK):
+        if start < 0:
+            return
+        block = lengths[first : first + _BLOCK]
+        end = at + sum(block)
+        if start < end:
+            starts = list(accumulate(block, initial=at))
+            while 0 <= start < end:
+                place = bisect_left(starts, start)
+                while starts[place] == start and not block[place]:
+                    place += 1  # empty texts before it
+                if starts[place] == start and block[place] == len(text):
+                    yield first + place
+                # A text begins nowhere but at a start, and the next one is the first that can match.
+                following = starts[bisect_left(starts, start + 1)]
+                start = data.find(text, following)
+        at = end
 
 
 def encode_text(text: str) -> bytes:
