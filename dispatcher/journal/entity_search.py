@@ -101,7 +101,7 @@ class SearchedSegment:
                 for array_, number in zip(self._places[3 * place : 3 * place + 3], numbers, strict=True):
                     array_.append(number)
 
-    def frames_with(self, reader: FrameReader, name: bytes, pause: Callable[[], None]) -> Iterator[int]:
+    def frames_with(self, reader: FrameReader, name: bytes, pause: Callable[[], None]) -> list[int]:
         """Offsets of the frames whose names contain this text, newest first. Raises OSError."""
         offsets: set[int] = set()
         buffer = bytearray(_PIECE + len(name))
@@ -114,4 +114,4 @@ class SearchedSegment:
                         offsets.add(offset)
                         break
                     pause()
-        return iter(sorted(offsets, reverse=True))
+        return sorted(offsets, reverse=True)

@@ -1,9 +1,9 @@
 """What happened to an entity: its rows of both tables, newest first, without reading the whole journal.
 
-A closed segment is looked up in its history index (`dispatcher.journal.format.history_index`). The open segment, and
-one without a sound index, is searched; where its frames and their names lie is kept for the next look-up.
+A look-up reads the history index of each closed segment (`dispatcher.journal.format.history_index`). It searches the
+open segment and segments without a sound index, and keeps where their frames and names lie for the next look-up.
 
-Any thread may look up, beside a writer; look-ups in one journal wait for each other. Every two milliseconds a look-up
+Any thread may look up, beside a writer; look-ups in one journal run one at a time. Every three milliseconds a look-up
 lets other threads run.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from typing import Any, Final
 from dispatcher.errors import JournalError
 from dispatcher.journal.entity_search import SearchedSegment, entity_rows
 from dispatcher.journal.format.columns import decode_rows, encode_text
-from dispatcher.journal.format.frames import Frame, Header
+from dispatcher.journal.format.frames import Frame, FrameReader, Header
 from dispatcher.journal.format.history_index import HistoryIndex, index_path
 from dispatcher.journal.format.segments import SegmentEnd, read_end, segment_number
 from dispatcher.journal.indexing import report_unsound
@@ -33,7 +33,8 @@ _SETTLED_NS: Final = 50_000_000
 """A folder that was changed more recently may change again without a later time stamp: the system's clock ticks."""
 _SETTLED_COARSE_NS: Final = 3_000_000_000
 """The same where the file system keeps whole seconds."""
-_PIECE_S: Final = 0.002
+_PIECE_S: Final = 0.003
+"""Less than the switch interval, 5 ms. A wait beside a busy thread takes about that interval, so few are wanted."""
 _MOST_JOURNALS: Final = 8
 """Journals of which something is kept between look-ups."""
 
@@ -230,7 +231,8 @@ class _LookUp:
             if offsets is None:
                 self._search(segment, is_open=is_open)
             elif offsets:
-                self._frames(segment, reversed(offsets))
+                with open_frames(segment, keeps_interpreter=True) as reader:
+                    self._frames(reader, reversed(offsets))
         except FileNotFoundError:
             if is_retired(self._path, segment_number(segment)):
                 self._is_whole = False
@@ -264,20 +266,19 @@ class _LookUp:
                 searched = self._kept.searched[number] = SearchedSegment(reader.inode)
             for line in searched.read_further(reader, self._pause, is_open=is_open):
                 self._damaged(line)
-            self._frames(segment, searched.frames_with(reader, self._name, self._pause))
+            self._frames(reader, searched.frames_with(reader, self._name, self._pause))
 
-    def _frames(self, segment: Path, offsets: Iterator[int]) -> None:
-        """Add the rows in the frames there, newest first."""
-        with open_frames(segment, keeps_interpreter=True) as reader:
-            for offset in offsets:
-                if self._has_enough():
-                    return
-                frame = reader.frame_at(offset, self._is_wanted)
-                if frame is None:
-                    self._damaged(f"{segment.name}: the frame at byte {offset} is damaged")
-                elif frame.payload:
-                    self._rows += self._rows_in(frame)
-                self._pause()
+    def _frames(self, reader: FrameReader, offsets: Iterable[int]) -> None:
+        """Add the entity's rows from the frames at these offsets, newest first."""
+        for offset in offsets:
+            if self._has_enough():
+                return
+            frame = reader.frame_at(offset, self._is_wanted)
+            if frame is None:
+                self._damaged(f"{reader.path.name}: the frame at byte {offset} is damaged")
+            elif frame.payload:
+                self._rows += self._rows_in(frame)
+            self._pause()
 
     def _is_wanted(self, header: Header) -> bool:
         return not self._is_later(header.first_seq)

@@ -47,15 +47,13 @@ _BUSY_SHARE: Final = 32.0
 _IDLE_SHARE: Final = 1.0
 _STOP_S: Final = 2.0
 """More than a piece of work and one write take."""
-
-
 _DRAFT: Final = re.compile(r"\.segment-\d+\.history\.new-\d+")
 _DRAFT_S: Final = 600.0
-"""A draft of this age is nobody's any longer."""
+"""A draft of this age was left by a crash: no process writes one for so long."""
 
 
 class _Stopped(Exception):
-    """The indexer has to end."""
+    """The writer is closing: the thread ends in the middle of its work."""
 
 
 def build_index(segment: Path, pause: Callable[[], None] = lambda: None) -> bytes | None:
@@ -83,11 +81,17 @@ def build_index(segment: Path, pause: Callable[[], None] = lambda: None) -> byte
 def _hashes(payload: bytes, pause: Callable[[], None]) -> set[int]:
     """The hashes of all entities in a frame."""
     rows = decode_rows(payload)
-    hashes: set[int] = set()
+    # The names first: most come back in the frame, and a set tells that faster than a checksum is made.
+    names: set[bytes] = set()
     for table, column in ENTITIES:
         for _, lengths, texts in rows.text_pieces(table.stored_name(column)):
-            hashes.update(map(crc32, map(BytesIO(texts).read, lengths)))
+            names.update(map(BytesIO(texts).read, lengths))
             pause()
+    hashes: set[int] = set()
+    rest = iter(names)
+    while some := set(map(crc32, islice(rest, _AT_ONCE))):
+        hashes |= some
+        pause()
     return hashes
 
 
@@ -200,6 +204,7 @@ class Indexer:
         self._refused: set[Path] = set()  # damaged ones; the indexer's thread
         self._frames = 0  # of the writer, at the last wait; the indexer's thread
         self._has_warned = False  # the indexer's thread
+        self._has_cleaned = False  # the indexer's thread
         with _indexers_lock:
             _indexers[_key(segment_log.path)] = self
 
@@ -225,19 +230,14 @@ class Indexer:
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STOP_S)
 
-    def wait_until_done(self, timeout_s: float) -> bool:
-        """Wait until everything closed so far is indexed; for tests and measurements."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout_s)
-        return thread is None or not thread.is_alive()
-
     def _run(self) -> None:
         while self._take_work():
             try:
-                _remove_leftovers(self._log.path)
-                self._index_all(Pace(_PIECE_S, self._share, self._wait).pause)
+                pause = Pace(_PIECE_S, self._share, self._wait).pause
+                if not self._has_cleaned:
+                    _remove_leftovers(self._log.path, pause)
+                    self._has_cleaned = True
+                self._index_all(pause)
             except _Stopped:
                 return
             except OSError as error:
@@ -277,9 +277,10 @@ class Indexer:
             raise _Stopped
 
 
-def _remove_leftovers(path: Path) -> None:
+def _remove_leftovers(path: Path, pause: Callable[[], None]) -> None:
     """Remove what a crash has left: drafts, and indexes of segments that retention has removed. Raises OSError."""
     for file in path.iterdir():
+        pause()
         if _DRAFT.fullmatch(file.name):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - file.stat().st_mtime > _DRAFT_S:
