@@ -1,6 +1,6 @@
 """Writing the history indexes of closed segments: `Indexer` beside a writer, `index_journal` without one.
 
-An index is written under a draft's name and renamed. Where it cannot be written, look-ups read the segment instead.
+An index is written as a draft and then renamed. A look-up searches a segment that has no index.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class _Stopped(Exception):
 
 
 def build_index(segment: Path, pause: Callable[[], None] = lambda: None) -> bytes | None:
-    """The index of a closed segment; None: the segment is damaged, and has to be read whole.
+    """The index of a closed segment; None: the segment is damaged, so look-ups have to search it.
 
-    `pause` is called after each piece of the work, of about a millisecond. Raises OSError.
+    `pause` is called after each piece of work, which takes about a millisecond. Raises OSError.
     """
     end = read_end(segment)
     if end is None:
@@ -96,7 +96,7 @@ def _hashes(payload: bytes, pause: Callable[[], None]) -> set[int]:
 
 
 class _Entries:
-    """Entries of an index, sorted without a long call: chunks first, then ranges of hashes across all chunks."""
+    """Sorts the entries of an index without a long call: first chunks, then ranges of hashes across all chunks."""
 
     def __init__(self, pause: Callable[[], None]) -> None:
         self.count = 0
@@ -139,15 +139,15 @@ def write_index(segment: Path, data: bytes, mode: int) -> None:
     path = index_path(segment)
     draft = path.with_name(f"{path.name}.new-{os.getpid()}")
     replace_file(path, data, draft=draft, sync=False, mode=mode, owner_of=segment)
-    # Retention removes the segment before its index: one that is missed by that is removed here.
+    # Retention may have removed the segment before the rename, and so have missed this index.
     if not segment.exists():
         path.unlink(missing_ok=True)
 
 
 def index_journal(path: Path | str) -> int:
-    """Write the missing and the unsound history indexes of a journal; returns how many. Beside its writer, too.
+    """Write the history indexes that are missing or unsound; returns how many. Safe beside the journal's writer.
 
-    Segments that are damaged get none.
+    Damaged segments get none.
 
     Raises:
         JournalError: an index cannot be written.
@@ -161,7 +161,7 @@ def index_journal(path: Path | str) -> int:
 
 
 def is_indexed(segment: Path, pause: Callable[[], None] = lambda: None) -> bool:
-    """Whether a closed segment has a sound index of its own. Raises OSError: the segment cannot be read."""
+    """Whether a closed segment has a sound index. Raises OSError: the segment cannot be read."""
     try:
         end = read_end(segment)
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def is_indexed(segment: Path, pause: Callable[[], None] = lambda: None) -> bool:
 
 
 def _index(segment: Path, mode: int, pause: Callable[[], None]) -> bool:
-    """Whether it was indexed: a damaged segment is not, nor one that retention has removed. Raises OSError."""
+    """Index a segment; returns False if it is damaged, or retention has removed it. Raises OSError."""
     try:
         data = build_index(segment, pause)
     except FileNotFoundError:
@@ -186,9 +186,9 @@ def _index(segment: Path, mode: int, pause: Callable[[], None]) -> bool:
 
 
 class Indexer:
-    """Indexes the closed segments of a writer's journal, on a thread of its own that exists while it has work.
+    """Indexes the closed segments of a writer's journal. Its thread exists only while there is work.
 
-    While rows are written it takes 3 % of the time, so that the handler keeps its own.
+    While rows are written, the thread works for 3 % of the time, which leaves the rest to the handler.
     """
 
     def __init__(self, segment_log: SegmentLog) -> None:
@@ -197,7 +197,7 @@ class Indexer:
         # Leaf lock, re-entrant: a signal handler may post, and so close a segment, while its thread holds it.
         self._lock = threading.RLock()
         self._has_work = False  # guarded by _lock
-        self._unsound: set[Path] = set()  # segments of which a look-up has found no sound index; guarded by _lock
+        self._unsound: set[Path] = set()  # segments for which a look-up found no sound index; guarded by _lock
         self._thread: threading.Thread | None = None  # guarded by _lock
         self._stopped = threading.Event()
         self._done: set[Path] = set()  # segments looked at; the indexer's thread
@@ -209,7 +209,10 @@ class Indexer:
             _indexers[_key(segment_log.path)] = self
 
     def wake(self, unsound: Path | None = None) -> None:
-        """A segment was closed, or has no sound index. Any thread; does not block."""
+        """Look for segments to index: one was closed, or a look-up found `unsound` without a sound index.
+
+        Any thread may call this. It waits at most for a new thread to start.
+        """
         with self._lock:
             self._has_work = True
             if unsound is not None:
@@ -223,7 +226,7 @@ class Indexer:
                 thread.start()
 
     def stop(self) -> None:
-        """End the thread. What is not indexed by then is for the next writer, or the next look-up."""
+        """End the thread. Segments that are not indexed by then are left to the next writer or `index_journal`."""
         self._stopped.set()
         with self._lock:
             thread = self._thread
@@ -241,7 +244,7 @@ class Indexer:
             except _Stopped:
                 return
             except OSError as error:
-                self._done.clear()  # all over again when the next segment is closed
+                self._done.clear()  # the next closed segment makes it try all of them again
                 if not (error.errno in NO_DESCRIPTORS or self._has_warned or self._stopped.is_set()):
                     self._has_warned = True
                     path = self._log.path
@@ -251,7 +254,7 @@ class Indexer:
         listed = segments(self._log.path)
         self._done.intersection_update(listed)
         self._refused.intersection_update(listed)
-        for segment in reversed(listed):  # the newest history is looked up most
+        for segment in reversed(listed):  # recent history is looked up most
             if segment not in self._done:
                 self._wait(0.0)
                 self._done.add(segment)
@@ -278,7 +281,7 @@ class Indexer:
 
 
 def _remove_leftovers(path: Path, pause: Callable[[], None]) -> None:
-    """Remove what a crash has left: drafts, and indexes of segments that retention has removed. Raises OSError."""
+    """Remove a crash's leftovers: old drafts, and indexes whose segment retention has removed. Raises OSError."""
     for file in path.iterdir():
         pause()
         if _DRAFT.fullmatch(file.name):
@@ -294,7 +297,7 @@ _indexers: weakref.WeakValueDictionary[str, Indexer] = weakref.WeakValueDictiona
 
 
 def report_unsound(segment: Path) -> None:
-    """Have the writer of this journal, if this process has it, index the segment anew. Any thread."""
+    """If this process has the journal's writer, make it index the segment again. Any thread."""
     with _indexers_lock:
         indexer = _indexers.get(_key(segment.parent))
     if indexer is not None:

@@ -35,9 +35,9 @@ _WIDTHS: Final = {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8}
 _ACCEPTED: Final = "accepted_seq"
 _SETTLED: Final = "settled"
 _PIECE: Final = 4096
-"""Rows that are searched in one go."""
+"""Rows searched in one call."""
 _BLOCK: Final = 256
-"""Rows of which a search works out where each begins, if one of them may match."""
+"""Rows whose starts a search computes together, if one of them may match."""
 
 
 class RowsPayload(NamedTuple):
@@ -105,9 +105,9 @@ class RowsPayload(NamedTuple):
         return list(map(sub if column.encoding == "before" else add, at, self.numbers(table.prefix + column.span)))
 
     def text_pieces(self, name: str) -> Iterator[tuple[int, Sequence[int], bytes]]:
-        """A text column in pieces: the first row, the length of each text in bytes, and the texts, joined.
+        """A text column in pieces: the first row, the length of each text in bytes, and the joined texts.
 
-        A caller that is not to keep other threads waiting may pause between them.
+        The caller may pause between them to let other threads run.
         """
         if f"{name}.length" not in self.columns:
             return
@@ -120,7 +120,7 @@ class RowsPayload(NamedTuple):
             start = end
 
     def rows_with(self, table: Table, column: Column, text: bytes) -> Iterator[list[int]]:
-        """The rows that have this text in a `text` column, in order: a list for each of its pieces."""
+        """The rows with this text in a `text` column, in order: a list for each piece of the column."""
         name = table.stored_name(column)
         nulls = self.numbers(f"{name}.null")
         for first, lengths, data in self.text_pieces(name):
@@ -128,7 +128,7 @@ class RowsPayload(NamedTuple):
             yield [row for row in rows if not nulls[row]] if nulls else rows
 
     def row(self, table: Table, row: int, first_seq: int) -> dict[str, Any]:
-        """One row of the frame that begins at `first_seq`, as `row_dicts` gives it. Costs far less than all of them."""
+        """One row of the frame that begins at `first_seq`, as in `row_dicts`, but without decoding the others."""
         values = {column.name: self._value(table, column, row, first_seq) for column in table.columns}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -160,7 +160,7 @@ class RowsPayload(NamedTuple):
         return at - span if column.encoding == "before" else at + span
 
     def _place(self, name: str, row: int) -> int | None:
-        """The position of a row among those listed for a sparse column or a flag."""
+        """The position of a row in the list of a sparse column or a flag; None: it is not listed."""
         rows = self.numbers(f"{name}.row")
         place = bisect_left(rows, row)
         return place if place < len(rows) and rows[place] == row else None
@@ -170,7 +170,7 @@ class RowsPayload(NamedTuple):
         if nulls and nulls[place]:
             return None
         lengths = self.numbers(f"{name}.length")
-        # Not in one call: one over a million rows would keep other threads from the interpreter.
+        # In pieces: one call over a million rows would keep the interpreter from other threads.
         start = sum(sum(lengths[first : min(place, first + _PIECE)]) for first in range(0, place, _PIECE))
         return bytes(self.columns[f"{name}.text"][1][start : start + lengths[place]]).decode()
 
@@ -311,7 +311,7 @@ def _earliest_and_latest(table: Table, columns: Mapping[str, Sequence[int]], vir
 
 
 def _places(text: bytes, lengths: Sequence[int], data: bytes) -> Iterator[int]:
-    """The positions of a text among texts that are joined in `data`."""
+    """The positions of a text among the texts of these lengths that are joined in `data`."""
     if not text:
         yield from (place for place, length in enumerate(lengths) if not length)
         return
@@ -336,7 +336,7 @@ def _places(text: bytes, lengths: Sequence[int], data: bytes) -> Iterator[int]:
 
 
 def encode_text(text: str) -> bytes:
-    """A text as a frame stores it: UTF-8 cannot encode lone surrogates, which become escapes."""
+    """A text as a frame stores it. UTF-8 cannot encode lone surrogates; they become escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 

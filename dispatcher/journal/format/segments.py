@@ -3,7 +3,7 @@
     JOURNAL/journal.json                    the manifest, replaced atomically
     JOURNAL/segment-00000001.journal        a closed segment
     JOURNAL/.segment-00000002.journal.open  the open segment; a rename closes it
-    JOURNAL/.segment-00000001.history       an index of a closed segment's entities; the journal is read without it, too
+    JOURNAL/.segment-00000001.history       an index of a closed segment's entities, which readers can do without
     JOURNAL/.lock                           held by the writing process
     JOURNAL/NAME.aside                      what recovery has taken out of the journal; nothing reads it
 
@@ -151,12 +151,12 @@ class Summary(NamedTuple):
 
 
 class SegmentEnd(NamedTuple):
-    """The sound end of a closed segment; no two segments have the same."""
+    """The sound end of a closed segment. It tells the segment apart from all others."""
 
     size: int
     """Of the segment, in bytes."""
     checksum: int
-    """Of the END frame's payload, which says when the segment was closed."""
+    """Of the END frame's payload, which has the time of closing."""
     summary: Summary
 
 
