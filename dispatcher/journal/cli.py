@@ -99,20 +99,20 @@ class HistoryFormat(Enum):
 @app.command()
 def history(
     journal: Journal,
-    entity: Annotated[str, typer.Argument(help="id of the application, container, node or the like")],
+    entity: Annotated[str, typer.Argument(help="id of an application, a container, a node or the like")],
     machine: Annotated[str | None, typer.Option(help="only transitions of machines of this name")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="how many rows")] = 100,
     before_seq: Annotated[
-        int | None, typer.Option(help="only rows with a smaller seq, such as the last one printed before")
+        int | None, typer.Option(help="only rows with a smaller seq: the last one printed gives the next page")
     ] = None,
     format: Annotated[
         HistoryFormat, typer.Option("--format", "-f", help="json: an object for each row, with all columns")
     ] = HistoryFormat.table,
 ) -> None:
-    """Print an entity's transitions, and the events about it that made none, newest first.
+    """Print an entity's transitions, and the events about it that made no transition, newest first.
 
-    Works beside the daemon that writes the journal. Segments without a sound index are read whole, and then indexed
-    for the next time. Exits with 1 if there are no such rows.
+    Works while a daemon writes the journal. Searches segments without a sound index, and then indexes them for the next
+    time. Exits with 1 if there are no rows.
     """
     damages: list[str] = []
     found = entity_history(
@@ -147,7 +147,7 @@ def _history_cells(row: HistoryRow) -> tuple[str, ...]:
     try:
         at = datetime.fromtimestamp(row.at // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         at = f"{at}.{row.at % NS_PER_S // 1000:06d}Z"
-    except (ValueError, OverflowError, OSError):  # the clock of the run is foreign
+    except (ValueError, OverflowError, OSError):  # the run's clock may have given any number
         at = f"{row.at} ns"
     remarks = [
         "refused" if row.valid is False else "",

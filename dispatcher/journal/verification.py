@@ -123,7 +123,7 @@ def _check_indexes(snapshot: JournalSnapshot) -> Iterator[str]:
 
 
 def _unsound_index(line: str) -> str:
-    return f"{line}; the journal is read without it, and dispatcher journal history makes it anew"
+    return f"{line}; the journal can be read without it, and dispatcher journal history makes a new one"
 
 
 def _against_manifest(snapshot: JournalSnapshot) -> Iterator[str]:

@@ -484,7 +484,7 @@ def test_verify_names_an_unsound_index_and_misses_none(indexed: Path) -> None:
     flip(second, second.stat().st_size - 1)
     shutil.copy(third, indexed / ".segment-00000007.history")
     flip(third, 3)
-    remedy = "; the journal is read without it, and dispatcher journal history makes it anew"
+    remedy = "; the journal can be read without it, and dispatcher journal history makes a new one"
 
     found = verify(indexed)
 
