@@ -215,7 +215,6 @@ class BatchDispatching:
         """
         entries, mailbox, progress = self._entries, self._mailbox, self.progress
         bounded, room, give_back = self._bounded, self._room, self._room.permits.append
-        overdrafts, waiters = room.overdrafts, room.waiters
         event: Any = None
         # Consecutive events of one type share one lookup of the route, and the batch keeps the handler it found. That
         # is safe because a thread that changes registrations also sends a mail, which ends the batch.
@@ -224,11 +223,11 @@ class BatchDispatching:
             try:
                 for event in batch:
                     if bounded:
-                        if overdrafts:
-                            room.give_back()
+                        if room.is_crowded:
+                            room.serve()
                         else:
                             give_back(None)
-                            if waiters:
+                            if room.is_crowded:  # by a producer that may have looked for a permit before
                                 room.wake_one()
                     progress.entry = event
                     if event.type is not known:
