@@ -39,7 +39,7 @@ class EventTimes:
         self.timed_ns = 0  # their time in the handlers; handler thread
         self._pace_ns = _QUICK_NS  # of an event in the last quick batch; handler thread
 
-    def note(self, route: Route, started_ns: int, finished_ns: int, enqueued_ns: int = 0) -> None:
+    def note(self, route: Route, started_ns: int, finished_ns: int, enqueued_ns: int) -> None:
         """Record an event that was timed singly. `enqueued_ns`: 0 if its post did not note the time."""
         handling_ns = finished_ns - started_ns
         self.timed += 1
