@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, EventDispatcher, ServiceState, dispatchers
 
