@@ -37,7 +37,7 @@ class EventTimes:
         self.singly = times != "all"  # handler thread
         self.timed = 0  # events of this batch that were timed singly; handler thread
         self.timed_ns = 0  # their time in the handlers; handler thread
-        self._pace_ns = _QUICK_NS  # of an event in the last quick batch; handler thread
+        self._pace_ns = _QUICK_NS  # of an event in the last quick batch, at most _QUICK_NS; handler thread
 
     def note(self, route: Route, started_ns: int, finished_ns: int, enqueued_ns: int) -> None:
         """Record an event that was timed singly. `enqueued_ns`: 0 if its post did not note the time."""
@@ -83,7 +83,7 @@ class EventTimes:
             if mean_ns <= _QUICK_NS:
                 self._pace_ns = mean_ns
             # Time beyond the usual pace goes to one event: count and sum are exact, the distribution is a guess.
-            pace_ns = min(mean_ns, self._pace_ns)
+            pace_ns = self._pace_ns
             if self.measures:
                 self.handling_time.observe(pace_ns, bare - 1)
                 self.handling_time.observe(bare_ns - pace_ns * (bare - 1))
