@@ -21,6 +21,7 @@ from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
 from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
+from statemachines.resourcemanager.submission import LaunchContext
 
 APPLICATION_STATES = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED")
 """The states for clients, in order. An application that ends is reported in its previous state until its end is
@@ -80,6 +81,10 @@ class ApplicationReport:
     usage: ResourceUsageReport
     unmanaged_am: bool
     node_label: str | None
+    am_node_label: str | None = None
+    """The master's partition, where it is not `node_label`."""
+    launch: LaunchContext | None = None
+    """Without credentials and the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +216,8 @@ def application_report(context: RMContext, app: RMApp) -> ApplicationReport:
         usage=_usage(app, live, context.now_ms()),
         unmanaged_am=submission.unmanaged_am,
         node_label=submission.node_label,
+        am_node_label=submission.am_node_label,
+        launch=submission.without_secrets().launch,
     )
 
 

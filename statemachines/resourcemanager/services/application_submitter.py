@@ -51,8 +51,7 @@ class ApplicationSubmitter:
     def submit(self, submission: ApplicationSubmission, timeout: float | None) -> str:
         """As ClientRMService.submit_application says. Any thread."""
         if self._context.on_handler_thread():
-            _check(submission)
-            return self._begin(submission).entity
+            return self._begin(_checked(submission)).entity
         answer = self.submit_later(submission)
         try:
             return answer.result(timeout)
@@ -79,8 +78,7 @@ class ApplicationSubmitter:
         try:
             if is_closed:
                 raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
-            _check(submission)
-            self._context.execute(partial(self._begin_and_answer, submission, answer))
+            self._context.execute(partial(self._begin_and_answer, _checked(submission), answer))
         except DispatcherError as error:
             with self._lock:
                 self._waiting.discard(answer)
@@ -151,7 +149,8 @@ def _complete(answer: Future[str], result: str | Exception) -> None:
             answer.set_exception(result)
 
 
-def _check(submission: ApplicationSubmission) -> None:
+def _checked(submission: ApplicationSubmission) -> ApplicationSubmission:
+    """A copy of the submission. Raises InvalidRequestError."""
     id = submission.application_id
     if id is not None and not is_application_id(id):
         raise InvalidRequestError(f"{id!r} is not the id of an application: use one from get_new_application, or None")
@@ -162,3 +161,4 @@ def _check(submission: ApplicationSubmission) -> None:
         )
     if submission.lifetime_s is not None and submission.lifetime_s < 1:
         raise InvalidRequestError(f"lifetime_s is {submission.lifetime_s}: it must be at least 1, or None for no limit")
+    return submission if submission.launch is None else submission._replace(launch=submission.launch.copied())

@@ -221,7 +221,7 @@ class CapacityPolicy(ContainerAllocator):
         self.activations[_queued(app).leaf].reorder(_queued(app))
 
     def default_label(self, app: SchedulerApplication) -> str:
-        return _queued(app).master_partition
+        return _queued(app).default_partition
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class CapacityPolicy(ContainerAllocator):
         return [_info(queue) for queue in self.tree.queues()]
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        return _why_closed(self.tree, submission.queue, submission.node_label)
+        return _why_closed(self.tree, submission.queue, _labels(submission))
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
         leaf = self.tree.leaf(submission.queue)
@@ -241,7 +241,7 @@ class CapacityPolicy(ContainerAllocator):
         app, leaf = _queued(app), self.tree.leaf(queue)
         if leaf is app.leaf:
             return None
-        refusal = _why_closed(self.tree, queue, app.submission.node_label, app.leaf.lineage)
+        refusal = _why_closed(self.tree, queue, _labels(app.submission), app.leaf.lineage)
         if leaf is None or refusal is not None:
             return refusal
         by_partition: dict[str, dict[str, int]] = {}
@@ -277,7 +277,7 @@ class CapacityPolicy(ContainerAllocator):
         self._to_activate |= {old: None, leaf: None}
         if has_attempt:
             assert attempt is not None
-            attempt.default_label = app.master_partition
+            attempt.default_label = app.default_partition
             self.add_attempt(attempt)
 
     def _held(self, app: SchedulerApplication) -> list[tuple[str, Amounts]]:
@@ -311,7 +311,11 @@ def _are_alike(requests: list[ContainerRequest]) -> bool:
     )
 
 
-def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: Collection[Queue] = ()) -> str | None:
+def _labels(submission: ApplicationSubmission) -> tuple[str | None, str | None]:
+    return submission.node_label, submission.master_label
+
+
+def _why_closed(tree: QueueTree, name: str, labels: Iterable[str | None], is_in: Collection[Queue] = ()) -> str | None:
     """Why the queue accepts no new application; the queues `is_in` have and count the application already."""
     queue = tree.find(name)
     if queue is None:
@@ -323,8 +327,9 @@ def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: Collection
             return f"queue {above.path} is stopped and does not accept new applications"
         if above not in is_in and above.parent is not None and above.applications >= above.config.maximum_applications:
             return f"queue {above.path} already has {above.applications} applications, its maximum"
-    if label and not queue.may_use(label):
-        return f"queue {queue.path} may not use partition {label}"
+    for label in labels:
+        if label and not queue.may_use(label):
+            return f"queue {queue.path} may not use partition {label}"
     return None
 
 
