@@ -267,7 +267,7 @@ class ClientRMService(HandlerThreadService):
         self, app_id: str, *, timeout: float | None = None
     ) -> Callable[[], list[reports.ApplicationAttemptReport]]:
         """By number. Raises ApplicationNotFoundError."""
-        return lambda: [reports.attempt_report(attempt) for attempt in self._app(app_id).attempts]
+        return lambda: [reports.attempt_report(self._context, it) for it in self._app(app_id).attempts]
 
     get_application_attempts_later = later(get_application_attempts)
 
@@ -276,7 +276,7 @@ class ClientRMService(HandlerThreadService):
         self, attempt_id: str, *, timeout: float | None = None
     ) -> Callable[[], reports.ApplicationAttemptReport]:
         """Raises ApplicationAttemptNotFoundError."""
-        return lambda: reports.attempt_report(self._attempt(attempt_id))
+        return lambda: reports.attempt_report(self._context, self._attempt(attempt_id))
 
     get_application_attempt_report_later = later(get_application_attempt_report)
 
@@ -330,10 +330,10 @@ class ClientRMService(HandlerThreadService):
         """The queue at `path`; its `children` are paths. Raises QueueNotFoundError."""
 
         def report() -> QueueInfo:
-            for queue in self._context.scheduler.queues():
-                if queue.path == path:
-                    return queue
-            raise QueueNotFoundError(path)
+            info = self._context.scheduler.queue_info(path)
+            if info is None:
+                raise QueueNotFoundError(path)
+            return info
 
         return report
 
