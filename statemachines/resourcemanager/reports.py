@@ -23,6 +23,7 @@ from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
+from statemachines.resourcemanager.submission import LaunchContext
 
 APPLICATION_STATES = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED")
 """The states for clients, in order. An application that ends is reported in its previous state until its end is
@@ -89,7 +90,7 @@ class ApplicationReport:
     as_of_ms: int
     """When this was the state. Until it changes, `usage` grows by `allocated` per second."""
     am_node_label: str | None
-    """Of its master; None: its queue's default."""
+    """The master's partition, where it is not `node_label`."""
     running_containers: int
     """Those that their nodes have reported to run."""
     reserved: Resource
@@ -100,6 +101,8 @@ class ApplicationReport:
     queue_share: float
     """`allocated` as a share of its queue's capacity; above 1, it uses what others leave. 0 without a capacity."""
     cluster_share: float
+    launch: LaunchContext | None = None
+    """Without credentials and the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +224,7 @@ def application_report(context: RMContext, app: RMApp) -> ApplicationReport:
         unmanaged_am=submission.unmanaged_am,
         node_label=submission.node_label,
         as_of_ms=now_ms,
-        am_node_label=attempt.master_request().node_label if attempt is not None else submission.node_label,
+        am_node_label=submission.am_node_label,
         running_containers=sum(container.state is RMContainerState.RUNNING for container in live),
         reserved=total_of(use.reserved),
         reserved_containers=len(use.reserved),
@@ -229,6 +232,7 @@ def application_report(context: RMContext, app: RMApp) -> ApplicationReport:
         pending_containers=sum(count for _, count in use.pending),
         queue_share=use.queue_share,
         cluster_share=use.cluster_share,
+        launch=submission.without_secrets().launch,
     )
 
 

@@ -139,12 +139,13 @@ class RMApp(Entity):
         state: RMAppState = self.state if self.pending is None else self.pending.target
         if state is S.FINISHING:
             state = S.FINISHED
+        has_ended = state in FINAL_STATES
         return ApplicationStateData(
             self.entity,
-            self.submission,
+            self.submission.without_secrets() if has_ended else self.submission,
             self.submit_ms,
             self.start_ms,
-            state.name if state in FINAL_STATES else None,
+            state.name if has_ended else None,
             "; ".join(self.diagnostics),
             self.finish_ms,
             self.launch_ms,
@@ -208,6 +209,7 @@ class RMApp(Entity):
         context = self.context
         if self.finish_ms is None:
             self.finish_ms = context.now_ms()
+        self.submission = self.submission.without_secrets()
         context.app_lifetime_monitor.unregister(self.entity)  # not every end passes through FINAL_SAVING
         for node in sorted(self.nodes):
             context.post(RMNodeEvent(RMNodeEventType.CLEANUP_APP, node, self.entity))

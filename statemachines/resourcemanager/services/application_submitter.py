@@ -6,10 +6,11 @@ Threading: any thread may submit and close. Applications are changed on the hand
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 
-from dispatcher.errors import RejectedExecutionError
+from dispatcher.errors import DispatcherError, RejectedExecutionError
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import ApplicationRejectedError, InvalidRequestError
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
@@ -39,28 +40,26 @@ class ApplicationSubmitter:
             self._is_closed = True
             waiting, self._waiting = self._waiting, set()
         for answer in waiting:
-            answer.set_exception(
+            _complete(
+                answer,
                 RejectedExecutionError(
                     "the resource manager stopped before it acknowledged the application, which may be stored "
                     "nevertheless. Once a resource manager runs again, submit it with the same id"
-                )
+                ),
             )
 
     def submit(self, submission: ApplicationSubmission, timeout: float | None) -> str:
         """As ClientRMService.submit_application says. Any thread."""
-        context = self._context
-        _check(submission)
-        if context.on_handler_thread():
-            return self._begin(submission).entity
-        answer: Future[str] = Future()
-        with self._lock:
-            if self._is_closed:
-                raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
-            self._waiting.add(answer)
+        if self._context.on_handler_thread():
+            return self._begin(_checked(submission)).entity
+        answer = self.submit_later(submission)
         try:
-            context.execute(partial(self._begin_and_answer, submission, answer))
             return answer.result(timeout)
         except TimeoutError:
+            if answer.done():
+                return answer.result()
+            with self._lock:
+                self._waiting.discard(answer)
             advice = "Submit it again with the same id to find out."
             if submission.application_id is None:
                 advice = "Look for it among the applications; an id from get_new_application allows a retry."
@@ -68,9 +67,23 @@ class ApplicationSubmitter:
             raise TimeoutError(
                 f"application {about} was not stored within {timeout} s; it may still be stored later. {advice}"
             ) from None
-        finally:
+
+    def submit_later(self, submission: ApplicationSubmission) -> Future[str]:
+        """As ClientRMService.submit_application_later says. Any thread."""
+        answer: Future[str] = Future()
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._waiting.add(answer)
+        try:
+            if is_closed:
+                raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
+            self._context.execute(partial(self._begin_and_answer, _checked(submission), answer))
+        except DispatcherError as error:
             with self._lock:
                 self._waiting.discard(answer)
+            _complete(answer, error)
+        return answer
 
     def new_id(self) -> str:
         """An unused id. Handler thread only."""
@@ -97,6 +110,11 @@ class ApplicationSubmitter:
 
     def _begin_and_answer(self, submission: ApplicationSubmission, answer: Future[str]) -> None:
         """Begin, and complete `answer` in any case: its client waits."""
+        if answer.cancelled():
+            with self._lock:
+                self._waiting.discard(answer)
+            answer.set_running_or_notify_cancel()  # otherwise `concurrent.futures.wait` never sees its end
+            return
         try:
             app = self._begin(submission)
         except Exception as error:
@@ -120,13 +138,19 @@ class ApplicationSubmitter:
             if answer not in self._waiting:
                 return  # its client has given up
             self._waiting.discard(answer)
+        _complete(answer, result)
+
+
+def _complete(answer: Future[str], result: str | Exception) -> None:
+    with suppress(InvalidStateError):  # its client has cancelled it, or a stop has answered it
         if isinstance(result, str):
             answer.set_result(result)
         else:
             answer.set_exception(result)
 
 
-def _check(submission: ApplicationSubmission) -> None:
+def _checked(submission: ApplicationSubmission) -> ApplicationSubmission:
+    """A copy of the submission. Raises InvalidRequestError."""
     id = submission.application_id
     if id is not None and not is_application_id(id):
         raise InvalidRequestError(f"{id!r} is not the id of an application: use one from get_new_application, or None")
@@ -137,3 +161,4 @@ def _check(submission: ApplicationSubmission) -> None:
         )
     if submission.lifetime_s is not None and submission.lifetime_s < 1:
         raise InvalidRequestError(f"lifetime_s is {submission.lifetime_s}: it must be at least 1, or None for no limit")
+    return submission if submission.launch is None else submission._replace(launch=submission.launch.copied())

@@ -1,17 +1,17 @@
 """The service for clients, after YARN's ClientRMService.
 
 Any thread may call; the work is done on the handler thread before a call returns. What ends an application is posted,
-and takes effect after the call. Every method may raise RejectedExecutionError: the resource manager has stopped.
+and takes effect after the call. Each method `m` has a form `m_later` that returns a Future at once.
+
+Every method may raise RejectedExecutionError (the resource manager has stopped) and TimeoutError (the handler thread
+has not answered within `timeout` seconds; None waits for as long as the resource manager runs).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from concurrent.futures import CancelledError
-from typing import TypeVar
+from concurrent.futures import Future
 
-from dispatcher.errors import RejectedExecutionError
-from dispatcher.service import Service
 from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import (
@@ -30,6 +30,7 @@ from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.machines.states import END_IS_STORED, RMAppState
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.services.application_submitter import ApplicationSubmitter
+from statemachines.resourcemanager.services.handler_calls import HandlerThreadService, later, on_handler_thread
 from statemachines.resourcemanager.services.rm_app_manager import move_application, update_lifetime, update_priority
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
@@ -38,26 +39,28 @@ SIGNALS = ("OUTPUT_THREAD_DUMP", "GRACEFUL_SHUTDOWN", "FORCEFUL_SHUTDOWN")
 NODE_STATES = tuple(state.name for state in RMNodeState)
 _ACTIVE = frozenset({RMAppState.ACCEPTED, RMAppState.RUNNING})
 
-T = TypeVar("T")
 
-
-class ClientRMService(Service):
+class ClientRMService(HandlerThreadService):
     """Submits, changes, kills and reports on applications. Any thread may call."""
 
     def __init__(self, context: RMContext) -> None:
-        super().__init__()
+        super().__init__(context)
         self._context = context
         self._submitter = ApplicationSubmitter(context)
 
     def service_stop(self) -> None:
-        """Fail the submissions that still wait; stop the dispatcher first."""
+        """Fail the submissions and calls that still wait; stop the dispatcher first."""
         self._submitter.close()
+        super().service_stop()
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
-    def get_new_application(self) -> str:
+    @on_handler_thread
+    def get_new_application(self, *, timeout: float | None = None) -> Callable[[], str]:
         """A new application id. It is used up even if it is never submitted."""
-        return self._call(self._submitter.new_id)
+        return self._submitter.new_id
+
+    get_new_application_later = later(get_new_application)
 
     def submit_application(self, submission: ApplicationSubmission, timeout: float | None = None) -> str:
         """Submit an application; returns its id.
@@ -73,9 +76,19 @@ class ClientRMService(Service):
         """
         return self._submitter.submit(submission, timeout)
 
+    def submit_application_later(self, submission: ApplicationSubmission) -> Future[str]:
+        """As `submit_application`, without waiting: a future of the id, completed once the application is stored.
+
+        All errors are in the future. One that is cancelled before the handler thread comes to it submits nothing.
+        """
+        return self._submitter.submit_later(submission)
+
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    def force_kill_application(self, app_id: str, diagnostics: str = "killed by its user") -> bool:
+    @on_handler_thread
+    def force_kill_application(
+        self, app_id: str, diagnostics: str = "killed by its user", *, timeout: float | None = None
+    ) -> Callable[[], bool]:
         """Kill an application that has not ended. Raises ApplicationNotFoundError.
 
         Returns whether its end is stored. A client that must be sure repeats the call until it is.
@@ -88,9 +101,12 @@ class ClientRMService(Service):
             self._context.post(RMAppEvent(RMAppEventType.KILL, app_id, diagnostics))
             return False
 
-        return self._call(kill)
+        return kill
 
-    def fail_application_attempt(self, attempt_id: str) -> None:
+    force_kill_application_later = later(force_kill_application)
+
+    @on_handler_thread
+    def fail_application_attempt(self, attempt_id: str, *, timeout: float | None = None) -> Callable[[], None]:
         """Fail an attempt that has not ended; its application may start another one.
 
         Raises ApplicationAttemptNotFoundError.
@@ -101,18 +117,28 @@ class ClientRMService(Service):
                 event = RMAppAttemptEvent(RMAppAttemptEventType.FAIL, attempt_id, "failed by its user")
                 self._context.post(event)
 
-        self._call(fail)
+        return fail
 
-    def move_application_across_queues(self, app_id: str, queue: str) -> None:
+    fail_application_attempt_later = later(fail_application_attempt)
+
+    @on_handler_thread
+    def move_application_across_queues(
+        self, app_id: str, queue: str, *, timeout: float | None = None
+    ) -> Callable[[], None]:
         """Move an application with its containers and requests to another queue.
 
         Raises:
             ApplicationNotFoundError: the application does not exist.
             InvalidRequestError: its state or the queue does not allow it; the message says why.
         """
-        self._call(lambda: move_application(self._context, self._app(app_id), queue))
+        return lambda: move_application(self._context, self._app(app_id), queue)
 
-    def update_application_priority(self, app_id: str, priority: int) -> int:
+    move_application_across_queues_later = later(move_application_across_queues)
+
+    @on_handler_thread
+    def update_application_priority(
+        self, app_id: str, priority: int, *, timeout: float | None = None
+    ) -> Callable[[], int]:
         """Change an application's priority, unless it has ended; returns its current priority.
 
         Raises:
@@ -127,9 +153,14 @@ class ClientRMService(Service):
                 update_priority(self._context, app, priority)
             return app.submission.priority
 
-        return self._call(update)
+        return update
 
-    def update_application_timeouts(self, app_id: str, lifetime_s: int | None) -> int | None:
+    update_application_priority_later = later(update_application_priority)
+
+    @on_handler_thread
+    def update_application_timeouts(
+        self, app_id: str, lifetime_s: int | None, *, timeout: float | None = None
+    ) -> Callable[[], int | None]:
         """Change when an application is killed: `lifetime_s` after its submission; None: its queue's default.
 
         The queue's maximum lifetime is the limit. Returns the new deadline, Unix ms; None: no deadline, or the
@@ -147,9 +178,14 @@ class ClientRMService(Service):
             self._check_active(app, "lifetime")
             return update_lifetime(self._context, app, lifetime_s)
 
-        return self._call(update)
+        return update
 
-    def signal_to_container(self, container_id: str, signal: str) -> None:
+    update_application_timeouts_later = later(update_application_timeouts)
+
+    @on_handler_thread
+    def signal_to_container(
+        self, container_id: str, signal: str, *, timeout: float | None = None
+    ) -> Callable[[], None]:
         """Have a container's node signal it, by the response to its next heartbeat.
 
         Raises:
@@ -165,14 +201,22 @@ class ClientRMService(Service):
             about = (container_id, signal)
             self._context.post(RMNodeEvent(RMNodeEventType.SIGNAL_CONTAINER, container.node, about))
 
-        self._call(post)
+        return post
+
+    signal_to_container_later = later(signal_to_container)
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
-    def get_application_report(self, app_id: str) -> reports.ApplicationReport:
+    @on_handler_thread
+    def get_application_report(
+        self, app_id: str, *, timeout: float | None = None
+    ) -> Callable[[], reports.ApplicationReport]:
         """Raises ApplicationNotFoundError."""
-        return self._call(lambda: reports.application_report(self._context, self._app(app_id)))
+        return lambda: reports.application_report(self._context, self._app(app_id))
 
+    get_application_report_later = later(get_application_report)
+
+    @on_handler_thread
     def get_applications(
         self,
         *,
@@ -182,7 +226,8 @@ class ClientRMService(Service):
         application_types: Collection[str] | None = None,
         tags: Collection[str] | None = None,
         limit: int | None = None,
-    ) -> list[reports.ApplicationReport]:
+        timeout: float | None = None,
+    ) -> Callable[[], list[reports.ApplicationReport]]:
         """The first `limit` applications, by submission, that pass all filters.
 
         None lets all pass, an empty filter none; one tag in common is enough.
@@ -194,40 +239,65 @@ class ClientRMService(Service):
         if limit is not None and limit < 1:
             raise InvalidRequestError(f"limit is {limit}: it must be at least 1, or None")
 
+        # Copies: the handler thread reads them while the caller may change its own.
+        in_states, of_users, in_queues, of_types, tagged = (
+            None if names is None else frozenset(names) for names in (states, users, queues, application_types, tags)
+        )
+
         def passes(app: RMApp) -> bool:
             submission = app.submission
             return (
-                (states is None or reports.client_state(app) in states)
-                and (users is None or submission.user in users)
-                and (queues is None or submission.queue in queues)
-                and (application_types is None or submission.application_type in application_types)
-                and (tags is None or not set(tags).isdisjoint(submission.tags))
+                (in_states is None or reports.client_state(app) in in_states)
+                and (of_users is None or submission.user in of_users)
+                and (in_queues is None or submission.queue in in_queues)
+                and (of_types is None or submission.application_type in of_types)
+                and (tagged is None or not tagged.isdisjoint(submission.tags))
             )
 
         def report() -> list[reports.ApplicationReport]:
             apps = [app for app in self._context.apps.values() if passes(app)]
             return [reports.application_report(self._context, app) for app in apps[:limit]]
 
-        return self._call(report)
+        return report
 
-    def get_application_attempts(self, app_id: str) -> list[reports.ApplicationAttemptReport]:
+    get_applications_later = later(get_applications)
+
+    @on_handler_thread
+    def get_application_attempts(
+        self, app_id: str, *, timeout: float | None = None
+    ) -> Callable[[], list[reports.ApplicationAttemptReport]]:
         """By number. Raises ApplicationNotFoundError."""
-        return self._call(lambda: [reports.attempt_report(self._context, it) for it in self._app(app_id).attempts])
+        return lambda: [reports.attempt_report(self._context, it) for it in self._app(app_id).attempts]
 
-    def get_application_attempt_report(self, attempt_id: str) -> reports.ApplicationAttemptReport:
+    get_application_attempts_later = later(get_application_attempts)
+
+    @on_handler_thread
+    def get_application_attempt_report(
+        self, attempt_id: str, *, timeout: float | None = None
+    ) -> Callable[[], reports.ApplicationAttemptReport]:
         """Raises ApplicationAttemptNotFoundError."""
-        return self._call(lambda: reports.attempt_report(self._context, self._attempt(attempt_id)))
+        return lambda: reports.attempt_report(self._context, self._attempt(attempt_id))
 
-    def get_containers(self, attempt_id: str) -> list[reports.ContainerReport]:
+    get_application_attempt_report_later = later(get_application_attempt_report)
+
+    @on_handler_thread
+    def get_containers(
+        self, attempt_id: str, *, timeout: float | None = None
+    ) -> Callable[[], list[reports.ContainerReport]]:
         """Live containers, including those taken over. Raises ApplicationAttemptNotFoundError."""
 
         def report() -> list[reports.ContainerReport]:
             live = self._context.scheduler.live_containers(self._attempt(attempt_id).entity)
             return [reports.container_report(container) for container in live]
 
-        return self._call(report)
+        return report
 
-    def get_container_report(self, container_id: str) -> reports.ContainerReport:
+    get_containers_later = later(get_containers)
+
+    @on_handler_thread
+    def get_container_report(
+        self, container_id: str, *, timeout: float | None = None
+    ) -> Callable[[], reports.ContainerReport]:
         """Raises ContainerNotFoundError, also for an ended container."""
 
         def report() -> reports.ContainerReport:
@@ -236,19 +306,27 @@ class ClientRMService(Service):
                 raise ContainerNotFoundError(container_id)
             return reports.container_report(container)
 
-        return self._call(report)
+        return report
 
-    def get_cluster_nodes(self, states: Collection[str] | None = None) -> list[reports.NodeReport]:
+    get_container_report_later = later(get_container_report)
+
+    @on_handler_thread
+    def get_cluster_nodes(
+        self, states: Collection[str] | None = None, *, timeout: float | None = None
+    ) -> Callable[[], list[reports.NodeReport]]:
         """The nodes in one of `states`; None: all nodes, including inactive ones.
 
         Raises:
             InvalidRequestError: a state is not one of NODE_STATES.
         """
-        wanted = NODE_STATES if states is None else states
+        wanted = frozenset(NODE_STATES if states is None else states)
         _check_names("node state", wanted, NODE_STATES)
-        return self._call(lambda: reports.node_reports(self._context, frozenset(wanted)))
+        return lambda: reports.node_reports(self._context, wanted)
 
-    def get_queue_info(self, path: str = "root") -> QueueInfo:
+    get_cluster_nodes_later = later(get_cluster_nodes)
+
+    @on_handler_thread
+    def get_queue_info(self, path: str = "root", *, timeout: float | None = None) -> Callable[[], QueueInfo]:
         """The queue at `path`; its `children` are paths. Raises QueueNotFoundError."""
 
         def report() -> QueueInfo:
@@ -257,19 +335,17 @@ class ClientRMService(Service):
                 raise QueueNotFoundError(path)
             return info
 
-        return self._call(report)
+        return report
 
-    def get_cluster_metrics(self) -> reports.ClusterMetrics:
-        return self._call(lambda: reports.cluster_metrics(self._context))
+    get_queue_info_later = later(get_queue_info)
+
+    @on_handler_thread
+    def get_cluster_metrics(self, *, timeout: float | None = None) -> Callable[[], reports.ClusterMetrics]:
+        return lambda: reports.cluster_metrics(self._context)
+
+    get_cluster_metrics_later = later(get_cluster_metrics)
 
     # -- steps --------------------------------------------------------------------------------------------------------
-
-    def _call(self, function: Callable[[], T]) -> T:
-        try:
-            result: T = self._context.call(function)
-        except CancelledError:  # its mail was left over when the mailbox closed
-            raise RejectedExecutionError("the resource manager has stopped: nothing was done") from None
-        return result
 
     def _app(self, app_id: str) -> RMApp:
         app = self._context.apps.get(app_id)

@@ -225,7 +225,7 @@ class CapacityPolicy(ContainerAllocator):
         self.activations[_queued(app).leaf].reorder(_queued(app))
 
     def default_label(self, app: SchedulerApplication) -> str:
-        return _queued(app).master_partition
+        return _queued(app).default_partition
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class CapacityPolicy(ContainerAllocator):
         return share_of(used, guaranteed_amounts(app_of(attempt).leaf)), share_of(used, total)
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        return why_closed(self.tree, submission.queue, submission.user, submission.node_label)
+        return why_closed(self.tree, submission.queue, submission.user, _labels(submission))
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
         leaf = self.tree.leaf(submission.queue)
@@ -255,7 +255,7 @@ class CapacityPolicy(ContainerAllocator):
         app, leaf = _queued(app), self.tree.leaf(queue)
         if leaf is app.leaf:
             return None
-        refusal = why_closed(self.tree, queue, app.user, app.submission.node_label, app.leaf.lineage)
+        refusal = why_closed(self.tree, queue, app.user, _labels(app.submission), app.leaf.lineage)
         if leaf is None or refusal is not None:
             return refusal
         by_partition: dict[str, dict[str, int]] = {}
@@ -291,7 +291,7 @@ class CapacityPolicy(ContainerAllocator):
         self._to_activate |= {old: None, leaf: None}
         if has_attempt:
             assert attempt is not None
-            attempt.default_label = app.master_partition
+            attempt.default_label = app.default_partition
             self.add_attempt(attempt)
 
     def _held(self, app: SchedulerApplication) -> list[tuple[str, Amounts]]:
@@ -323,6 +323,10 @@ def _are_alike(requests: list[ContainerRequest]) -> bool:
         request.host is None and request.rack is None and request.node_label == requests[0].node_label
         for request in requests
     )
+
+
+def _labels(submission: ApplicationSubmission) -> tuple[str | None, str | None]:
+    return submission.node_label, submission.master_label
 
 
 def _in(partition: str) -> str:

@@ -5,7 +5,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue, QueueTree, Share
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, dominant_share
@@ -99,7 +99,9 @@ def _times(amount: int, share: float) -> int:
     return int(amount * share + 1e-6)
 
 
-def why_closed(tree: QueueTree, name: str, user: str, label: str | None, is_in: Collection[Queue] = ()) -> str | None:
+def why_closed(
+    tree: QueueTree, name: str, user: str, labels: Iterable[str | None], is_in: Collection[Queue] = ()
+) -> str | None:
     """Why the queue accepts no new application; the queues `is_in` have and count the application already."""
     queue = tree.find(name)
     if queue is None:
@@ -117,6 +119,7 @@ def why_closed(tree: QueueTree, name: str, user: str, label: str | None, is_in: 
         return (
             f"queue {queue.path} already has {entry.applications} applications of user {user}, its maximum for one user"
         )
-    if label and not queue.may_use(label):
-        return f"queue {queue.path} may not use partition {label}"
+    for label in labels:
+        if label and not queue.may_use(label):
+            return f"queue {queue.path} may not use partition {label}"
     return None

@@ -21,9 +21,11 @@ class QueueApplication(SchedulerApplication):
     With an attempt it is pending (its master waits for room in the leaf's share of masters) or active.
     """
 
-    __slots__ = ("_shares", "_used", "is_active", "leaf", "master_amounts", "master_partition")
+    __slots__ = ("_shares", "_used", "default_partition", "is_active", "leaf", "master_amounts", "master_partition")
 
     leaf: LeafQueue
+    default_partition: str
+    """Of asks that name none."""
     master_partition: str
 
     def __init__(self, id: str, submission: ApplicationSubmission, number: int) -> None:
@@ -38,8 +40,9 @@ class QueueApplication(SchedulerApplication):
         self.queue = leaf.path
         self._used.clear()
         self._shares.clear()
-        label = self.submission.node_label
-        self.master_partition = leaf.default_label if label is None else label
+        label, master_label = self.submission.node_label, self.submission.master_label
+        self.default_partition = leaf.default_label if label is None else label
+        self.master_partition = leaf.default_label if master_label is None else master_label
         leaf.enter(self.user)
 
     def key(self, partition: str) -> tuple[float, int, int]:

@@ -170,4 +170,4 @@ class QueueCluster(Cluster):
         )
 
     def partition_of(self, app: QueueApplication, request: ContainerRequest) -> str:
-        return app.master_partition if request.node_label is None else request.node_label
+        return app.default_partition if request.node_label is None else request.node_label
