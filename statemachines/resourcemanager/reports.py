@@ -90,7 +90,7 @@ class ApplicationReport:
     as_of_ms: int
     """When this was the state. Until it changes, `usage` grows by `allocated` per second."""
     am_node_label: str | None
-    """Of its master; None: its queue's default."""
+    """The master's partition, where it is not `node_label`."""
     running_containers: int
     """Those that their nodes have reported to run."""
     reserved: Resource
