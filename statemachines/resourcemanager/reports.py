@@ -224,7 +224,7 @@ def application_report(context: RMContext, app: RMApp) -> ApplicationReport:
         unmanaged_am=submission.unmanaged_am,
         node_label=submission.node_label,
         as_of_ms=now_ms,
-        am_node_label=submission.master_label,
+        am_node_label=submission.am_node_label,
         running_containers=sum(container.state is RMContainerState.RUNNING for container in live),
         reserved=total_of(use.reserved),
         reserved_containers=len(use.reserved),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from statemachines.resourcemanager import Resource, RMContainer, RMContainerState
+from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.scheduler import QueueInfo
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
@@ -24,6 +24,7 @@ class DeskScheduler(FakeScheduler):
     def __init__(self) -> None:
         super().__init__()
         self.live: dict[str, list[RMContainer]] = {}  # by attempt
+        self.why_refused: str | None = None  # any submission
         self.why_not_moved: str | None = None
         self.move_fails: str | None = None  # why, though the check had found nothing
         self.moved: list[tuple[str, str]] = []
@@ -40,6 +41,9 @@ class DeskScheduler(FakeScheduler):
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         return self.live.get(attempt_id, [])
+
+    def check_submission(self, submission: ApplicationSubmission) -> str | None:
+        return self.why_refused
 
     def check_move(self, application: str, queue: str) -> str | None:
         return self.why_not_moved
