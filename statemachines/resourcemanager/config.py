@@ -105,8 +105,12 @@ class QueueConfig(ConfigModel):
         description="percent of the queue's maximum that masters may use; further applications wait, though one may "
         "always run. null: the scheduler's value",
     )
-    maximum_applications: int = Field(
-        10_000, ge=1, description="maximum of running and pending applications in the queue and its children"
+    maximum_applications: int | None = Field(
+        None,
+        ge=1,
+        description="maximum of running and pending applications in the queue and its children. null: a queue without "
+        "children has its capacity's part of the scheduler's value, the others have no limit of their own. One user "
+        "may have minimum_user_limit_percent of it times user_limit_factor",
     )
     maximum_lifetime_s: int | None = Field(
         None, ge=1, description="maximum lifetime of an application, seconds; null: the parent's; at the root no limit"
@@ -129,6 +133,17 @@ class QueueConfig(ConfigModel):
         None,
         description="partition of applications and requests without a node label; null: the default partition",
     )
+    acl_submit_applications: str | None = Field(
+        None,
+        description="users and groups that may submit to it and to its children: `user1,user2 group1,group2`, `*` for "
+        "everyone, one blank for nobody; null: those of the queues above; everyone if none of them says",
+    )
+    acl_administer_queue: str | None = Field(
+        None,
+        description="users and groups that may also view, change and kill all applications in it and in its children, "
+        "in the same form; null: those of the queues above. If none of them says: everyone, but only administrators "
+        "where tokens or certificates prove who calls",
+    )
     queues: tuple[QueueConfig, ...] = Field((), description="its children; their capacities add up to 100")
 
 
@@ -142,6 +157,18 @@ class SchedulerConfig(ConfigModel):
         (QueueConfig(name="default"),),
         description="the queues of the capacity scheduler, below the root queue; the capacities of siblings add up "
         "to 100",
+    )
+    acl_submit_applications: str | None = Field(
+        None, description="users and groups that may submit to every queue, as in a queue's key of that name"
+    )
+    acl_administer_queue: str | None = Field(
+        None, description="users and groups that administer every queue, as in a queue's key of that name"
+    )
+    maximum_applications: int = Field(
+        10_000,
+        ge=1,
+        description="running and pending applications that the scheduler accepts: each queue without children accepts "
+        "its capacity's part of them, at least 1, unless it sets its own maximum",
     )
     maximum_am_resource_percent: float = Field(
         10, ge=0, le=100, description="percent of a queue's maximum that masters may use, unless the queue sets it"
@@ -195,6 +222,12 @@ class ResourceManagerConfig(ConfigModel):
     state_store: StateStoreConfig = Field(
         default_factory=StateStoreConfig, description="where applications are stored to survive a restart"
     )
+    admin_acl: str | None = Field(
+        None,
+        description="users and groups that administer the cluster, besides those with the role admin: "
+        "`user1,user2 group1,group2`, `*` or one blank; null: everyone may change nodes, but only the role admin where "
+        "tokens or certificates prove who calls",
+    )
     max_attempts: int = Field(2, ge=1, description="maximum and default number of attempts of an application")
     work_preserving_recovery: bool = Field(
         True, description="after a restart, containers keep running; false: running applications get a new attempt"
@@ -220,6 +253,11 @@ class ResourceManagerConfig(ConfigModel):
     simulation: SimulationConfig = Field(
         default_factory=SimulationConfig, description="the simulated node managers and application masters"
     )
+
+    @property
+    def knows_callers(self) -> bool:
+        """Whether clients over TCP prove who they are; otherwise they may claim any name."""
+        return self.web.tokens_file is not None or (self.web.tls is not None and self.web.tls.client_ca is not None)
 
     @model_validator(mode="after")
     def _heartbeats_in_time(self) -> Self:

@@ -82,7 +82,7 @@ def start(node: RMNode, event: RMNodeStartedEvent) -> S:
     if event.healthy:
         _become_usable(node)
         return S.RUNNING
-    node.health = False
+    node.health, node.health_report = False, event.health_report
     _become_unusable(node)
     return S.UNHEALTHY
 
@@ -101,7 +101,7 @@ def _take_from_inactive(node: RMNode) -> bool:
 
 def take_status(node: RMNode, event: RMNodeStatusEvent) -> S:
     """Take a heartbeat of a RUNNING node."""
-    node.health = event.healthy
+    node.health, node.health_report = event.healthy, event.health_report
     if not event.healthy:
         _become_unusable(node)
         return S.UNHEALTHY
@@ -115,7 +115,7 @@ def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
     if not node.running_apps and not node.context.scheduler.has_master_container(node.entity):
         deactivate(node, event)
         return S.DECOMMISSIONED
-    node.health = event.healthy
+    node.health, node.health_report = event.healthy, event.health_report
     if event.healthy:
         node.take_report(event)
     return S.DECOMMISSIONING
@@ -123,6 +123,7 @@ def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
 
 def take_status_unhealthy(node: RMNode, event: RMNodeStatusEvent) -> S:
     """Take a heartbeat of an UNHEALTHY node, which returns to the scheduler once it is healthy."""
+    node.health_report = event.health_report
     if not event.healthy:
         return S.UNHEALTHY
     node.health = True

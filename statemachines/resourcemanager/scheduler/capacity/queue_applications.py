@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.util.heap import LazyHeap
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, has_room_for_master
+from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, dominant_share
 from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -20,9 +21,11 @@ class QueueApplication(SchedulerApplication):
     With an attempt it is pending (its master waits for room in the leaf's share of masters) or active.
     """
 
-    __slots__ = ("_shares", "_used", "is_active", "leaf", "master_amounts", "master_partition")
+    __slots__ = ("_shares", "_used", "default_partition", "is_active", "leaf", "master_amounts", "master_partition")
 
     leaf: LeafQueue
+    default_partition: str
+    """Of asks that name none."""
     master_partition: str
 
     def __init__(self, id: str, submission: ApplicationSubmission, number: int) -> None:
@@ -37,8 +40,9 @@ class QueueApplication(SchedulerApplication):
         self.queue = leaf.path
         self._used.clear()
         self._shares.clear()
-        label = self.submission.node_label
-        self.master_partition = leaf.default_label if label is None else label
+        label, master_label = self.submission.node_label, self.submission.master_label
+        self.default_partition = leaf.default_label if label is None else label
+        self.master_partition = leaf.default_label if master_label is None else master_label
         leaf.enter(self.user)
 
     def key(self, partition: str) -> tuple[float, int, int]:
@@ -98,6 +102,7 @@ class Activation:
             app.is_active = False
             self.leaf.active -= 1
             add(self.leaf.masters_used[app.master_partition], app.master_amounts, -1)
+            self.leaf.users[app.user].charge_master(app.master_partition, app.master_amounts, -1)
             return
         key = app.master_partition, app.master_amounts
         same_need = self._pending.get(key)
@@ -114,6 +119,7 @@ class Activation:
         app.is_active = True
         self.leaf.active += 1
         add(self.leaf.masters_used.setdefault(app.master_partition, {}), app.master_amounts)
+        self.leaf.users[app.user].charge_master(app.master_partition, app.master_amounts, 1)
 
     def next(self) -> QueueApplication | None:
         """The first pending application that may run now."""

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from statemachines.resourcemanager import Resource, RMContainer, RMContainerState
+from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.scheduler import QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
 
 from ..builders import FakeScheduler, Workshop
 
@@ -23,6 +24,7 @@ class DeskScheduler(FakeScheduler):
     def __init__(self) -> None:
         super().__init__()
         self.live: dict[str, list[RMContainer]] = {}  # by attempt
+        self.why_refused: str | None = None  # any submission
         self.why_not_moved: str | None = None
         self.move_fails: str | None = None  # why, though the check had found nothing
         self.moved: list[tuple[str, str]] = []
@@ -31,9 +33,17 @@ class DeskScheduler(FakeScheduler):
         self.too_large: set[Resource] = set()  # what `request_resize` refuses
         self.asks: list[tuple[str, ContainerRequest]] = []
         self.known_queues: list[QueueInfo] = []
+        self.uses: dict[str, ApplicationUse] = {}  # by attempt, but for its live containers
+
+    def application_use(self, attempt_id: str) -> ApplicationUse:
+        use = self.uses.get(attempt_id, ApplicationUse())
+        return use._replace(live=tuple(self.live_containers(attempt_id)))
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         return self.live.get(attempt_id, [])
+
+    def check_submission(self, submission: ApplicationSubmission) -> str | None:
+        return self.why_refused
 
     def check_move(self, application: str, queue: str) -> str | None:
         return self.why_not_moved
@@ -57,6 +67,9 @@ class DeskScheduler(FakeScheduler):
 
     def queues(self) -> list[QueueInfo]:
         return self.known_queues
+
+    def queue_info(self, path: str) -> QueueInfo | None:
+        return next((info for info in self.known_queues if info.path == path), None)
 
 
 class Desk(Workshop):
