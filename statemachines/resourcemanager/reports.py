@@ -257,6 +257,11 @@ def node_reports(context: RMContext, states: frozenset[str]) -> list[NodeReport]
     return [_node_report(node, used[node.entity]) for node in nodes if node.state.name in states]
 
 
+def node_report(context: RMContext, node: RMNode) -> NodeReport:
+    used = [each.request.resource for each in _with_room(context) if each.node == node.entity]
+    return _node_report(node, used)
+
+
 def _node_report(node: RMNode, used: list[Resource]) -> NodeReport:
     spec = node.spec
     return NodeReport(

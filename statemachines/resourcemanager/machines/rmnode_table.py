@@ -115,7 +115,9 @@ def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
     if not node.running_apps and not node.context.scheduler.has_master_container(node.entity):
         deactivate(node, event)
         return S.DECOMMISSIONED
-    node.health = event.healthy
+    if node.health is not event.healthy:
+        node.health = event.healthy
+        node.context.recorder.changed(node)
     if event.healthy:
         node.take_report(event)
     return S.DECOMMISSIONING

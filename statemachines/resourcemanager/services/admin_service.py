@@ -71,6 +71,7 @@ class AdminService(Service):
         def move() -> None:
             node = self._node(node_id)
             node.spec = replace(node.spec, partition=partition)  # for when it is added to the scheduler again
+            self._context.recorder.changed(node)
             self._context.post(NodeLabelsUpdateSchedulerEvent(node_id, partition))
 
         self._context.call(move)
