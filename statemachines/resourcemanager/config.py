@@ -105,8 +105,12 @@ class QueueConfig(ConfigModel):
         description="percent of the queue's maximum that masters may use; further applications wait, though one may "
         "always run. null: the scheduler's value",
     )
-    maximum_applications: int = Field(
-        10_000, ge=1, description="maximum of running and pending applications in the queue and its children"
+    maximum_applications: int | None = Field(
+        None,
+        ge=1,
+        description="maximum of running and pending applications in the queue and its children. null: a queue without "
+        "children has its capacity's part of the scheduler's value, the others have no limit of their own. One user "
+        "may have minimum_user_limit_percent of it times user_limit_factor",
     )
     maximum_lifetime_s: int | None = Field(
         None, ge=1, description="maximum lifetime of an application, seconds; null: the parent's; at the root no limit"
@@ -142,6 +146,12 @@ class SchedulerConfig(ConfigModel):
         (QueueConfig(name="default"),),
         description="the queues of the capacity scheduler, below the root queue; the capacities of siblings add up "
         "to 100",
+    )
+    maximum_applications: int = Field(
+        10_000,
+        ge=1,
+        description="running and pending applications that the scheduler accepts: each queue without children accepts "
+        "its capacity's part of them, at least 1, unless it sets its own maximum",
     )
     maximum_am_resource_percent: float = Field(
         10, ge=0, le=100, description="percent of a queue's maximum that masters may use, unless the queue sets it"

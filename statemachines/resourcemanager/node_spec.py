@@ -20,3 +20,5 @@ class NodeSpec:
     port: int = 45454
     """Part of its id; the default is from YARN's examples."""
     http_port: int = 8042
+    version: str = ""
+    """Of its node manager; empty: not told."""

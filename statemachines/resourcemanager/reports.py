@@ -1,4 +1,4 @@
-"""The reports for clients on applications, attempts, containers, nodes and the cluster.
+"""The reports for clients on applications, attempts, containers and nodes.
 
 They are built on the handler thread and immutable: any thread may read them.
 
@@ -9,25 +9,24 @@ number; otherwise `gpu_milli` has the total in thousandths, with `gpus=1`.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from statemachines.resourcemanager.cluster_metrics import ClusterMetrics as ClusterMetrics
+from statemachines.resourcemanager.cluster_metrics import cluster_metrics as cluster_metrics
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import ResourceUsage, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
-from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
+from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
 
 APPLICATION_STATES = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED")
 """The states for clients, in order. An application that ends is reported in its previous state until its end is
 stored."""
-_WITHOUT_ROOM = frozenset({RMContainerState.NEW, RMContainerState.RESERVED})
-_IN_USE = frozenset({RMNodeState.RUNNING, RMNodeState.DECOMMISSIONING})
-_PENDING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,12 @@ class ResourceUsageReport:
     vcore_seconds: float
     gpu_seconds: float
     preempted_containers: int
+    preempted_masters: int
+    """Among the preempted containers."""
+    preempted: Resource
+    """Memory and vcores of the preempted containers."""
+    preempted_memory_mb_seconds: float
+    preempted_vcore_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,21 @@ class ApplicationReport:
     usage: ResourceUsageReport
     unmanaged_am: bool
     node_label: str | None
+    """Of its requests that do not name one; None: its queue's default."""
+    as_of_ms: int
+    """When this was the state. Until it changes, `usage` grows by `allocated` per second."""
+    am_node_label: str | None
+    """Of its master; None: its queue's default."""
+    running_containers: int
+    """Those that their nodes have reported to run."""
+    reserved: Resource
+    reserved_containers: int
+    pending: Resource
+    """The resources of its pending requests."""
+    pending_containers: int
+    queue_share: float
+    """`allocated` as a share of its queue's capacity; above 1, it uses what others leave. 0 without a capacity."""
+    cluster_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +122,11 @@ class ApplicationAttemptReport:
     exit_status: int | None
     """Of the master's container; None: it runs, or its master unregistered first."""
     blacklist: tuple[str, ...]
-    """Hosts avoided for the master, sorted."""
+    """Hosts that its masters have blacklisted, sorted."""
+    system_blacklist: tuple[str, ...]
+    """Hosts that the resource manager avoids for the master, as masters have failed there, sorted."""
+    node_http_address: str
+    """Of the master's node; empty: it has none, or the node has been forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,34 +165,15 @@ class NodeReport:
     """Allocated on this node."""
     decommission_timeout_s: int | None
     """While DECOMMISSIONING; None: no timeout."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterMetrics:
-    """The cluster now; applications are counted since the start of the resource manager."""
-
-    apps_submitted: int
-    """The sum of the next five."""
-    apps_pending: int
-    apps_running: int
-    apps_completed: int
-    apps_failed: int
-    apps_killed: int
-    containers_allocated: int
-    containers_reserved: int
-    containers_pending: int
-    """Pending requests."""
-    total: Resource
-    """The capacity of RUNNING and DECOMMISSIONING nodes."""
-    allocated: Resource
+    last_heartbeat_ms: int
+    """Its last report or registration."""
+    health_report: str
+    """Why it is not healthy; empty while it is."""
+    version: str
+    """Of its node manager; empty: not told."""
     reserved: Resource
-    pending: Resource
-    nodes: dict[str, int]
-    """Count by state, for all states but NEW."""
-
-    @property
-    def total_nodes(self) -> int:
-        return sum(self.nodes.values())
+    reserved_container: str | None
+    """The container that holds the reservation."""
 
 
 # -- building them ----------------------------------------------------------------------------------------------------
@@ -181,8 +186,12 @@ def client_state(app: RMApp) -> str:
 
 
 def application_report(context: RMContext, app: RMApp) -> ApplicationReport:
-    submission, attempt = app.submission, app.current_attempt
-    live = context.scheduler.live_containers(attempt.entity) if attempt is not None else []
+    submission, attempt, now_ms = app.submission, app.current_attempt, context.now_ms()
+    use = context.scheduler.application_use(attempt.entity) if attempt is not None else ApplicationUse()
+    live = use.live
+    pending: dict[str, int] = {}
+    for resource, count in use.pending:
+        add(pending, amounts_of(resource), count)
     return ApplicationReport(
         application_id=app.entity,
         attempt_id=attempt.entity if attempt is not None else None,
@@ -207,14 +216,24 @@ def application_report(context: RMContext, app: RMApp) -> ApplicationReport:
         master_container=attempt.master_container if attempt is not None else None,
         master_node=(attempt.master_node or None) if attempt is not None else None,
         containers=len(live),
-        allocated=_sum(container.request.resource for container in live),
-        usage=_usage(app, live, context.now_ms()),
+        allocated=total_of(container.request.resource for container in live),
+        usage=_usage(app, live, now_ms),
         unmanaged_am=submission.unmanaged_am,
         node_label=submission.node_label,
+        as_of_ms=now_ms,
+        am_node_label=attempt.master_request().node_label if attempt is not None else submission.node_label,
+        running_containers=sum(container.state is RMContainerState.RUNNING for container in live),
+        reserved=total_of(use.reserved),
+        reserved_containers=len(use.reserved),
+        pending=resource_of(pending),
+        pending_containers=sum(count for _, count in use.pending),
+        queue_share=use.queue_share,
+        cluster_share=use.cluster_share,
     )
 
 
-def attempt_report(attempt: RMAppAttempt) -> ApplicationAttemptReport:
+def attempt_report(context: RMContext, attempt: RMAppAttempt) -> ApplicationAttemptReport:
+    node = context.nodes.get(attempt.master_node) or context.inactive_nodes.get(attempt.master_node)
     return ApplicationAttemptReport(
         attempt_id=attempt.entity,
         state=attempt.state.name,
@@ -229,7 +248,9 @@ def attempt_report(attempt: RMAppAttempt) -> ApplicationAttemptReport:
         master_container=attempt.master_container,
         master_node=attempt.master_node or None,
         exit_status=attempt.exit_status,
-        blacklist=tuple(sorted(attempt.blacklist)),
+        blacklist=tuple(sorted(context.scheduler.application_use(attempt.entity).blacklist)),
+        system_blacklist=tuple(sorted(attempt.blacklist)),
+        node_http_address=_http_address(node) if node is not None else "",
     )
 
 
@@ -250,93 +271,56 @@ def container_report(container: RMContainer) -> ContainerReport:
 
 def node_reports(context: RMContext, states: frozenset[str]) -> list[NodeReport]:
     """Of the nodes in one of `states`: active ones first, each group in its order of insertion."""
-    used: defaultdict[str, list[Resource]] = defaultdict(list)
-    for container in _with_room(context):
-        used[container.node].append(container.request.resource)
     nodes = (*context.nodes.values(), *context.inactive_nodes.values())
-    return [_node_report(node, used[node.entity]) for node in nodes if node.state.name in states]
+    return [node_report(context, node) for node in nodes if node.state.name in states]
 
 
 def node_report(context: RMContext, node: RMNode) -> NodeReport:
-    used = [each.request.resource for each in _with_room(context) if each.node == node.entity]
-    return _node_report(node, used)
-
-
-def _node_report(node: RMNode, used: list[Resource]) -> NodeReport:
-    spec = node.spec
+    """What its containers have is the scheduler's; nothing while the scheduler does not use the node."""
+    spec, use = node.spec, context.scheduler.node_use(node.entity)
     return NodeReport(
         node_id=node.entity,
         host=spec.host,
         rack=spec.rack,
-        http_address=f"{spec.host}:{spec.http_port}",
+        http_address=_http_address(node),
         partition=spec.partition,
         gpu_model=spec.gpu_model,
         state=node.state.name,
         is_healthy=node.health,
         capacity=node.capacity,
-        used=_sum(used),
-        containers=len(used),
+        used=use.used,
+        containers=use.containers,
         decommission_timeout_s=node.decommission_timeout_s,
+        last_heartbeat_ms=node.last_heartbeat_ms,
+        health_report=node.health_report,
+        version=spec.version,
+        reserved=use.reserved,
+        reserved_container=use.reserved_container,
     )
 
 
-def cluster_metrics(context: RMContext) -> ClusterMetrics:
-    machines = context.recorder.machines.get("RMApp")
-    apps = Counter(machines.entities() if machines is not None else {})
-    allocated = _with_room(context)
-    # A running container may have a reservation as well, for an increase on its own node.
-    reserved = [
-        container.reserved_resource
-        for container in _live(context)
-        if container.state is RMContainerState.RESERVED and container.reserved_resource is not None
-    ]
-    waiting = context.scheduler.waiting()
-    ended = {state: apps[state] for state in ("FINISHED", "FAILED", "KILLED")}
-    pending = sum(apps[state] for state in _PENDING)
-    nodes = Counter(node.state.name for node in (*context.nodes.values(), *context.inactive_nodes.values()))
-    return ClusterMetrics(
-        apps_submitted=apps.total(),
-        apps_pending=pending,
-        apps_running=apps.total() - pending - sum(ended.values()),
-        apps_completed=ended["FINISHED"],
-        apps_failed=ended["FAILED"],
-        apps_killed=ended["KILLED"],
-        containers_allocated=len(allocated),
-        containers_reserved=len(reserved),
-        containers_pending=len(waiting),
-        total=_sum(node.capacity for node in context.nodes.values() if node.state in _IN_USE),
-        allocated=_sum(container.request.resource for container in allocated),
-        reserved=_sum(reserved),
-        pending=_sum(request.resource for _, request in waiting),
-        nodes={state.name: nodes[state.name] for state in RMNodeState if state is not RMNodeState.NEW},
-    )
+def _http_address(node: RMNode) -> str:
+    return f"{node.spec.host}:{node.spec.http_port}"
 
 
-def _live(context: RMContext) -> list[RMContainer]:
-    # One atomic operation: the scheduler's thread adds to the dict at the same time.
-    return list(context.containers.values())
-
-
-def _with_room(context: RMContext) -> list[RMContainer]:
-    return [container for container in _live(context) if container.state not in _WITHOUT_ROOM]
-
-
-def _usage(app: RMApp, live: list[RMContainer], now_ms: int) -> ResourceUsageReport:
+def _usage(app: RMApp, live: Sequence[RMContainer], now_ms: int) -> ResourceUsageReport:
     """Of all its attempts, live containers included."""
     running = ResourceUsage()
+    lived_ms: dict[Resource, int] = {}
     for container in live:
-        running.add(container.request.resource, now_ms - container.created_ms)
+        resource = container.request.resource
+        lived_ms[resource] = lived_ms.get(resource, 0) + now_ms - container.created_ms
+    for resource, ms in lived_ms.items():
+        running.add(resource, ms)
     used = [running, *(attempt.usage for attempt in app.attempts)]
+    preempted = [attempt.preempted for attempt in app.attempts]
     return ResourceUsageReport(
         sum(usage.memory_mb_seconds for usage in used),
         sum(usage.vcore_seconds for usage in used),
         sum(usage.gpu_seconds for usage in used),
-        sum(usage.preempted for usage in used),
+        sum(each.count for each in preempted),
+        sum(each.masters for each in preempted),
+        Resource(sum(each.memory_mb for each in preempted), sum(each.vcores_milli for each in preempted)),
+        sum(each.usage.memory_mb_seconds for each in preempted),
+        sum(each.usage.vcore_seconds for each in preempted),
     )
-
-
-def _sum(resources: Iterable[Resource]) -> Resource:
-    amounts: dict[str, int] = {}
-    for resource in resources:
-        add(amounts, amounts_of(resource))
-    return resource_of(amounts)

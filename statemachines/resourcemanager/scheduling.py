@@ -12,7 +12,7 @@ from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
-    from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+    from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
 
 
 class Scheduler(Protocol):
@@ -52,3 +52,9 @@ class Scheduler(Protocol):
     def why_waiting(self, attempt_id: str, request: ContainerRequest) -> str: ...
 
     def queues(self) -> Sequence[QueueInfo]: ...
+
+    def queue_info(self, path: str) -> QueueInfo | None: ...
+
+    def application_use(self, attempt_id: str) -> ApplicationUse: ...
+
+    def node_use(self, node_id: str) -> NodeUse: ...

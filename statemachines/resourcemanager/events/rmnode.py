@@ -80,7 +80,7 @@ class RMNodeEvent(RMEvent, Generic[_About]):
 class RMNodeStartedEvent(RMNodeEvent[None]):
     """STARTED, with the containers and applications that the node already runs."""
 
-    __slots__ = ("containers", "healthy", "running_apps")
+    __slots__ = ("containers", "health_report", "healthy", "running_apps")
 
     def __init__(
         self,
@@ -89,8 +89,10 @@ class RMNodeStartedEvent(RMNodeEvent[None]):
         running_apps: tuple[str, ...] = (),
         healthy: bool = True,
         payload: Any = None,
+        health_report: str = "",
     ) -> None:
         super().__init__(RMNodeEventType.STARTED, entity, payload=payload)
+        self.health_report = health_report
         self.containers = containers
         self.running_apps = running_apps
         self.healthy = healthy
@@ -120,7 +122,7 @@ class RMNodeStatusEvent(RMEvent):
     """A node's heartbeat: the containers that started and ended since the last one, and its health.
 
     `running`: all its running containers; None: nothing but `launched` and `finished` has changed. `resized`:
-    containers with the sizes that the node has changed on order.
+    containers with the sizes that the node has changed on order. `health_report`: why it is unhealthy.
     """
 
     type: RMNodeEventType = field(default=RMNodeEventType.STATUS_UPDATE, init=False)
@@ -129,3 +131,4 @@ class RMNodeStatusEvent(RMEvent):
     healthy: bool = True
     running: frozenset[str] | None = None
     resized: tuple[tuple[str, Resource], ...] = ()
+    health_report: str = ""

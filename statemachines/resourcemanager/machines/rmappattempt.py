@@ -6,7 +6,7 @@ As in RMApp, a final state is stored before the attempt enters it. Handler threa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dispatcher.mailbox import ProcessingTimeService
@@ -60,12 +60,11 @@ _APP_EVENT = {
 
 @dataclass(slots=True)
 class ResourceUsage:
-    """What an attempt's ended containers have used; `preempted` counts those that were preempted."""
+    """What containers have used over time."""
 
     _memory_mb_ms: int = 0  # integers: a sum over millions of containers stays exact
     _vcores_milli_ms: int = 0
     _gpu_milli_ms: int = 0
-    preempted: int = 0
 
     def add(self, resource: Resource, ms: int) -> None:
         self._memory_mb_ms += resource.memory_mb * ms
@@ -85,6 +84,24 @@ class ResourceUsage:
     def gpu_seconds(self) -> float:
         """In whole GPUs: half a GPU for two seconds is one."""
         return self._gpu_milli_ms / 1_000_000
+
+
+@dataclass(slots=True)
+class PreemptedContainers:
+    """An attempt's preempted containers: how many, their sizes, and what they had used."""
+
+    count: int = 0
+    masters: int = 0  # among them
+    memory_mb: int = 0
+    vcores_milli: int = 0
+    usage: ResourceUsage = field(default_factory=ResourceUsage)
+
+    def add(self, resource: Resource, ms: int, is_master: bool) -> None:
+        self.count += 1
+        self.masters += is_master
+        self.memory_mb += resource.memory_mb
+        self.vcores_milli += resource.vcores_milli
+        self.usage.add(resource, ms)
 
 
 @dataclass(slots=True)
@@ -145,6 +162,7 @@ class RMAppAttempt(Entity):
         "master_resource",
         "number",
         "pending",
+        "preempted",
         "progress",
         "rpc_port",
         "start_ms",
@@ -161,7 +179,8 @@ class RMAppAttempt(Entity):
         self.master_resource = app.submission.am_resource
         self.blacklist: set[str] = set()  # hosts on which a master failed, perhaps because of the node
         self.finished_containers: list[tuple[str, ContainerStatus]] = []  # (node, status), until the master pulls them
-        self.usage = ResourceUsage()
+        self.usage = ResourceUsage()  # of ended containers
+        self.preempted = PreemptedContainers()
         self.progress = 0.0
         self.host = ""
         self.rpc_port = -1
@@ -173,11 +192,11 @@ class RMAppAttempt(Entity):
         self.finish_ms: int | None = None
         self.pending: Pending | None = None  # while FINAL_SAVING
 
-    def add_usage(self, resource: Resource, ms: int, preempted: bool) -> None:
+    def add_usage(self, resource: Resource, ms: int, preempted: bool, is_master: bool = False) -> None:
         """Add a container of the application that ended after `ms`."""
         self.usage.add(resource, ms)
         if preempted:
-            self.usage.preempted += 1
+            self.preempted.add(resource, ms, is_master)
 
     def record(self) -> ApplicationAttemptStateData:
         """The record to store. FINISHING is stored as FINISHED: only the end of the container is missing."""

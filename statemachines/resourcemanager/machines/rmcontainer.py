@@ -47,7 +47,10 @@ CONTAINER_FINAL_STATES = frozenset({S.COMPLETED, S.EXPIRED, S.RELEASED, S.KILLED
 class UsageAccount(Protocol):
     """An attempt, which sums up the usage of its ended containers."""
 
-    def add_usage(self, resource: Resource, ms: int, preempted: bool) -> None: ...
+    @property
+    def master_container(self) -> str | None: ...
+
+    def add_usage(self, resource: Resource, ms: int, preempted: bool, is_master: bool) -> None: ...
 
 
 class ContainerContext(EntityContext, Protocol):
@@ -161,7 +164,8 @@ def ended(container: RMContainer, event: RMContainerEvent) -> None:
     attempt = context.attempts.get(container.attempt)
     if attempt is not None:
         preempted = status is not None and status.exit_status == EXIT_PREEMPTED
-        attempt.add_usage(container.request.resource, finish_ms - container.created_ms, preempted)
+        is_master = attempt.master_container == container.entity
+        attempt.add_usage(container.request.resource, finish_ms - container.created_ms, preempted, is_master)
     context.post(
         RMAppAttemptEvent(RMAppAttemptEventType.CONTAINER_FINISHED, container.maker, status=status, node=container.node)
     )

@@ -75,7 +75,9 @@ class RMNode(Entity):
         "containers",
         "decommission_timeout_s",
         "health",
+        "health_report",
         "in_scheduler",
+        "last_heartbeat_ms",
         "last_response",
         "next_heartbeat",
         "original_capacity",
@@ -97,6 +99,8 @@ class RMNode(Entity):
         self.original_capacity: Resource | None = None  # while DECOMMISSIONING: what RECOMMISSION restores
         self.decommission_timeout_s: int | None = None  # of a graceful decommissioning; None: no timeout
         self.health = True  # as last reported
+        self.health_report = ""  # why it is unhealthy, in its own words
+        self.last_heartbeat_ms = context.now_ms()  # or when it registered
         self.in_scheduler = False  # it was added to the scheduler
         self.containers: set[str] = set()  # reported as running
         self.running_apps: set[str] = set()  # applications with containers here that have not ended
@@ -142,6 +146,12 @@ class RMNode(Entity):
         return payload
 
     # -- reports ------------------------------------------------------------------------------------------------------
+
+    def take_health(self, event: RMNodeStatusEvent) -> None:
+        """Take the health that a node reports. It may change although the state stays."""
+        if self.health is not event.healthy or self.health_report != event.health_report:
+            self.health, self.health_report = event.healthy, event.health_report
+            self.context.recorder.changed(self)
 
     def take_report(self, event: RMNodeStatusEvent) -> None:
         """Take a healthy node's report. One NODE_UPDATE covers all reports that the scheduler has not pulled."""

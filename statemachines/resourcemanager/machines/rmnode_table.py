@@ -82,7 +82,7 @@ def start(node: RMNode, event: RMNodeStartedEvent) -> S:
     if event.healthy:
         _become_usable(node)
         return S.RUNNING
-    node.health = False
+    node.health, node.health_report = False, event.health_report
     _become_unusable(node)
     return S.UNHEALTHY
 
@@ -101,7 +101,7 @@ def _take_from_inactive(node: RMNode) -> bool:
 
 def take_status(node: RMNode, event: RMNodeStatusEvent) -> S:
     """Take a heartbeat of a RUNNING node."""
-    node.health = event.healthy
+    node.take_health(event)
     if not event.healthy:
         _become_unusable(node)
         return S.UNHEALTHY
@@ -115,9 +115,7 @@ def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
     if not node.running_apps and not node.context.scheduler.has_master_container(node.entity):
         deactivate(node, event)
         return S.DECOMMISSIONED
-    if node.health is not event.healthy:
-        node.health = event.healthy
-        node.context.recorder.changed(node)
+    node.take_health(event)
     if event.healthy:
         node.take_report(event)
     return S.DECOMMISSIONING
@@ -125,9 +123,9 @@ def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
 
 def take_status_unhealthy(node: RMNode, event: RMNodeStatusEvent) -> S:
     """Take a heartbeat of an UNHEALTHY node, which returns to the scheduler once it is healthy."""
+    node.take_health(event)
     if not event.healthy:
         return S.UNHEALTHY
-    node.health = True
     node.containers.clear()  # it may have registered while unhealthy, with containers that have ended here
     _become_usable(node)
     return S.RUNNING

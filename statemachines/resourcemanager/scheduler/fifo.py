@@ -12,7 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, dominant_share, resource_of
+from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.scheduler.core.amounts import (
+    Amounts,
+    add,
+    amounts_of,
+    dominant_share,
+    resource_of,
+    share_of,
+)
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     PendingAsk,
@@ -23,7 +31,8 @@ from statemachines.resourcemanager.scheduler.core.application import (
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, NodeSet, SchedulerNode, of_node
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
-from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.scheduler.core.users import User, pending_amounts, sum_of
+from statemachines.resourcemanager.scheduler.queue_info import NOTHING, PartitionInfo, QueueInfo, QueueUserInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 ROOT = "root"
@@ -140,8 +149,8 @@ class FifoPolicy(SchedulingPolicy):
     def __init__(self, nodes: ClusterNodeTracker) -> None:
         self.pending: PendingAsks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
-        self._nodes = nodes
-        self._applications = 0  # not ended
+        self._users: dict[str, User] = {}  # those with applications
+        self._total: dict[str, int] = {}  # of all nodes
 
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
@@ -158,13 +167,38 @@ class FifoPolicy(SchedulingPolicy):
         allocators = [allocator for attempt in attempts for allocator in attempt.pending.values()]
         return sorted(allocators, key=lambda allocator: (allocator.key, allocator.first.arrival))
 
+    # -- usage --------------------------------------------------------------------------------------------------------
+
+    def pending_changed(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements, delta: int) -> None:
+        self._users[attempt.app.user].add_pending(requirements, delta)
+
+    def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
+        self._users[attempt.app.user].charge(partition, amounts_of(resource), 1)
+
+    def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
+        self._users[attempt.app.user].charge(partition, amounts_of(resource), -1)
+
+    def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
+        add(self._total, amounts_of(capacity), sign)
+
     def add_app(self, app: SchedulerApplication, is_recovering: bool) -> str | None:
         app.queue = QUEUE
-        self._applications += 1
+        self._users.setdefault(app.user, User()).applications += 1
         return None
 
     def remove_app(self, app: SchedulerApplication) -> None:
-        self._applications -= 1
+        user = self._users[app.user]
+        user.applications -= 1
+        if not user.applications:
+            del self._users[app.user]
+
+    def add_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
+        self._users[attempt.app.user].charge_master("", _masters(attempt), 1)
+
+    def remove_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
+        self._users[attempt.app.user].charge_master("", _masters(attempt), -1)
+
+    # -- queues -------------------------------------------------------------------------------------------------------
 
     def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None:
         if queue in ("default", QUEUE):
@@ -172,24 +206,74 @@ class FifoPolicy(SchedulingPolicy):
         return f"queue {queue!r} does not exist: the FIFO scheduler has only {QUEUE}"
 
     def queues(self) -> Sequence[QueueInfo]:
-        total: dict[str, int] = {}
-        used: dict[str, int] = {}
-        containers = 0
-        for node in self._nodes:
-            add(total, amounts_of(node.capacity))
-            containers += len(node.containers)
-            for resource, _ in node.containers.values():
-                add(used, amounts_of(resource))
-        root = QueueInfo(
-            ROOT,
+        return [self._info(ROOT), self._info(QUEUE)]
+
+    def queue_info(self, path: str) -> QueueInfo | None:
+        return self._info(path) if path in (ROOT, QUEUE) else None
+
+    def usage_shares(self, attempt: SchedulerApplicationAttempt, used: Amounts) -> tuple[float, float]:
+        share = share_of(used, self._total)
+        return share, share
+
+    def _info(self, path: str) -> QueueInfo:
+        """Without limits, the limits are all that the cluster has."""
+        users, total = self._users, resource_of(self._total)
+        used = sum_of(user.used for user in users.values())
+        share = dominant_share(used.items(), self._total)
+        pending = resource_of(pending_amounts(users.values()))
+        am_used = resource_of(sum_of(user.masters for user in users.values()))
+        partition = PartitionInfo(
+            partition="",
+            capacity=100.0,
+            maximum_capacity=100.0,
+            used_capacity=100 * share if self._total else 0.0,
+            absolute_capacity=100.0,
+            absolute_maximum_capacity=100.0,
+            absolute_used_capacity=100 * share if self._total else 0.0,
+            guaranteed=total,
+            maximum=total,
+            used=resource_of(used),
+            pending=pending,
+        )
+        is_leaf = path == QUEUE
+        if is_leaf:
+            partition = partition._replace(am_limit=total, am_used=am_used, user_am_limit=total)
+        return QueueInfo(
+            path,
             "RUNNING",
             capacity=1.0,
             maximum_capacity=1.0,
-            used_capacity=dominant_share(used.items(), total),
+            used_capacity=share,
             used=resource_of(used),
-            applications=self._applications,
+            applications=sum(user.applications for user in users.values()),
             pending_applications=0,
-            containers=containers,
-            children=(QUEUE,),
+            containers=sum(user.containers for user in users.values()),
+            children=() if is_leaf else (QUEUE,),
+            partitions=(partition,),
+            users=tuple(_user_info(name, user, total) for name, user in users.items()) if is_leaf else (),
+            pending=pending,
+            pending_containers=sum(user.pending_containers for user in users.values()),
         )
-        return [root, root._replace(path=QUEUE, children=())]
+
+
+def _masters(attempt: SchedulerApplicationAttempt) -> Amounts:
+    submission = attempt.app.submission
+    return () if submission.unmanaged_am else amounts_of(submission.am_resource)
+
+
+def _user_info(name: str, user: User, total: Resource) -> QueueUserInfo:
+    return QueueUserInfo(
+        user=name,
+        used=resource_of(sum_of([user.used])),
+        reserved=NOTHING,  # it never reserves a node
+        pending=resource_of(pending_amounts([user])),
+        am_used=resource_of(sum_of([user.masters])),
+        user_limit=total,
+        am_limit=total,
+        active_applications=user.applications,
+        pending_applications=0,
+        allocated_containers=user.containers,
+        reserved_containers=0,
+        pending_containers=user.pending_containers,
+        is_active=user.pending_containers > 0,
+    )

@@ -19,6 +19,7 @@ the decisions; posting does not block.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from statemachines.resourcemanager.context import RMContext
@@ -27,12 +28,13 @@ from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, R
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.event_handlers import EventHandlers
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
-from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
@@ -219,6 +221,35 @@ class ResourceScheduler:
         """All queues, parents before children; the root first."""
         with self._lock:
             return self._policy.queues()
+
+    def queue_info(self, path: str) -> QueueInfo | None:
+        """The queue with exactly this path, or None; costs as much as it has users, not as the cluster is large."""
+        with self._lock:
+            return self._policy.queue_info(path)
+
+    def application_use(self, attempt_id: str) -> ApplicationUse:
+        """What the attempt has and waits for; nothing for an attempt that is unknown or has ended."""
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            if attempt is None:
+                return ApplicationUse()
+            live = tuple(attempt.live.values())
+            used: dict[str, int] = {}
+            for resource, count in Counter([container.request.resource for container in live]).items():
+                add(used, amounts_of(resource), count)
+            return ApplicationUse(
+                live,
+                tuple(container.request.resource for container in attempt.reservations.values()),
+                tuple((each.requirements.resource, len(each)) for each in attempt.pending.values()),
+                *self._policy.usage_shares(attempt, tuple(used.items())),
+                attempt.blacklist,
+            )
+
+    def node_use(self, node_id: str) -> NodeUse:
+        """What the node's containers have; nothing for a node that the scheduler does not use."""
+        with self._lock:
+            node = self._nodes.get(node_id)
+            return node.use() if node is not None else NodeUse()
 
     # -- assignment ---------------------------------------------------------------------------------------------------
 

@@ -212,11 +212,11 @@ class ClientRMService(Service):
 
     def get_application_attempts(self, app_id: str) -> list[reports.ApplicationAttemptReport]:
         """By number. Raises ApplicationNotFoundError."""
-        return self._call(lambda: [reports.attempt_report(attempt) for attempt in self._app(app_id).attempts])
+        return self._call(lambda: [reports.attempt_report(self._context, it) for it in self._app(app_id).attempts])
 
     def get_application_attempt_report(self, attempt_id: str) -> reports.ApplicationAttemptReport:
         """Raises ApplicationAttemptNotFoundError."""
-        return self._call(lambda: reports.attempt_report(self._attempt(attempt_id)))
+        return self._call(lambda: reports.attempt_report(self._context, self._attempt(attempt_id)))
 
     def get_containers(self, attempt_id: str) -> list[reports.ContainerReport]:
         """Live containers, including those taken over. Raises ApplicationAttemptNotFoundError."""
@@ -252,10 +252,10 @@ class ClientRMService(Service):
         """The queue at `path`; its `children` are paths. Raises QueueNotFoundError."""
 
         def report() -> QueueInfo:
-            for queue in self._context.scheduler.queues():
-                if queue.path == path:
-                    return queue
-            raise QueueNotFoundError(path)
+            info = self._context.scheduler.queue_info(path)
+            if info is None:
+                raise QueueNotFoundError(path)
+            return info
 
         return self._call(report)
 

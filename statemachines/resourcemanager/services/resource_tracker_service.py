@@ -70,8 +70,11 @@ class ResourceTrackerService(Service):
         containers: Iterable[NMContainerStatus] = (),
         running_apps: Iterable[str] = (),
         healthy: bool = True,
+        health_report: str = "",
     ) -> str:
         """Register a node, or register it again, with its containers; returns its id.
+
+        `health_report`: why it is not healthy, in its own words.
 
         Raises:
             NodeRefusedError: its host may have no nodes; the node must shut down.
@@ -84,10 +87,13 @@ class ResourceTrackerService(Service):
         context.nm_liveliness_monitor.register(id_)
         if known is not None:
             known.response_id, known.last_response = 0, None
+            known.last_heartbeat_ms = context.now_ms()
             context.post(RMNodeReconnectEvent(id_, spec, reports, apps))
             return id_
         node = context.nodes[id_] = RMNode(context, spec)
-        context.post(RMNodeStartedEvent(id_, reports, apps, healthy, payload=node.payload()))
+        context.post(
+            RMNodeStartedEvent(id_, reports, apps, healthy, payload=node.payload(), health_report=health_report)
+        )
         return id_
 
     def heartbeat(
@@ -99,12 +105,14 @@ class ResourceTrackerService(Service):
         running: frozenset[str] | None = None,
         resized: tuple[tuple[str, Resource], ...] = (),
         response_id: int | None = None,
+        health_report: str = "",
     ) -> HeartbeatResponse:
         """Take a node's report (see RMNodeStatusEvent); the response takes the node's waiting orders.
 
         `response_id`: of the last response; 0 after registering. The previous id means that the last response got lost:
         it is sent again, and the other arguments are ignored. Any other id belongs to a node that restarted without
-        registering: it becomes REBOOTED and must register. None: responses cannot get lost.
+        registering: it becomes REBOOTED and must register. None: responses cannot get lost. `health_report`: why the
+        node is not healthy, in its own words.
         """
         context = self._context
         rmnode = context.nodes.get(node)
@@ -113,9 +121,10 @@ class ResourceTrackerService(Service):
         if not self._nodes_list.may_go_on(rmnode):
             return _SHUT_DOWN
         context.nm_liveliness_monitor.received_ping(node)
+        rmnode.last_heartbeat_ms = context.now_ms()
         if response_id is not None and response_id != rmnode.response_id:
             return self._answer_out_of_turn(rmnode, response_id)
-        context.post(RMNodeStatusEvent(node, launched, finished, healthy, running, resized))
+        context.post(RMNodeStatusEvent(node, launched, finished, healthy, running, resized, health_report))
         response = _answer(rmnode)
         if response_id is not None:
             rmnode.response_id += 1

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.service import ServiceState
 from dispatcher.util.foreign import tell
+from statemachines.resourcemanager.cluster_metrics import ClusterMetrics
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
-    ClusterMetrics,
     ContainerReport,
     NodeReport,
 )
@@ -73,7 +73,7 @@ class ReadModel:
         self.containers: dict[str, dict[str, ContainerReport]] = {}
         """Live ones by attempt, for attempts that have some; each in the order of first publication."""
         self.nodes: dict[str, NodeReport] = {}
-        """By id, inactive ones too."""
+        """By id, inactive ones too. Heartbeats alone do not renew a report: ask `heartbeat_ms`."""
         self.queues: tuple[QueueInfo, ...] = ()
         """Parents before children, the root first."""
         self.metrics = ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NOTHING, _NOTHING, _NOTHING, _NOTHING, {})
@@ -83,6 +83,7 @@ class ReadModel:
         self._publisher = ModelPublisher(manager)
         self._refresh_s = refresh_ms / 1000
         self._cluster_timestamp = 0
+        self._heartbeats_ms: Mapping[str, int] = {}  # by active node
         self._at_ns = time.monotonic_ns()  # of the state that the model has
         self._attempt_of: dict[str, str] = {}  # by container
         self._begun = 0  # publications asked for
@@ -123,6 +124,13 @@ class ReadModel:
     def age_ms(self) -> int:
         """How long ago the handler thread said that this is the state, also if nothing had changed."""
         return max(0, time.monotonic_ns() - self._at_ns) // 1_000_000
+
+    def heartbeat_ms(self, node_id: str) -> int | None:
+        """When a node was heard of last, Unix ms; None: there is no such node."""
+        report = self.nodes.get(node_id)
+        if report is None:
+            return None
+        return max(report.last_heartbeat_ms, self._heartbeats_ms.get(node_id, 0))
 
     def hang(self) -> Hang | None:
         """The handler thread that has been busy with one event or mail for more than a second, if any."""
@@ -208,7 +216,7 @@ class ReadModel:
 
     def _apply(self, publication: Publication) -> None:
         """Make the publication the present state."""
-        self._at_ns = publication.at_ns
+        self._at_ns, self._heartbeats_ms = publication.at_ns, publication.heartbeats_ms
         if not publication.is_news:
             return
         if publication.is_whole:

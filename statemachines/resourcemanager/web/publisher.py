@@ -1,6 +1,6 @@
 """Publishes what has changed in the resource manager, for the read model of the web address.
 
-Threading: `publish_some`, `publish_heartbeats` and `close` are for any thread, one call after another; the rest is the
+Threading: `publish_some` and `close` are for any thread, one call after another; the rest is the
 handler thread's, and this is the only module of the package that touches its state. A publication is made in mails of a
 few milliseconds each; whatever changes between two of them is in the next publication as well. Nothing is collected,
 and nothing costs, before the first call and after `close`.
@@ -9,27 +9,30 @@ and nothing costs, before the first call and after `close`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
-from statemachines.changes import Changes
+from statemachines.changes import Changed, Changes
 from statemachines.resourcemanager import reports
+from statemachines.resourcemanager.cluster_metrics import ClusterMetrics, cluster_metrics
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.machines.rmnode import RMNode
+from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
-    ClusterMetrics,
     ContainerReport,
     NodeReport,
 )
+from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 
 if TYPE_CHECKING:
@@ -41,6 +44,10 @@ MAIL_NS: Final = 5_000_000
 """How long one mail works at most, but for its last report: half of what may be, since a report may be a large one."""
 _LOOK_EVERY: Final = 8
 """Reports between two looks at the clock."""
+_SORT_EVERY: Final = 256
+_SHARES_EVERY: Final = 20
+"""When capacities keep changing, all applications are reported again for 1/20 of the time at most."""
+_MOST_SETTLING: Final = 8
 _WITHOUT_ROOM: Final = frozenset({RMContainerState.NEW, RMContainerState.RESERVED})
 _NOT_ADDED: Final = frozenset({RMAppAttemptState.NEW, RMAppAttemptState.SUBMITTED})
 
@@ -63,6 +70,8 @@ class Publication:
     queues: Sequence[QueueInfo]
     """All of them."""
     metrics: ClusterMetrics
+    heartbeats_ms: Mapping[str, int]
+    """By active node, when it was heard of last, Unix ms. A heartbeat alone is no news."""
     cluster_timestamp: int
     """Unix ms; in the ids of applications."""
 
@@ -80,13 +89,38 @@ class _Dirty:
         return bool(self.apps or self.attempts or self.containers or self.nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """What is published as a whole."""
+
+    queues: Sequence[QueueInfo]
+    metrics: ClusterMetrics
+    heartbeats: Mapping[str, int]
+    handled: int
+    """Events that all dispatchers had handled by then."""
+
+
+_NONE = Resource(0, 0)
+_NOTHING: Final = _Summary((), ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NONE, _NONE, _NONE, _NONE, {}), {}, -1)
+
+
+class _Settling(NamedTuple):
+    """Applications to report again once the scheduler, on its own thread, has handled its first `accepted` events.
+
+    What the scheduler then does, such as dropping the asks of an ended attempt, may not lead to another transition.
+    """
+
+    accepted: int
+    apps: set[str]
+
+
 class ModelPublisher:
     """Makes publications of one resource manager, for one reader."""
 
     def __init__(self, manager: ResourceManager, *, mail_ns: int = MAIL_NS) -> None:
         self.clock_ms: Callable[[], int] = manager.context.now_ms
         """The resource manager's clock, Unix ms. Any thread."""
-        # Never changes, like the next three:
+        # Never changes, like the next four:
         self._context = manager.context
         self._recorder = manager.recorder
         self._dispatchers = manager.dispatchers
@@ -96,8 +130,10 @@ class ModelPublisher:
         self._changes: Changes | None = None
         self._work: Iterator[Publication | None] | None = None  # the publication that is being made
         self._taken_over: set[str] = set()  # attempts whose inherited containers were published as theirs
-        self._last: tuple[Sequence[QueueInfo], ClusterMetrics] | None = None
-        self._seen = -1  # what the dispatchers had handled when `_last` was made
+        self._settling: deque[_Settling] = deque()
+        self._last = _NOTHING
+        self._shares_of: object = None  # the capacities that the shares in the applications' reports are of
+        self._shares_at_ns = 0  # not before this do they follow other capacities
 
     def publish_some(self) -> Future[Publication | None]:
         """Work on the publication for one mail; the future gets it once it is complete, and None before: call again.
@@ -116,7 +152,7 @@ class ModelPublisher:
     def _end(self) -> None:
         if self._changes is not None:
             self._recorder.unfollow(self._changes)
-            self._changes = self._work = None
+        self._changes = self._work = None
 
     def _work_on(self) -> Publication | None:
         work = self._work
@@ -131,7 +167,6 @@ class ModelPublisher:
                 if time.perf_counter_ns() >= until_ns:
                     return None
         except BaseException:
-            self._work = None
             self._end()  # the next one is whole
             raise
         raise AssertionError("the last item is the publication")
@@ -139,68 +174,92 @@ class ModelPublisher:
     def _publication(self) -> Iterator[Publication | None]:
         """Yields None now and then, and at last the publication."""
         at_ns = time.monotonic_ns()
-        dirty, is_whole = self._take_dirty()
+        dirty, is_whole = _Dirty(), False
+        changed = self._changes.take() if self._changes is not None else None
+        if changed is None:
+            self._changes = self._recorder.follow(RMNodeEventType.STATUS_UPDATE)
+        if changed is None or not changed.is_complete:
+            dirty, is_whole = self._everything(), True
+        else:
+            yield from self._sort(changed, dirty)
+        yield None
+        is_new_share = self._mark_shares(dirty, at_ns)
+        yield None
         apps: dict[str, ApplicationReport | None] = {}
         yield from _fill(apps, dirty.apps, self._app)
+        if is_new_share:
+            now_ns = time.monotonic_ns()
+            self._shares_at_ns = now_ns + _SHARES_EVERY * (now_ns - at_ns)
         attempts: dict[str, tuple[ApplicationAttemptReport, ...] | None] = {}
         yield from _fill(attempts, dirty.attempts, self._attempts)
         containers: dict[str, ContainerReport | None] = {}
         yield from _fill(containers, dirty.containers, self._container)
         nodes: dict[str, NodeReport | None] = {}
         yield from _fill(nodes, dirty.nodes, self._node)
-        queues, metrics = self._summary(bool(dirty))
-        is_news = is_whole or bool(dirty) or (queues, metrics) != self._last
-        self._last = queues, metrics
-        yield Publication(
-            is_whole,
-            at_ns,
-            is_news,
-            apps,
-            attempts,
-            containers,
-            nodes,
-            queues,
-            metrics,
-            self._context.cluster_timestamp,
-        )
+        before = self._last
+        last = self._last = yield from self._summary(bool(dirty))
+        is_news = is_whole or bool(dirty) or (last.queues, last.metrics) != (before.queues, before.metrics)
+        entities = apps, attempts, containers, nodes
+        timestamp = self._context.cluster_timestamp
+        yield Publication(is_whole, at_ns, is_news, *entities, last.queues, last.metrics, last.heartbeats, timestamp)
 
-    def _summary(self, is_dirty: bool) -> tuple[Sequence[QueueInfo], ClusterMetrics]:
-        """Queues and metrics; those of before if no dispatcher has done anything since."""
-        seen = sum(dispatcher.handled for dispatcher in self._dispatchers)
-        if self._last is not None and not is_dirty and seen == self._seen:
-            return self._last
-        self._seen = seen
-        return self._context.scheduler.queues(), reports.cluster_metrics(self._context)
+    def _summary(self, is_dirty: bool) -> Generator[None, None, _Summary]:
+        """What is published as a whole; as before if no dispatcher has done anything since."""
+        context, last = self._context, self._last
+        handled = sum(dispatcher.handled for dispatcher in self._dispatchers)
+        if handled == last.handled and not is_dirty:
+            return last
+        heartbeats = {id: node.last_heartbeat_ms for id, node in context.nodes.items()}
+        yield
+        queues = context.scheduler.queues()
+        yield
+        return _Summary(queues, cluster_metrics(context), heartbeats, handled)
 
     # -- what has changed ----------------------------------------------------------------------------------------------
 
-    def _take_dirty(self) -> tuple[_Dirty, bool]:
-        if self._changes is None:
-            self._changes = self._recorder.follow(RMNodeEventType.STATUS_UPDATE)
-            return self._everything(), True
-        changed = self._changes.take()
-        if not changed.is_complete:
-            return self._everything(), True
-        dirty = _Dirty()
-        for operand in changed.operands:
+    def _sort(self, changed: Changed, dirty: _Dirty) -> Iterator[None]:
+        """Note whose reports have to be made anew."""
+        accepted, handled = self._scheduler_counts()
+        while self._settling and self._settling[0].accepted <= handled:
+            dirty.apps.update(dict.fromkeys(self._settling.popleft().apps))
+        unsettled: set[str] = set()
+        for number, operand in enumerate(changed.operands):
+            if number % _SORT_EVERY == 0:
+                yield
+            id = operand.entity
             if isinstance(operand, RMContainer):
-                dirty.containers[operand.entity] = None
+                dirty.containers[id] = None
                 dirty.apps[operand.application] = None
                 dirty.nodes[operand.node] = None
             elif isinstance(operand, RMAppAttempt):
                 self._mark_attempt(dirty, operand)
             elif isinstance(operand, RMApp):
-                dirty.apps[operand.entity] = None
+                dirty.apps[id] = None
+                unsettled.add(id)
             elif isinstance(operand, RMNode):
-                dirty.nodes[operand.entity] = None
-        for machine, entity in changed.forgotten:
+                dirty.nodes[id] = None
+        for machine, id in changed.forgotten:
             if machine == RMApp.machine:
-                dirty.apps[entity] = dirty.attempts[entity] = None
+                dirty.apps[id] = dirty.attempts[id] = None
+                unsettled.discard(id)
             elif machine == RMAppAttempt.machine:
-                self._taken_over.discard(entity)
+                self._taken_over.discard(id)
             elif machine == RMNode.machine:
-                dirty.nodes[entity] = None
-        return dirty, False
+                self._mark_node(dirty, id)
+        if unsettled and accepted > handled:
+            self._settle_later(accepted, unsettled)
+
+    def _scheduler_counts(self) -> tuple[int, int]:
+        """Events that the scheduler has been sent, and that it has dealt with. It may have no thread of its own."""
+        if len(self._dispatchers) == 1:
+            return 0, 0
+        stats = self._dispatchers[1].stats()
+        return stats.accepted, stats.accepted - stats.queue_size - stats.in_hand
+
+    def _settle_later(self, accepted: int, apps: set[str]) -> None:
+        if len(self._settling) >= _MOST_SETTLING:  # the scheduler is far behind
+            apps |= self._settling.pop().apps
+        self._settling.append(_Settling(accepted, apps))
 
     def _mark_attempt(self, dirty: _Dirty, attempt: RMAppAttempt) -> None:
         app = attempt.app
@@ -213,12 +272,31 @@ class ModelPublisher:
             for container in self._context.scheduler.live_containers(attempt.entity):
                 dirty.containers[container.entity] = None
 
+    def _mark_node(self, dirty: _Dirty, node_id: str) -> None:
+        """A node was forgotten: the attempts whose masters ran there no longer have its address."""
+        dirty.nodes[node_id] = None
+        for attempt in self._context.attempts.values():
+            if attempt.master_node == node_id:
+                dirty.attempts[attempt.app.entity] = None
+
+    def _mark_shares(self, dirty: _Dirty, now_ns: int) -> bool:
+        """If capacities have changed, so have the shares of all applications; returns whether these are marked."""
+        root = self._context.scheduler.queue_info("root")
+        assert root is not None  # every scheduler has it
+        capacities = [(each.partition, each.guaranteed) for each in root.partitions]
+        if capacities == self._shares_of or now_ns < self._shares_at_ns:
+            return False
+        self._shares_of = capacities
+        dirty.apps.update((id, None) for id, app in self._context.apps.items() if app.state not in FINAL_STATES)
+        return True
+
     def _everything(self) -> _Dirty:
         context = self._context
         apps = dict.fromkeys(context.apps)
         # A copy in one step: the scheduler's thread adds containers at the same time.
         containers = dict.fromkeys(list(context.containers))
         self._taken_over.clear()
+        self._settling.clear()
         return _Dirty(apps, apps.copy(), containers, dict.fromkeys((*context.nodes, *context.inactive_nodes)))
 
     # -- reports -------------------------------------------------------------------------------------------------------
@@ -229,7 +307,7 @@ class ModelPublisher:
 
     def _attempts(self, app_id: str) -> tuple[ApplicationAttemptReport, ...] | None:
         app = self._context.apps.get(app_id)
-        return tuple(map(reports.attempt_report, app.attempts)) if app is not None else None
+        return tuple(reports.attempt_report(self._context, it) for it in app.attempts) if app is not None else None
 
     def _container(self, id: str) -> ContainerReport | None:
         container = self._context.containers.get(id)

@@ -51,6 +51,7 @@ from statemachines.resourcemanager.events import (
     SchedulerEvent,
 )
 from statemachines.resourcemanager.ids import application_id
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.statestore.records import RecoveredApplication
 from statemachines.simulation.workload import NodeSpec
@@ -118,6 +119,7 @@ class FakeScheduler:
         self.queue: str | None = "root.default"  # of every application
         self.longest_lifetime_s: int | None = None
         self.nodes_with_masters: set[str] = set()
+        self.node_uses: dict[str, NodeUse] = {}
 
     def handle(self, event: SchedulerEvent) -> None:
         self.news.append(event)
@@ -142,6 +144,15 @@ class FakeScheduler:
 
     def has_master_container(self, node_id: str) -> bool:
         return node_id in self.nodes_with_masters
+
+    def application_use(self, attempt_id: str) -> ApplicationUse:
+        return ApplicationUse(tuple(self.live_containers(attempt_id)))
+
+    def live_containers(self, attempt_id: str) -> list[RMContainer]:
+        return []
+
+    def node_use(self, node_id: str) -> NodeUse:
+        return self.node_uses.get(node_id, NodeUse())
 
     def queue_of(self, application: str) -> str | None:
         return self.queue

@@ -8,7 +8,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from statemachines.resourcemanager.config import SchedulerConfig
@@ -16,18 +16,15 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
+from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full, why_closed
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
+from statemachines.resourcemanager.scheduler.capacity.queue_infos import guaranteed_amounts, queue_info
 from statemachines.resourcemanager.scheduler.capacity.queues import (
-    DEFAULT_PARTITION,
     LeafQueue,
-    ParentQueue,
-    Queue,
     QueueTree,
-    full_queue,
-    is_user_full,
 )
 from statemachines.resourcemanager.scheduler.capacity.wait_sets import service_key
-from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of, share_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     SchedulerApplication,
@@ -130,8 +127,9 @@ class CapacityPolicy(ContainerAllocator):
 
     # -- usage --------------------------------------------------------------------------------------------------------
 
-    def pending_changed(self, attempt: SchedulerApplicationAttempt, delta: int) -> None:
+    def pending_changed(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements, delta: int) -> None:
         app = app_of(attempt)
+        app.leaf.users[app.user].add_pending(requirements, delta)
         if app.is_active and app.leaf.add_asks(app.user, delta):
             # One active user fewer raises the limit of the others, in every partition.
             for partition in app.leaf.shares:
@@ -149,6 +147,12 @@ class CapacityPolicy(ContainerAllocator):
         self._usage_shrank(app.leaf, partition, app.user)
         if app.leaf.is_fair:
             self._move_up(app)
+
+    def reservation_changed(
+        self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource, sign: int
+    ) -> None:
+        app = app_of(attempt)
+        app.leaf.users[app.user].charge_reservation(partition, amounts_of(resource), sign)
 
     def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
         self.tree.grow(partition, amounts_of(capacity), sign)
@@ -226,10 +230,20 @@ class CapacityPolicy(ContainerAllocator):
     # -- queues -------------------------------------------------------------------------------------------------------
 
     def queues(self) -> Sequence[QueueInfo]:
-        return [_info(queue) for queue in self.tree.queues()]
+        return [queue_info(queue) for queue in self.tree.queues()]
+
+    def queue_info(self, path: str) -> QueueInfo | None:
+        queue = self.tree.find(path)
+        return queue_info(queue) if queue is not None and queue.path == path else None
+
+    def usage_shares(self, attempt: SchedulerApplicationAttempt, used: Amounts) -> tuple[float, float]:
+        total: dict[str, int] = {}
+        for of_partition in self.tree.totals.values():
+            add(total, of_partition.items())
+        return share_of(used, guaranteed_amounts(app_of(attempt).leaf)), share_of(used, total)
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        return _why_closed(self.tree, submission.queue, submission.node_label)
+        return why_closed(self.tree, submission.queue, submission.user, submission.node_label)
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
         leaf = self.tree.leaf(submission.queue)
@@ -241,7 +255,7 @@ class CapacityPolicy(ContainerAllocator):
         app, leaf = _queued(app), self.tree.leaf(queue)
         if leaf is app.leaf:
             return None
-        refusal = _why_closed(self.tree, queue, app.submission.node_label, app.leaf.lineage)
+        refusal = why_closed(self.tree, queue, app.user, app.submission.node_label, app.leaf.lineage)
         if leaf is None or refusal is not None:
             return refusal
         by_partition: dict[str, dict[str, int]] = {}
@@ -311,45 +325,5 @@ def _are_alike(requests: list[ContainerRequest]) -> bool:
     )
 
 
-def _why_closed(tree: QueueTree, name: str, label: str | None, is_in: Collection[Queue] = ()) -> str | None:
-    """Why the queue accepts no new application; the queues `is_in` have and count the application already."""
-    queue = tree.find(name)
-    if queue is None:
-        return f"queue {name} does not exist; queues that accept applications: {', '.join(sorted(tree.leaves))}"
-    if not isinstance(queue, LeafQueue):
-        return f"queue {queue.path} is a parent queue and does not accept applications"
-    for above in queue.lineage:
-        if above.config.state != "RUNNING":
-            return f"queue {above.path} is stopped and does not accept new applications"
-        if above not in is_in and above.parent is not None and above.applications >= above.config.maximum_applications:
-            return f"queue {above.path} already has {above.applications} applications, its maximum"
-    if label and not queue.may_use(label):
-        return f"queue {queue.path} may not use partition {label}"
-    return None
-
-
 def _in(partition: str) -> str:
     return f" of partition {partition}" if partition else ""
-
-
-def _info(queue: Queue) -> QueueInfo:
-    """Shares cover the default partition, resources all partitions."""
-    share = queue.share(DEFAULT_PARTITION)
-    used: dict[str, int] = {}
-    for of_partition in queue.shares.values():
-        add(used, of_partition.used.items())
-    return QueueInfo(
-        path=queue.path,
-        state="RUNNING" if queue.is_running else "STOPPED",
-        capacity=share.guarantee,
-        maximum_capacity=float(share.maximum),
-        used_capacity=share.used_share / share.guarantee if share.guarantee else 0.0,
-        used=resource_of(used),
-        applications=queue.applications,
-        pending_applications=queue.pending,
-        containers=queue.containers,
-        children=tuple(child.path for child in queue.children) if isinstance(queue, ParentQueue) else (),
-        priority=queue.config.priority,
-        accessible_node_labels=tuple(queue.config.accessible_node_labels),
-        default_node_label=queue.config.default_node_label,
-    )

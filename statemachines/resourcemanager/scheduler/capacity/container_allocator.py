@@ -25,8 +25,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import app_of
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue, full_queue, is_user_full
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue
 from statemachines.resourcemanager.scheduler.capacity.wait_sets import QueueAsks, UserAsks, WaitSet
 from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
 from statemachines.resourcemanager.scheduler.core.application import (

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.util.heap import LazyHeap
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, has_room_for_master
+from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, dominant_share
 from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -98,6 +99,7 @@ class Activation:
             app.is_active = False
             self.leaf.active -= 1
             add(self.leaf.masters_used[app.master_partition], app.master_amounts, -1)
+            self.leaf.users[app.user].charge_master(app.master_partition, app.master_amounts, -1)
             return
         key = app.master_partition, app.master_amounts
         same_need = self._pending.get(key)
@@ -114,6 +116,7 @@ class Activation:
         app.is_active = True
         self.leaf.active += 1
         add(self.leaf.masters_used.setdefault(app.master_partition, {}), app.master_amounts)
+        self.leaf.users[app.user].charge_master(app.master_partition, app.master_amounts, 1)
 
     def next(self) -> QueueApplication | None:
         """The first pending application that may run now."""

@@ -18,6 +18,7 @@ from typing import Any
 from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
 from statemachines.resourcemanager.scheduler.capacity.queue_checks import ROOT, check_queues
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, dominant_share
+from statemachines.resourcemanager.scheduler.core.users import User
 
 DEFAULT_PARTITION = ""
 _NOTHING = PartitionCapacityConfig(capacity=0, maximum_capacity=0)
@@ -90,15 +91,6 @@ class Share:
         return True
 
 
-@dataclass(slots=True)
-class User:
-    """One user of a leaf queue, while it has applications there."""
-
-    applications: int = 0
-    asks: int = 0  # pending ones of active applications; with any, the user is active
-    used: dict[str, dict[str, int]] = field(default_factory=dict)  # by partition
-
-
 class Queue:
     """The common part of parents and leaves."""
 
@@ -111,6 +103,7 @@ class Queue:
         self.applications = 0  # not ended
         self.pending = 0  # applications whose attempt may not start its master yet
         self.containers = 0
+        self.maximum_applications = config.maximum_applications  # None: no limit of its own
         self.shares: dict[str, Share] = {}  # by partition
         for partition in (DEFAULT_PARTITION, *config.accessible_node_labels):
             self.share(partition)
@@ -150,10 +143,10 @@ class Queue:
 class ParentQueue(Queue):
     """A queue with child queues."""
 
-    def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, am_percent: float) -> None:
+    def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, scheduler: SchedulerConfig) -> None:
         super().__init__(config, parent, index)
         self.children: tuple[Queue, ...] = tuple(
-            ParentQueue(child, self, number, am_percent) if child.queues else LeafQueue(child, self, number, am_percent)
+            ParentQueue(child, self, number, scheduler) if child.queues else LeafQueue(child, self, number, scheduler)
             for number, child in enumerate(config.queues)
         )
 
@@ -161,10 +154,18 @@ class ParentQueue(Queue):
 class LeafQueue(Queue):
     """A queue with applications."""
 
-    def __init__(self, config: QueueConfig, parent: ParentQueue, index: int, am_percent: float) -> None:
+    maximum_applications: int
+
+    def __init__(self, config: QueueConfig, parent: ParentQueue, index: int, scheduler: SchedulerConfig) -> None:
         super().__init__(config, parent, index)
         own = config.maximum_am_resource_percent
-        self.am_share = _fraction(am_percent if own is None else own)  # what masters may use of its maximum
+        percent = scheduler.maximum_am_resource_percent if own is None else own
+        self.am_share = _fraction(percent)  # what masters may use of its maximum
+        if config.maximum_applications is None:
+            capacity: Fraction = max(share.capacity for share in self.shares.values())
+            self.maximum_applications = max(1, int(scheduler.maximum_applications * capacity))
+        part = _fraction(config.minimum_user_limit_percent) * _fraction(100 * config.user_limit_factor)
+        self.maximum_applications_per_user = max(1, int(self.maximum_applications * min(_ALL, part)))
         self.is_fair = config.ordering_policy == "fair"
         self._lines: dict[str, tuple[Share, ...]] = {}  # by partition
         self.masters_used: dict[str, dict[str, int]] = {}  # by masters of active applications; by partition
@@ -195,11 +196,7 @@ class LeafQueue(Queue):
             share.charge(amounts, sign)
         for queue in self.lineage:
             queue.containers += sign
-        by_partition = self.users[user].used
-        used = by_partition.get(partition)
-        if used is None:
-            used = by_partition[partition] = {}
-        add(used, amounts, sign)
+        self.users[user].charge(partition, amounts, sign)
 
     def user_share(self, user: str, partition: str) -> float:
         """The dominant share of the partition that the user's containers here have."""
@@ -217,6 +214,7 @@ class LeafQueue(Queue):
         entry.applications -= 1
         if not entry.applications:
             assert not entry.asks  # otherwise `active_users` would count the user for ever
+            assert not entry.pending
             del self.users[user]
         for queue in self.lineage:
             queue.applications -= 1
@@ -249,7 +247,7 @@ class QueueTree:
     def __init__(self, config: SchedulerConfig) -> None:
         check_queues(config.queues)
         root = QueueConfig(name=ROOT, queues=config.queues)
-        self.root = ParentQueue(root, None, 0, config.maximum_am_resource_percent)
+        self.root = ParentQueue(root, None, 0, config)
         self._by_path = {queue.path: queue for queue in _walk(self.root)}
         self.leaves = {queue.config.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}
         self.totals: dict[str, dict[str, int]] = {}  # by partition
@@ -295,68 +293,3 @@ def _nearest(key: str, leaf: LeafQueue) -> int | None:
         if value is not None:
             return value
     return None
-
-
-# -- limits of queues, of users, and of masters ------------------------------------------------------------------------
-
-
-def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | None:
-    """The first queue, from the root down, that `amounts` more would bring beyond its maximum, or None."""
-    for level, share in enumerate(leaf.lineage_shares(partition)):
-        if not share.has_room(amounts):
-            return leaf.lineage[level]
-    return None
-
-
-def user_limit(leaf: LeafQueue, partition: str, required: Amounts) -> float:
-    """The dominant share of the partition that a user who asks for `required` may have, as YARN computes it.
-
-    The users share the queue's guarantee, or once the queue uses that, its usage and `required`. Each active user gets
-    an equal part, at least the minimum user limit, at most `user_limit_factor` times the guarantee. A guarantee below
-    `required` counts as `required`: otherwise no user would ever get anything in the queue.
-    """
-    return _limit(leaf, leaf.share(partition), required, _part(leaf, leaf.active_users))
-
-
-def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, newly_active: int = 0) -> bool:
-    """Whether the user has reached its limit; `newly_active`: additional users to count as active.
-
-    A user below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger than
-    a user's part would be pending for ever.
-    """
-    share, part, has = (
-        leaf.share(partition),
-        _part(leaf, leaf.active_users + newly_active),
-        leaf.user_share(user, partition),
-    )
-    # The limit is never lower than this, whatever is required and used: a quick answer for most users.
-    if has < share.guarantee * min(part, leaf.config.user_limit_factor):
-        return False
-    return has >= _limit(leaf, share, required, part)
-
-
-def _part(leaf: LeafQueue, active_users: int) -> float:
-    """Each active user's part of what the queue's users share."""
-    least: float = leaf.config.minimum_user_limit_percent / 100
-    return max(1 / active_users if active_users else 1, least)
-
-
-def _limit(leaf: LeafQueue, share: Share, required: Amounts, part: float) -> float:
-    guaranteed = max(share.guarantee, dominant_share(required, share.total))
-    to_share = guaranteed
-    if share.used_share >= guaranteed:
-        more = [(type_, share.used.get(type_, 0) + amount) for type_, amount in required]
-        to_share = max(share.used_share, dominant_share(more, share.total))
-    return min(to_share * part, guaranteed * leaf.config.user_limit_factor)
-
-
-def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bool:
-    """Whether the share of masters has room for `amounts` more. One application may always run."""
-    if not leaf.active:
-        return True
-    share = leaf.am_share
-    limit, used = leaf.share(partition).limit, leaf.masters_used.get(partition, {})
-    return all(
-        used.get(type_, 0) + amount <= limit.get(type_, 0) * share.numerator // share.denominator
-        for type_, amount in amounts
-    )

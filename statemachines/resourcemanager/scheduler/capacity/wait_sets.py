@@ -10,8 +10,9 @@ from operator import attrgetter
 from typing import Any
 
 from dispatcher.util.heap import LazyHeap
+from statemachines.resourcemanager.scheduler.capacity.limits import user_limit
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import app_of
-from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue, user_limit
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
 from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator, SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, NodeSet, SchedulerNode, of_node

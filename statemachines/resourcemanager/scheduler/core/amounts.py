@@ -7,6 +7,7 @@ type under its own name.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
@@ -43,6 +44,18 @@ def resource_of(amounts: Mapping[str, int]) -> Resource:
     return Resource(memory_mb, vcores_milli, 1 if gpu_milli else 0, gpu_milli or GPU_MILLI, named(others))
 
 
+def total_of(resources: Iterable[Resource]) -> Resource:
+    """The sum, with all GPU thousandths as one device.
+
+    >>> total_of([Resource(1, 2), Resource(3, 4), Resource(3, 4)])
+    Resource(memory_mb=7, vcores_milli=10, gpus=0, gpu_milli=1000, others=())
+    """
+    amounts: dict[str, int] = {}
+    for resource, count in Counter(resources).items():
+        add(amounts, amounts_of(resource), count)
+    return resource_of(amounts)
+
+
 def add(to: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
     """Add in place, or with `sign` -1 subtract. Types whose sum is zero are removed."""
     for type_, amount in amounts:
@@ -51,6 +64,11 @@ def add(to: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int = 1) -
             to[type_] = sum_
         else:
             to.pop(type_, None)
+
+
+def share_of(amounts: Iterable[tuple[str, int]], total: Mapping[str, float]) -> float:
+    """The largest share of `total` over the types that `total` has; for reports, which have no infinite numbers."""
+    return max((amount / whole for type_, amount in amounts if (whole := total.get(type_, 0)) > 0), default=0.0)
 
 
 def dominant_share(amounts: Iterable[tuple[str, int]], total: Mapping[str, int]) -> float:

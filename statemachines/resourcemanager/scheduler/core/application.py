@@ -72,6 +72,7 @@ class SchedulerApplicationAttempt:
     next_number: int = 1  # of the next container
     live: dict[str, RMContainer] = field(default_factory=dict)  # not ended
     new: list[RMContainer] = field(default_factory=list)  # containers that the master has not pulled
+    reservations: dict[str, RMContainer] = field(default_factory=dict)  # reserved containers, by id
     master: str | None = None  # the master's container, once allocated
     blacklist: frozenset[str] = frozenset()  # hosts
     is_stopped: bool = False  # it has ended, and its containers wait for the next attempt

@@ -113,7 +113,7 @@ class SchedulerBooks:
             allocator = attempt.pending[key] = AppPlacementAllocator(attempt, *key)
             allocator.add(ask)
             self._policy.pending.add(allocator)
-        self._count_pending(attempt, 1)
+        self._count_pending(attempt, requirements, 1)
 
     def withdraw(self, attempt: SchedulerApplicationAttempt) -> list[PendingAsk]:
         """Remove the attempt's pending asks; returns them in order of arrival."""
@@ -122,8 +122,10 @@ class SchedulerBooks:
         asks = sorted(ask for allocator in attempt.pending.values() for ask in allocator)
         for allocator in attempt.pending.values():
             self._policy.pending.remove(allocator)
+        withdrawn = [(allocator.requirements, len(allocator)) for allocator in attempt.pending.values()]
         attempt.pending.clear()
-        self._count_pending(attempt, -len(asks))
+        for requirements, count in withdrawn:
+            self._count_pending(attempt, requirements, -count)
         return asks
 
     def rank_again(self, attempt: SchedulerApplicationAttempt) -> None:
@@ -138,10 +140,10 @@ class SchedulerBooks:
             allocator.key = (*rank, allocator.priority)
             pending.add(allocator)
 
-    def _count_pending(self, attempt: SchedulerApplicationAttempt, delta: int) -> None:
+    def _count_pending(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements, delta: int) -> None:
         attempt.pending_count += delta
         self.pending_count += delta
-        self._policy.pending_changed(attempt, delta)
+        self._policy.pending_changed(attempt, requirements, delta)
 
     # -- containers ----------------------------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class SchedulerBooks:
         if not allocator:
             del attempt.pending[allocator.priority, allocator.requirements]
             self._policy.pending.remove(allocator)
-        self._count_pending(attempt, -1)
+        self._count_pending(attempt, allocator.requirements, -1)
         self.allocate(attempt, ask.request, node, reserved)
 
     def allocate(
@@ -273,8 +275,10 @@ class SchedulerBooks:
         node.reserved_container = container
         self._reserved[node] = allocator
         allocator.reservations += 1
+        attempt.reservations[container_id] = container
         resource = container.request.resource
         self._policy.charge(attempt, node.partition, resource)
+        self._policy.reservation_changed(attempt, node.partition, resource, 1)
         self._context.post(RMContainerReservedEvent(container_id, resource, container.payload()))
 
     def allocate_reserved(self, node: SchedulerNode, container: RMContainer) -> bool:
@@ -309,4 +313,7 @@ class SchedulerBooks:
         allocator = self._reserved.pop(node)
         node.reserved_container = None
         allocator.reservations -= 1
-        self._policy.discharge(allocator.attempt, node.partition, container.request.resource)
+        attempt, resource = allocator.attempt, container.request.resource
+        del attempt.reservations[container.entity]
+        self._policy.reservation_changed(attempt, node.partition, resource, -1)
+        self._policy.discharge(attempt, node.partition, resource)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import GPU_MILLI, Resource
+from statemachines.resourcemanager.scheduler.core.amounts import resource_of
+from statemachines.resourcemanager.scheduler.queue_info import NodeUse
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.machines.rmcontainer import RMContainer
@@ -181,6 +183,19 @@ class SchedulerNode:
         for name, amount in resource.others:
             self.free_others[name] = self.free_others.get(name, 0) - amount
         self.containers[container] = (resource, devices)
+
+    def use(self) -> NodeUse:
+        """What its containers have, for reports: its capacity less what is free."""
+        capacity, reserved = self.capacity, self.reserved_container
+        used = {
+            "memory_mb": capacity.memory_mb - self.free_memory_mb,
+            "vcores_milli": capacity.vcores_milli - self.free_vcores_milli,
+            "gpu_milli": GPU_MILLI * capacity.gpus - sum(self.free_gpu_milli),
+        }
+        used |= {name: capacity.other(name) - free for name, free in self.free_others.items()}
+        if reserved is None:
+            return NodeUse(resource_of(used), len(self.containers))
+        return NodeUse(resource_of(used), len(self.containers), reserved.request.resource, reserved.entity)
 
     # -- capacity -----------------------------------------------------------------------------------------------------
 

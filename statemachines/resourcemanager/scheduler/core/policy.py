@@ -16,6 +16,7 @@ from typing import Protocol
 
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     PendingAsk,
@@ -99,14 +100,19 @@ class SchedulingPolicy(ABC):
 
     # -- usage --------------------------------------------------------------------------------------------------------
 
-    def pending_changed(self, attempt: SchedulerApplicationAttempt, delta: int) -> None:
-        """`delta` more asks of the attempt are pending."""
+    def pending_changed(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements, delta: int) -> None:
+        """`delta` more asks of the attempt with these requirements are pending."""
 
     def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
         """The attempt got another container or reservation."""
 
     def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
         """The attempt lost a container or reservation."""
+
+    def reservation_changed(
+        self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource, sign: int
+    ) -> None:
+        """What was charged (`sign` 1), or is about to be discharged (-1), is a reservation."""
 
     def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
         """`capacity` was added to the partition (`sign` 1) or removed from it (-1)."""
@@ -140,10 +146,17 @@ class SchedulingPolicy(ABC):
 
     @abstractmethod
     def queues(self) -> Sequence[QueueInfo]:
-        """This and the next three are ResourceScheduler's."""
+        """This and the next four are ResourceScheduler's."""
+
+    @abstractmethod
+    def queue_info(self, path: str) -> QueueInfo | None: ...
 
     @abstractmethod
     def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None: ...
+
+    @abstractmethod
+    def usage_shares(self, attempt: SchedulerApplicationAttempt, used: Amounts) -> tuple[float, float]:
+        """Which share of its queue's guarantee and of the cluster `used` is, over all partitions."""
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
         return None

@@ -167,7 +167,7 @@ def test_next_master_avoids_the_host_on_which_the_last_one_crashed() -> None:
         hosts = hosts_of([container for container in yarn.started if container.application == app])
         assert hosts[0] == "n1"
         assert len(set(hosts)) == 3
-        assert yarn.clients.get_application_attempt_report(third.attempt).blacklist == tuple(sorted(hosts[:2]))
+        assert yarn.clients.get_application_attempt_report(third.attempt).system_blacklist == tuple(sorted(hosts[:2]))
 
 
 def test_master_may_run_again_where_it_crashed_if_there_is_nowhere_else() -> None:

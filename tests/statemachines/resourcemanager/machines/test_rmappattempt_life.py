@@ -76,7 +76,7 @@ def test_usage_is_the_sum_over_containers(workshop: Workshop) -> None:
 
     usage = attempt.usage
     assert (usage.memory_mb_seconds, usage.vcore_seconds) == (4096.0, 5.0)
-    assert (usage.gpu_seconds, usage.preempted) == (2.0, 1)
+    assert (usage.gpu_seconds, attempt.preempted.count) == (2.0, 1)
 
 
 # -- monitors ---------------------------------------------------------------------------------------------------------

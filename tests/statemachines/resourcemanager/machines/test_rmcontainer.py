@@ -172,12 +172,13 @@ def test_attempt_is_charged_for_the_size_of_the_container(
     workshop: Workshop, state: str, event: str, is_used: bool
 ) -> None:
     container = workshop.container(state)
-    usage = workshop.context.attempts[container.attempt].usage
+    attempt = workshop.context.attempts[container.attempt]
     workshop.clock.advance(3000)
 
     container.handle(event_for(container, event))
 
-    charged = (usage.memory_mb_seconds, usage.vcore_seconds, usage.preempted)
+    usage = attempt.usage
+    charged = (usage.memory_mb_seconds, usage.vcore_seconds, attempt.preempted.count)
     assert charged == ((3 * 1024, 3, 0) if is_used else (0, 0, 0))
 
 
@@ -186,7 +187,7 @@ def test_preemption_is_counted(workshop: Workshop) -> None:
 
     container.handle(event_for(container, "KILL", status=ContainerStatus(TASK, EXIT_PREEMPTED)))
 
-    assert workshop.context.attempts[container.attempt].usage.preempted == 1
+    assert workshop.context.attempts[container.attempt].preempted.count == 1
 
 
 def test_container_of_an_attempt_that_is_forgotten_ends_all_the_same(workshop: Workshop) -> None:

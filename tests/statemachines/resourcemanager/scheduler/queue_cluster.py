@@ -8,13 +8,9 @@ from typing import Any, cast
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
+from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
-from statemachines.resourcemanager.scheduler.capacity.queues import (
-    LeafQueue,
-    QueueTree,
-    has_room_for_master,
-    is_user_full,
-)
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo

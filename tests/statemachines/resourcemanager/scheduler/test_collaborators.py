@@ -53,6 +53,7 @@ class Collaborators:
         app = SchedulerApplication(f"application_0_{number:04d}", ApplicationSubmission("job", HALF.resource), number)
         attempt = SchedulerApplicationAttempt(f"appattempt_0_{number:04d}_000001", app, 0, "")
         self.books.apps[app.id], self.books.attempts[attempt.id] = app, attempt
+        self.policy.add_app(app, False)
         return attempt
 
     def reserve(self) -> AppPlacementAllocator:

@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 from dispatcher.errors import ConfigError
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.config import SchedulerConfig
-from statemachines.resourcemanager.scheduler.capacity.queues import (
-    LeafQueue,
-    ParentQueue,
-    QueueTree,
+from statemachines.resourcemanager.scheduler.capacity.limits import (
     full_queue,
     has_room_for_master,
     is_user_full,
     user_limit,
 )
+from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, ParentQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
 
 ONE = amounts_of(Resource(1, 0))

@@ -11,6 +11,7 @@ from typing import Any
 from statemachines.resourcemanager import Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.scheduler import QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
 
 from ..builders import FakeScheduler, Workshop
 
@@ -29,8 +30,12 @@ class DeskScheduler(FakeScheduler):
         self.priorities: list[tuple[str, int]] = []
         self.resized: list[tuple[str, Resource]] = []
         self.too_large: set[Resource] = set()  # what `request_resize` refuses
-        self.asks: list[tuple[str, ContainerRequest]] = []
-        self.known_queues: list[QueueInfo] = []
+        self.known_queues = [QueueInfo("root", "RUNNING", 1.0, 1.0, 0.0, NOTHING, 0, 0, 0)]
+        self.uses: dict[str, ApplicationUse] = {}  # by attempt, but for its live containers
+
+    def application_use(self, attempt_id: str) -> ApplicationUse:
+        use = self.uses.get(attempt_id, ApplicationUse())
+        return use._replace(live=tuple(self.live_containers(attempt_id)))
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         return self.live.get(attempt_id, [])
@@ -52,11 +57,11 @@ class DeskScheduler(FakeScheduler):
         self.resized.append((container_id, resource))
         return True
 
-    def waiting(self) -> list[tuple[str, ContainerRequest]]:
-        return self.asks
-
     def queues(self) -> list[QueueInfo]:
         return self.known_queues
+
+    def queue_info(self, path: str) -> QueueInfo | None:
+        return next((info for info in self.known_queues if info.path == path), None)
 
 
 class Desk(Workshop):

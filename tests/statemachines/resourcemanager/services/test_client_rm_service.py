@@ -18,9 +18,10 @@ from statemachines.resourcemanager.errors import (
     InvalidRequestError,
     QueueNotFoundError,
 )
-from statemachines.resourcemanager.events import ContainerRequest, FinalApplicationStatus
+from statemachines.resourcemanager.events import FinalApplicationStatus
 from statemachines.resourcemanager.reports import APPLICATION_STATES
 from statemachines.resourcemanager.scheduler import QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
 
 from ..builders import NODE, TASK, event_for
@@ -223,6 +224,21 @@ def test_report_has_all_that_is_known(desk: Desk, clients: ClientRMService) -> N
     assert (report.submit_ms, report.start_ms, report.launch_ms) == (app.submit_ms, app.start_ms, 5)
     assert (report.finish_ms, report.deadline_ms) == (None, 99_000)
     assert (report.containers, report.allocated) == (2, Resource(3072, 1500, gpus=1, gpu_milli=500))
+    assert (report.running_containers, report.as_of_ms, report.am_node_label) == (2, desk.context.now_ms(), "gpu")
+
+
+def test_report_has_what_the_scheduler_knows(desk: Desk, clients: ClientRMService) -> None:
+    app = desk.app("RUNNING")
+    small, large = Resource(1024, 1000), Resource(2048, 500)
+    desk.desk_scheduler.uses[app.attempts[0].entity] = ApplicationUse(
+        reserved=(large, small), pending=((small, 3), (large, 1)), queue_share=1.5, cluster_share=0.25
+    )
+
+    report = clients.get_application_report(app.entity)
+
+    assert (report.reserved, report.reserved_containers) == (Resource(3072, 1500), 2)
+    assert (report.pending, report.pending_containers) == (Resource(5120, 3500), 4)
+    assert (report.queue_share, report.cluster_share) == (1.5, 0.25)
 
 
 def test_report_before_there_is_an_attempt(desk: Desk, clients: ClientRMService) -> None:
@@ -248,7 +264,7 @@ def test_report_of_an_ended_application(desk: Desk, clients: ClientRMService) ->
 
 def test_usage_counts_what_has_ended_and_what_runs(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING", attempts=2)
-    app.attempts[0].add_usage(Resource(1000, 1000, gpus=2), 3000, preempted=True)
+    app.attempts[0].add_usage(Resource(1000, 1000, gpus=2), 3000, preempted=True, is_master=True)
     app.attempts[1].add_usage(Resource(1000, 1000), 1000, preempted=False)
     desk.live(app.attempts[1].entity, 2, resource=Resource(100, 500))
     desk.clock.advance(2000)
@@ -257,6 +273,8 @@ def test_usage_counts_what_has_ended_and_what_runs(desk: Desk, clients: ClientRM
 
     assert usage.memory_mb_seconds == 3000 + 1000 + 200
     assert (usage.vcore_seconds, usage.gpu_seconds, usage.preempted_containers) == (3 + 1 + 1, 6, 1)
+    assert (usage.preempted_masters, usage.preempted) == (1, Resource(1000, 1000))
+    assert (usage.preempted_memory_mb_seconds, usage.preempted_vcore_seconds) == (3000, 3)
 
 
 @pytest.mark.parametrize("state", [state for state in RMAppState if state is not RMAppState.FINAL_SAVING])
@@ -355,13 +373,16 @@ def test_attempt_report_says_what_there_is(desk: Desk, clients: ClientRMService)
     attempt.host, attempt.rpc_port, attempt.tracking_url = "node1", 8030, "http://node1"
     attempt.exit_status, attempt.finish_ms, attempt.blacklist = 1, 9, {"node2", "node1"}
     attempt.diagnostics += ["one", "two"]
+    desk.desk_scheduler.uses[attempt.entity] = ApplicationUse(blacklist=frozenset({"node9"}))
+    desk.node("RUNNING")
 
     report = clients.get_application_attempt_report(attempt.entity)
 
     assert (report.attempt_id, report.state, report.final_status) == (attempt.entity, "FAILED", "UNDEFINED")
     assert (report.host, report.rpc_port, report.tracking_url) == ("node1", 8030, "http://node1")
     assert (report.master_container, report.master_node) == (attempt.master_container, NODE)
-    assert (report.exit_status, report.diagnostics, report.blacklist) == (1, "one; two", ("node1", "node2"))
+    assert (report.exit_status, report.diagnostics, report.system_blacklist) == (1, "one; two", ("node1", "node2"))
+    assert (report.blacklist, report.node_http_address) == (("node9",), "node1:8042")
     assert (report.start_ms, report.finish_ms) == (attempt.start_ms, 9)
 
 
@@ -384,15 +405,18 @@ def test_containers_of_an_attempt_are_reported(desk: Desk, clients: ClientRMServ
 
 def test_node_report_has_capacity_and_use(desk: Desk, clients: ClientRMService) -> None:
     node = desk.node("RUNNING")
-    attempt = desk.attempt("RUNNING")
-    desk.live(attempt.entity, 2)
-    desk.live(attempt.entity, 3, "RESERVED")
+    reserved = Resource(2048, 2000)
+    desk.scheduler.node_uses[NODE] = NodeUse(Resource(1024, 1000), 1, reserved, "container_0_0001_01_000003")
+    desk.clock.advance(7)
+    node.last_heartbeat_ms, node.health_report = 5, "one disk is full"
 
     (report,) = clients.get_cluster_nodes()
 
     assert (report.node_id, report.host, report.rack) == (NODE, "node1", "/default-rack")
     assert (report.http_address, report.state, report.is_healthy) == ("node1:8042", "RUNNING", True)
     assert (report.capacity, report.used, report.containers) == (node.capacity, Resource(1024, 1000), 1)
+    assert (report.reserved, report.reserved_container) == (reserved, "container_0_0001_01_000003")
+    assert (report.last_heartbeat_ms, report.health_report, report.version) == (5, "one disk is full", "")
 
 
 @pytest.mark.parametrize(
@@ -451,11 +475,9 @@ def test_metrics_count_each_application_once(desk: Desk, clients: ClientRMServic
 def test_metrics_add_up_containers_asks_and_nodes(desk: Desk, clients: ClientRMService) -> None:
     desk.node("LOST")
     desk.node("RUNNING")
-    attempt = desk.attempt("RUNNING")
-    desk.live(attempt.entity, 2)
-    desk.live(attempt.entity, 3, "ACQUIRED", resource=Resource(512, 500, gpus=1))
-    desk.live(attempt.entity, 4, "RESERVED").reserved_resource = Resource(4096, 1000)
-    desk.desk_scheduler.asks = [(attempt.entity, ContainerRequest(Resource(100, 1)))] * 3
+    (root,) = desk.desk_scheduler.known_queues
+    root = root._replace(used=Resource(5632, 2500, gpus=1), reserved=Resource(4096, 1000), pending=Resource(300, 3))
+    desk.desk_scheduler.known_queues = [root._replace(containers=3, reserved_containers=1, pending_containers=3)]
 
     metrics = clients.get_cluster_metrics()
 

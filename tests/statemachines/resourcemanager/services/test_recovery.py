@@ -129,8 +129,8 @@ def test_ended_applications_are_recovered_unchanged() -> None:
 def _but_for_usage(report: Any, attempts: Any) -> Any:
     """Data of use only during the run is not stored: usage, addresses of masters, blacklists."""
     return (
-        replace(report, usage=None, host="", rpc_port=-1, progress=1.0),
-        [replace(attempt, host="", rpc_port=-1, progress=1.0, blacklist=()) for attempt in attempts],
+        replace(report, usage=None, host="", rpc_port=-1, progress=1.0, as_of_ms=0),
+        [replace(attempt, host="", rpc_port=-1, progress=1.0, system_blacklist=()) for attempt in attempts],
     )
 
 
