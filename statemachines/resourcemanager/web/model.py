@@ -185,7 +185,7 @@ class ReadModel:
                 tell(log, logging.ERROR, "a publication for the web address has failed", error=error)
                 next_s = loop.time() + _RETRY_S
             else:
-                self._apply(publication)
+                self.apply(publication)
                 self._done = begun
                 self._wake()
             with suppress(TimeoutError):
@@ -214,7 +214,7 @@ class ReadModel:
 
     # -- applying a publication ----------------------------------------------------------------------------------------
 
-    def _apply(self, publication: Publication) -> None:
+    def apply(self, publication: Publication) -> None:
         """Make the publication the present state."""
         self._at_ns, self._heartbeats_ms = publication.at_ns, publication.heartbeats_ms
         if not publication.is_news:

@@ -235,6 +235,8 @@ class ModelPublisher:
                 self._mark_attempt(dirty, operand)
             elif isinstance(operand, RMApp):
                 dirty.apps[id] = None
+                if not operand.attempts:
+                    dirty.attempts[id] = None
                 unsettled.add(id)
             elif isinstance(operand, RMNode):
                 dirty.nodes[id] = None

@@ -10,8 +10,7 @@ from typing import Any
 
 from statemachines.resourcemanager import Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events import ContainerRequest
-from statemachines.resourcemanager.scheduler import QueueInfo
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
+from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, QueueInfo
 
 from ..builders import FakeScheduler, Workshop
 
