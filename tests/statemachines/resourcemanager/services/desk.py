@@ -12,6 +12,7 @@ from statemachines.resourcemanager import ApplicationSubmission, Resource, RMCon
 from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.scheduler import QueueInfo
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
+from statemachines.resourcemanager.scheduler.waiting import WaitingAsk
 
 from ..builders import FakeScheduler, Workshop
 
@@ -32,12 +33,16 @@ class DeskScheduler(FakeScheduler):
         self.resized: list[tuple[str, Resource]] = []
         self.too_large: set[Resource] = set()  # what `request_resize` refuses
         self.asks: list[tuple[str, ContainerRequest]] = []
+        self.waits: dict[str, list[WaitingAsk]] = {}  # by attempt
         self.known_queues: list[QueueInfo] = []
         self.uses: dict[str, ApplicationUse] = {}  # by attempt, but for its live containers
 
     def application_use(self, attempt_id: str) -> ApplicationUse:
         use = self.uses.get(attempt_id, ApplicationUse())
         return use._replace(live=tuple(self.live_containers(attempt_id)))
+
+    def waiting_asks(self, attempt_id: str, looks: Any = None) -> list[WaitingAsk]:
+        return self.waits.get(attempt_id, [])
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         return self.live.get(attempt_id, [])
