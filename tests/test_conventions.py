@@ -54,6 +54,7 @@ LAYERS: Layers = (
             "statemachines.resourcemanager.node_spec",
             "statemachines.resourcemanager.resource",
             "statemachines.resourcemanager.submission",
+            "statemachines.resourcemanager.web.config",
             "statemachines.resourcemanager.workload_defaults",
         )
     },
@@ -63,6 +64,7 @@ LAYERS: Layers = (
         "the node manager": ("statemachines.nodemanager",),
         "releases of Hadoop": ("statemachines.releases",),
     },
+    {"the resource manager's web address": ("statemachines.resourcemanager.web",)},
     {
         "the simulation": ("statemachines.simulation",),
         "all machines by name": ("statemachines.registry", "statemachines.conformance", "statemachines.time_travel"),
@@ -125,6 +127,14 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
     "doors leave the state of handlers alone": (
         source,
         partial(conventions.handler_state_reaches, homes=("dispatcher.web", "dispatcher.ops")),
+    ),
+    "the resource manager's web address leaves its state alone": (
+        source,
+        partial(
+            conventions.resource_manager_reaches,
+            home="statemachines.resourcemanager.web",
+            publisher="statemachines.resourcemanager.web.publisher",
+        ),
     ),
     "shared fields have owners": (source, partial(conventions.unowned_fields, shared=SHARED_CLASSES)),
     "private stays private": (source, conventions.private_reaches),

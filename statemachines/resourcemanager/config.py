@@ -11,7 +11,7 @@ from dispatcher.config import MOST_NUMBER as MOST_NUMBER
 from dispatcher.config import ConfigModel, DispatcherConfig, JournalConfig, MetricsConfig
 from dispatcher.ops.config import OpsConfig
 from dispatcher.util.files import PermissionsName
-from dispatcher.web.config import WebConfig
+from statemachines.resourcemanager.web.config import RMWebConfig
 
 MOST_GPUS = 10_000
 """GPUs of a node. The scheduler keeps a number for each of them."""
@@ -212,7 +212,10 @@ class ResourceManagerConfig(ConfigModel):
     dispatcher: DispatcherConfig = Field(default_factory=DispatcherConfig, description="the central dispatcher")
     metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="the Prometheus endpoint")
     ops: OpsConfig = Field(default_factory=OpsConfig, description="the ops API")
-    web: WebConfig = Field(default_factory=WebConfig, description="where the ops API listens, and whom it lets in")
+    web: RMWebConfig = Field(
+        default_factory=RMWebConfig,
+        description="the web address, with YARN's REST API, pages and the ops API: where it listens, whom it lets in",
+    )
     journal_path: Path | None = Field(
         None,
         description="folder in which each run writes its own event journal, named after its start; null: no journal",
@@ -257,7 +260,7 @@ class ResourceManagerConfig(ConfigModel):
     @property
     def knows_callers(self) -> bool:
         """Whether clients over TCP prove who they are; otherwise they may claim any name."""
-        return self.web.tokens_file is not None or (self.web.tls is not None and self.web.tls.client_ca is not None)
+        return self.web.auth_in_use == "token"
 
     @model_validator(mode="after")
     def _heartbeats_in_time(self) -> Self:

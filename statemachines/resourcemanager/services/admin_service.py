@@ -101,6 +101,7 @@ class AdminService(HandlerThreadService):
             self._acls.check_administrator(caller, "replaceLabelsOnNode")
             node = self._node(node_id)
             node.spec = replace(node.spec, partition=partition)  # for when it is added to the scheduler again
+            self._context.recorder.changed(node)
             self._context.post(NodeLabelsUpdateSchedulerEvent(node_id, partition))
 
         return move

@@ -141,6 +141,7 @@ def update_lifetime(
 def _replace(app: RMApp, submission: ApplicationSubmission, on_stored: OnStored) -> None:
     """Keep and store a changed submission, without an answer from the store to the application."""
     app.submission = submission
+    app.context.recorder.changed(app)
     app.store(RMStateStoreEventType.UPDATE_APP, notify=False, on_stored=on_stored)
 
 

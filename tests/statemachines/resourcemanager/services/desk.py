@@ -10,8 +10,7 @@ from typing import Any
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events import ContainerRequest
-from statemachines.resourcemanager.scheduler import QueueInfo
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
+from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, QueueInfo
 from statemachines.resourcemanager.scheduler.waiting import WaitingAsk
 
 from ..builders import FakeScheduler, Workshop
@@ -32,9 +31,8 @@ class DeskScheduler(FakeScheduler):
         self.priorities: list[tuple[str, int]] = []
         self.resized: list[tuple[str, Resource]] = []
         self.too_large: set[Resource] = set()  # what `request_resize` refuses
-        self.asks: list[tuple[str, ContainerRequest]] = []
         self.waits: dict[str, list[WaitingAsk]] = {}  # by attempt
-        self.known_queues: list[QueueInfo] = []
+        self.known_queues = [QueueInfo("root", "RUNNING", 1.0, 1.0, 0.0, NOTHING, 0, 0, 0)]
         self.uses: dict[str, ApplicationUse] = {}  # by attempt, but for its live containers
 
     def application_use(self, attempt_id: str) -> ApplicationUse:
@@ -66,9 +64,6 @@ class DeskScheduler(FakeScheduler):
             return False
         self.resized.append((container_id, resource))
         return True
-
-    def waiting(self) -> list[tuple[str, ContainerRequest]]:
-        return self.asks
 
     def queues(self) -> list[QueueInfo]:
         return self.known_queues
