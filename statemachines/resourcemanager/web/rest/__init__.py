@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.web.rest import cluster
-from statemachines.resourcemanager.web.rest.answers import BASE, http_error
+from statemachines.resourcemanager.web.rest import cluster, waiting, writing
+from statemachines.resourcemanager.web.rest.answers import BASE, http_error, remote_exception
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-__all__ = ["BASE", "http_error", "routes"]
+__all__ = ["BASE", "http_error", "remote_exception", "routes"]
 
 
 def routes(rm: RMWeb) -> list[BaseRoute]:
     """The routes of the whole API."""
-    return [*cluster.routes(rm)]
+    return [route for part in (cluster, writing, waiting) for route in part.routes(rm)]

@@ -21,6 +21,19 @@ _CLASSES: Final = {
 _OF_STATUS: Final = {400: "BadRequestException", 403: "ForbiddenException", 404: "NotFoundException"}
 
 
+class RestError(Exception):
+    """Raised by an endpoint: the answer is this error, in Hadoop's form."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = headers
+
+    def response(self) -> Response:
+        return remote_exception(self.status, self.message, self.headers)
+
+
 def answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     body = text.encode("utf-8", "backslashreplace")
