@@ -16,6 +16,7 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
+from statemachines.resourcemanager.scheduler.capacity.hold_ups import why_held_up
 from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full, why_closed
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
 from statemachines.resourcemanager.scheduler.capacity.queue_infos import guaranteed_amounts, queue_info
@@ -34,6 +35,7 @@ from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
+from statemachines.resourcemanager.scheduler.waiting import WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
@@ -100,30 +102,9 @@ class CapacityPolicy(ContainerAllocator):
             return False
         return not is_user_full(app.leaf, app.user, partition, grown)
 
-    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
+    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> WaitReason | None:
         app = app_of(attempt)
-        leaf, partition = app.leaf, requirements.partition
-        if not app.is_active:
-            where, percent = f"queue {leaf.path}", f"{float(leaf.am_share):.4g}"
-            if self.activations[leaf].is_first(app):
-                return f"masters already use their share of {where}, {percent} of its maximum"
-            return f"its application is pending: others come first for the share of masters in {where}, {percent}"
-        if not leaf.may_use(partition):
-            return f"queue {leaf.path} may not use partition {partition}"
-        amounts = amounts_of(requirements.resource)
-        for queue in leaf.lineage:
-            share = queue.share(partition)
-            if share.maximum == 1 and share.has_room(()):
-                continue  # the queue may use the whole partition: the ask waits for room, not for the limit
-            if not share.has_room(amounts):
-                return (
-                    f"queue {queue.path} has {resource_of(share.used)}{_in(partition)}; its maximum is "
-                    f"{resource_of(share.limit)}"
-                )
-        if is_user_full(leaf, app.user, partition, amounts):
-            used = leaf.users[app.user].used.get(partition, {})
-            return f"user {app.user} has {resource_of(used)}{_in(partition)}, its limit in queue {leaf.path}"
-        return None
+        return why_held_up(app, requirements, is_first=self.activations[app.leaf].is_first(app))
 
     # -- usage --------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from statemachines.resourcemanager.scheduler.core.application import (
 )
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.scheduler.waiting import WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Assignment = tuple[AppPlacementAllocator, PendingAsk, SchedulerNode]
@@ -94,7 +95,7 @@ class SchedulingPolicy(ABC):
         """Whether limits allow a container to be resized from `old` to `new`."""
         return True
 
-    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
+    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> WaitReason | None:
         """Which limit holds up such an ask; None: no limit does."""
         return None
 

@@ -130,7 +130,7 @@ class QueueCluster(Cluster):
         """Each pending ask is held up by a limit or fits on no node, and `why_waiting` gives that reason."""
         asks: Counter[tuple[LeafQueue, str]] = Counter()
         for attempt, request in self.scheduler.waiting():
-            app, why = self.app_of(attempt), self.scheduler.why_waiting(attempt, request)
+            app, why = self.app_of(attempt), self.scheduler.why_waiting(attempt, request).sentence
             if not app.is_active:
                 assert "masters" in why
                 continue
@@ -159,8 +159,8 @@ class QueueCluster(Cluster):
             if not share.has_room(amounts) and not (share.maximum == 1 and share.has_room(()))
         ]
         if full:
-            return f"queue {full[0].path} has"
-        return f"user {app.user} has" if is_user_full(leaf, app.user, partition, amounts) else None
+            return f"queue {full[0].path} has used"
+        return f"user {app.user} has used" if is_user_full(leaf, app.user, partition, amounts) else None
 
     def fits(self, attempt: str, request: ContainerRequest, node: SchedulerNode) -> bool:
         return (
