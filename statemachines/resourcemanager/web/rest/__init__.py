@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.web.rest import apps, attempts, cluster, nodes, scheduler, waiting, writing
-from statemachines.resourcemanager.web.rest.answers import BASE, http_error, remote_exception
+from statemachines.resourcemanager.web.rest.answers import BASE, error_body, http_error, remote_exception
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-__all__ = ["BASE", "http_error", "remote_exception", "routes"]
+__all__ = ["BASE", "error_body", "http_error", "remote_exception", "routes"]
 
 
 def routes(rm: RMWeb) -> list[BaseRoute]:

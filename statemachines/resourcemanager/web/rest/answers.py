@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from dispatcher.util.terminal import one_line
+from dispatcher.web.answers import error_line
 from statemachines.resourcemanager.resource import Resource
 
 if TYPE_CHECKING:
@@ -95,6 +96,11 @@ def remote_exception_body(status: int, message: str) -> bytes:
     java_class = _CLASSES.get(name, f"javax.ws.rs.{name}")
     about = {"exception": name, "message": one_line(message), "javaClassName": java_class}
     return to_json({"RemoteException": about})
+
+
+def error_body(path: str, status: int, reason: str) -> bytes:
+    """The body of an error that the web host answers: in Hadoop's form where Hadoop's clients ask."""
+    return remote_exception_body(status, reason) if path.lstrip("/").startswith("ws/") else error_line(reason)
 
 
 async def http_error(request: Request, error: Exception) -> Response:
