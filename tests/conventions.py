@@ -165,11 +165,11 @@ RM_WEB_MANAGER = {
 """What it may ask a resource manager: attributes that are for any thread."""
 
 
-def resource_manager_reaches(modules: Sequence[Module], home: str, publisher: str) -> Violations:
-    """Modules of the web address, except the one that publishes, that look at what the handler thread owns."""
+def resource_manager_reaches(modules: Sequence[Module], home: str, publishers: Container[str]) -> Violations:
+    """Modules of the web address, except those that publish, that look at what the handler thread owns."""
     found = {}
     for module in modules:
-        if not _is_in(module.name, home) or module.name == publisher:
+        if not _is_in(module.name, home) or module.name in publishers:
             continue
         for each in module.imports:
             inner = tuple(f"{each.target}.{name}" for name in each.names) or (each.target,)

@@ -12,6 +12,7 @@ from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
+    from statemachines.resourcemanager.scheduler.core.amounts import Amounts
     from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
 
 
@@ -55,6 +56,6 @@ class Scheduler(Protocol):
 
     def queue_info(self, path: str) -> QueueInfo | None: ...
 
-    def application_use(self, attempt_id: str) -> ApplicationUse: ...
+    def application_use(self, attempt_id: str, used: Amounts | None = None) -> ApplicationUse: ...
 
     def node_use(self, node_id: str) -> NodeUse: ...

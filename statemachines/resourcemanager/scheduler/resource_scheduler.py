@@ -28,7 +28,7 @@ from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, R
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.event_handlers import EventHandlers
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
@@ -227,21 +227,28 @@ class ResourceScheduler:
         with self._lock:
             return self._policy.queue_info(path)
 
-    def application_use(self, attempt_id: str) -> ApplicationUse:
-        """What the attempt has and waits for; nothing for an attempt that is unknown or has ended."""
+    def application_use(self, attempt_id: str, used: Amounts | None = None) -> ApplicationUse:
+        """What the attempt has and waits for; nothing for an attempt that is unknown or has ended.
+
+        `used`: what its containers have, from a caller that keeps the sum: the answer is then without them, and its
+        cost does not grow with them.
+        """
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None:
                 return ApplicationUse()
-            live = tuple(attempt.live.values())
-            used: dict[str, int] = {}
-            for resource, count in Counter([container.request.resource for container in live]).items():
-                add(used, amounts_of(resource), count)
+            live: tuple[RMContainer, ...] = ()
+            if used is None:
+                live = tuple(attempt.live.values())
+                total: dict[str, int] = {}
+                for resource, count in Counter([container.request.resource for container in live]).items():
+                    add(total, amounts_of(resource), count)
+                used = tuple(total.items())
             return ApplicationUse(
                 live,
                 tuple(container.request.resource for container in attempt.reservations.values()),
                 tuple((each.requirements.resource, len(each)) for each in attempt.pending.values()),
-                *self._policy.usage_shares(attempt, tuple(used.items())),
+                *self._policy.usage_shares(attempt, used),
                 attempt.blacklist,
             )
 

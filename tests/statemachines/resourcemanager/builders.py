@@ -145,7 +145,7 @@ class FakeScheduler:
     def has_master_container(self, node_id: str) -> bool:
         return node_id in self.nodes_with_masters
 
-    def application_use(self, attempt_id: str) -> ApplicationUse:
+    def application_use(self, attempt_id: str, used: Any = None) -> ApplicationUse:
         return ApplicationUse(tuple(self.live_containers(attempt_id)))
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
