@@ -10,6 +10,7 @@ number; otherwise `gpu_milli` has the total in thousandths, with `gpus=1`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from statemachines.resourcemanager.cluster_metrics import ClusterMetrics as ClusterMetrics
 from statemachines.resourcemanager.cluster_metrics import cluster_metrics as cluster_metrics
@@ -129,8 +130,7 @@ class ApplicationAttemptReport:
     """Of the master's node; empty: it has none, or the node has been forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerReport:
+class ContainerReport(NamedTuple):
     """A live container, after YARN's class of that name."""
 
     container_id: str
@@ -260,15 +260,15 @@ def attempt_report(context: RMContext, attempt: RMAppAttempt) -> ApplicationAtte
 def container_report(container: RMContainer) -> ContainerReport:
     request = container.request
     return ContainerReport(
-        container_id=container.entity,
-        attempt_id=container.attempt,
-        node=container.node,
-        resource=request.resource,
-        gpu_devices=container.gpu_devices,
-        priority=request.priority,
-        kind=request.kind,
-        state="RUNNING" if container.state is RMContainerState.RUNNING else "NEW",
-        created_ms=container.created_ms,
+        container.entity,
+        container.attempt,
+        container.node,
+        request.resource,
+        container.gpu_devices,
+        request.priority,
+        request.kind,
+        "RUNNING" if container.state_machine.current_state is RMContainerState.RUNNING else "NEW",
+        container.created_ms,
     )
 
 

@@ -40,9 +40,9 @@ T = TypeVar("T")
 
 _NOTHING: Final = Resource(0, 0)
 _PUBLISHED_S: Final = 10.0
-SHARE: Final = 0.04
+SHARE: Final = 0.03
 """Of the handler thread's time, for publications. If they take more, they come less often than every `refresh_ms`..."""
-LONGEST_PAUSE_S: Final = 2.0
+LONGEST_PAUSE_S: Final = 5.0
 """... but not less often than this."""
 _RETRY_S: Final = 1.0
 

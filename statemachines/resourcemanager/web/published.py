@@ -15,7 +15,8 @@ from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMCo
 from statemachines.resourcemanager.reports import ContainerReport, NodeReport, container_report
 
 _RUNNING: Final = RMContainerState.RUNNING.name
-_WITHOUT_ROOM: Final = frozenset({RMContainerState.NEW, RMContainerState.RESERVED})
+_NEW: Final = RMContainerState.NEW
+_RESERVED: Final = RMContainerState.RESERVED
 
 
 class AttemptContainers:
@@ -50,18 +51,20 @@ class Published:
         id, attempt_id = container.entity, container.attempt
         attempt = self._by_attempt.get(attempt_id)
         before = attempt.reports.get(id) if attempt is not None else None
+        if before is None and not is_live:
+            return  # it came and went between two publications
         if attempt is not None and before is not None:
             attempt.sums.remove(before.resource, before.created_ms, before.state == _RUNNING)
-        if not is_live or container.state_machine.current_state in _WITHOUT_ROOM:
+        state = container.state_machine.current_state if is_live else None
+        if state is None or state is _NEW or state is _RESERVED:
             if attempt is not None and before is not None:
                 del attempt.reports[id]
                 if not attempt.reports:
                     del self._by_attempt[attempt_id]
             return
-        report = container_report(container)
         if attempt is None:
             attempt = self._by_attempt[attempt_id] = AttemptContainers()
-        attempt.reports[id] = report
+        attempt.reports[id] = report = container_report(container)
         attempt.sums.add(report.resource, report.created_ms, report.state == _RUNNING)
 
     def take_from(self, attempts: Iterable[str], container_id: str) -> list[str]:

@@ -237,8 +237,8 @@ class ModelPublisher:
             if number % _SORT_EVERY == 0:
                 yield
             id = operand.entity
-            if isinstance(operand, RMContainer):
-                self._take_container(dirty, operand, operand.entity in live)
+            if type(operand) is RMContainer:
+                self._take_container(dirty, operand, id in live)
                 dirty.apps[operand.application] = None
                 dirty.nodes[operand.node] = None
             elif isinstance(operand, RMAppAttempt):
