@@ -7,7 +7,7 @@ import time
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,10 @@ from statemachines.resourcemanager.resource import named
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.queues import for_workload, in_words
 from statemachines.simulation.workload import NodeSpec, Workload, read_workload
+
+if TYPE_CHECKING:
+    from dispatcher.ops import OpsDoor
+    from statemachines.resourcemanager.web import RMDoor
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +58,15 @@ def run(
     tune_garbage_collection()
     with StopSignals(ends_process=True) as signals, Supervision(manager) as supervision:
         manager.dispatcher.register_service_listener(lambda _: signals.notify())
-        with _daemon(settings, manager):
+        daemon, door = _daemon(settings, manager)
+        with daemon:
             echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
             if settings is not configured:
                 echo(in_words(settings.scheduler.queues))
             if manager.metrics_server is not None:
                 echo(f"metrics: {manager.metrics_server.url}")
+            if door is not None and settings.web.enabled:
+                echo(f"web: {door.host.url or door.socket_path}")
             if journal is not None:
                 echo(f"journal: {journal.path}")
             supervision.started()
@@ -78,19 +85,21 @@ def run(
     raise typer.Exit(signals.exit_code)
 
 
-def _daemon(settings: ResourceManagerConfig, manager: ResourceManager) -> Service:
-    """The resource manager behind its door, if it is configured and its extra is installed."""
-    if not settings.ops.enabled:
-        return manager
+def _daemon(settings: ResourceManagerConfig, manager: ResourceManager) -> tuple[Service, RMDoor | OpsDoor | None]:
+    """The resource manager behind its door, if one is configured and its extra is installed; and that door."""
+    if not (settings.web.enabled or settings.ops.enabled):
+        return manager, None
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        log.info("%s: no door: it needs the extra: pip install 'central-dispatcher[web]'", settings.name)
-        return manager
+        log.info("%s: no web address: it needs the extra: pip install 'central-dispatcher[web]'", settings.name)
+        return manager, None
     from dispatcher.ops import OpsDoor
+    from statemachines.resourcemanager.web import RMDoor
 
+    door = RMDoor(manager) if settings.web.enabled else OpsDoor(settings.ops, settings.web, settings.name)
     daemon = CompositeService(f"{settings.name}-daemon")
-    daemon.add_service(OpsDoor(settings.ops, settings.web, settings.name))
+    daemon.add_service(door)
     daemon.add_service(manager)
-    return daemon
+    return daemon, door
 
 
 def graph(

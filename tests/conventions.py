@@ -148,6 +148,49 @@ def handler_state_reaches(modules: Sequence[Module], homes: Sequence[str]) -> Vi
     return found
 
 
+RM_WEB_IMPORTS = (
+    *(f"statemachines.resourcemanager.{name}" for name in ("acls", "config", "errors", "ids", "reports", "resource")),
+    *(f"statemachines.resourcemanager.{name}" for name in ("cluster_metrics", "resource_manager", "submission", "web")),
+    "statemachines.resourcemanager.scheduler.queue_info",
+    "statemachines.resourcemanager.services.admin_service",
+    "statemachines.resourcemanager.services.client_rm_service",
+    "statemachines.graph",
+    "statemachines.registry",
+)
+"""What the resource manager's web address may know of it: values, and services that any thread may call."""
+RM_WEB_MANAGER = {
+    *("admin", "clients", "dispatcher", "dispatchers", "name", "registry", "scheduler_name", "settings", "started_ms"),
+    *("failure_cause", "in_state", "is_ending", "is_starting", "state", "store_name"),
+}
+"""What it may ask a resource manager: attributes that are for any thread."""
+
+
+def resource_manager_reaches(modules: Sequence[Module], home: str, publisher: str) -> Violations:
+    """Modules of the web address, except the one that publishes, that look at what the handler thread owns."""
+    found = {}
+    for module in modules:
+        if not _is_in(module.name, home) or module.name == publisher:
+            continue
+        for each in module.imports:
+            inner = tuple(f"{each.target}.{name}" for name in each.names) or (each.target,)
+            for target in inner:
+                if _is_in(target, "statemachines") and not any(_is_in(target, known) for known in RM_WEB_IMPORTS):
+                    found[f"{module.name} -> {target}"] = (
+                        f"{module.name}:{each.line}: imports {target}, which may hold state of the handler thread; "
+                        "read the model, or send mail"
+                    )
+        for node in module.nodes:
+            if not isinstance(node, ast.Attribute):
+                continue
+            owner = (_last_name(node.value) or "").lstrip("_")
+            is_state = node.attr.lstrip("_") in ("context", "rm_context")
+            if is_state or owner == "context" or (owner == "manager" and node.attr not in RM_WEB_MANAGER):
+                found[f"{module.name}: {owner or '?'}.{node.attr}"] = (
+                    f"{module.name}:{node.lineno}: {owner or '?'}.{node.attr} is the handler thread's; read the model"
+                )
+    return found
+
+
 def _imports_of(module: Module) -> Iterator[Import]:
     functions = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)

@@ -48,13 +48,14 @@ def test_the_daemons_file_has_every_key_with_its_default() -> None:
         return value
 
     expected = keys_of(ResourceManagerConfig)
-    nodes = expected.pop("nodes")
+    nodes, port = expected.pop("nodes"), expected.pop("web.port")
     (queue,) = expected["scheduler.queues"]
     expected["scheduler.queues"] = [{**keys_of(QueueConfig), "name": queue.name, "queues": []}]
     assert {key: at(key) for key in expected} == {
         key: list(default) if isinstance(default, tuple) else default for key, default in expected.items()
     }
-    assert nodes == ()
+    assert (nodes, port) == ((), None)
+    assert at("web.port") == 0, "the file opens the web address"
 
 
 def test_the_daemons_file_describes_every_key_as_its_model_does() -> None:

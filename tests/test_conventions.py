@@ -47,12 +47,14 @@ LAYERS: Layers = (
     {"state machines": ("statemachines",)},
     {
         "records of the resource manager": (
+            "statemachines.resourcemanager.acls",
             "statemachines.resourcemanager.config",
             "statemachines.resourcemanager.errors",
             "statemachines.resourcemanager.ids",
             "statemachines.resourcemanager.node_spec",
             "statemachines.resourcemanager.resource",
             "statemachines.resourcemanager.submission",
+            "statemachines.resourcemanager.web.config",
             "statemachines.resourcemanager.workload_defaults",
         )
     },
@@ -62,6 +64,7 @@ LAYERS: Layers = (
         "the node manager": ("statemachines.nodemanager",),
         "releases of Hadoop": ("statemachines.releases",),
     },
+    {"the resource manager's web address": ("statemachines.resourcemanager.web",)},
     {
         "the simulation": ("statemachines.simulation",),
         "all machines by name": ("statemachines.registry", "statemachines.conformance", "statemachines.time_travel"),
@@ -124,6 +127,14 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
     "doors leave the state of handlers alone": (
         source,
         partial(conventions.handler_state_reaches, homes=("dispatcher.web", "dispatcher.ops")),
+    ),
+    "the resource manager's web address leaves its state alone": (
+        source,
+        partial(
+            conventions.resource_manager_reaches,
+            home="statemachines.resourcemanager.web",
+            publisher="statemachines.resourcemanager.web.publisher",
+        ),
     ),
     "shared fields have owners": (source, partial(conventions.unowned_fields, shared=SHARED_CLASSES)),
     "private stays private": (source, conventions.private_reaches),

@@ -11,7 +11,7 @@ from dispatcher.config import MOST_NUMBER as MOST_NUMBER
 from dispatcher.config import ConfigModel, DispatcherConfig, JournalConfig, MetricsConfig
 from dispatcher.ops.config import OpsConfig
 from dispatcher.util.files import PermissionsName
-from dispatcher.web.config import WebConfig
+from statemachines.resourcemanager.web.config import RMWebConfig
 
 MOST_GPUS = 10_000
 """GPUs of a node. The scheduler keeps a number for each of them."""
@@ -133,6 +133,17 @@ class QueueConfig(ConfigModel):
         None,
         description="partition of applications and requests without a node label; null: the default partition",
     )
+    acl_submit_applications: str | None = Field(
+        None,
+        description="users and groups that may submit to it and to its children: `user1,user2 group1,group2`, `*` for "
+        "everyone, one blank for nobody; null: those of the queues above; everyone if none of them says",
+    )
+    acl_administer_queue: str | None = Field(
+        None,
+        description="users and groups that may also view, change and kill all applications in it and in its children, "
+        "in the same form; null: those of the queues above. If none of them says: everyone, but only administrators "
+        "where tokens or certificates prove who calls",
+    )
     queues: tuple[QueueConfig, ...] = Field((), description="its children; their capacities add up to 100")
 
 
@@ -146,6 +157,12 @@ class SchedulerConfig(ConfigModel):
         (QueueConfig(name="default"),),
         description="the queues of the capacity scheduler, below the root queue; the capacities of siblings add up "
         "to 100",
+    )
+    acl_submit_applications: str | None = Field(
+        None, description="users and groups that may submit to every queue, as in a queue's key of that name"
+    )
+    acl_administer_queue: str | None = Field(
+        None, description="users and groups that administer every queue, as in a queue's key of that name"
     )
     maximum_applications: int = Field(
         10_000,
@@ -195,7 +212,10 @@ class ResourceManagerConfig(ConfigModel):
     dispatcher: DispatcherConfig = Field(default_factory=DispatcherConfig, description="the central dispatcher")
     metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="the Prometheus endpoint")
     ops: OpsConfig = Field(default_factory=OpsConfig, description="the ops API")
-    web: WebConfig = Field(default_factory=WebConfig, description="where the ops API listens, and whom it lets in")
+    web: RMWebConfig = Field(
+        default_factory=RMWebConfig,
+        description="the web address, with YARN's REST API, pages and the ops API: where it listens, whom it lets in",
+    )
     journal_path: Path | None = Field(
         None,
         description="folder in which each run writes its own event journal, named after its start; null: no journal",
@@ -204,6 +224,12 @@ class ResourceManagerConfig(ConfigModel):
     scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig, description="how resources are assigned")
     state_store: StateStoreConfig = Field(
         default_factory=StateStoreConfig, description="where applications are stored to survive a restart"
+    )
+    admin_acl: str | None = Field(
+        None,
+        description="users and groups that administer the cluster, besides those with the role admin: "
+        "`user1,user2 group1,group2`, `*` or one blank; null: everyone may change nodes, but only the role admin where "
+        "tokens or certificates prove who calls",
     )
     max_attempts: int = Field(2, ge=1, description="maximum and default number of attempts of an application")
     work_preserving_recovery: bool = Field(
@@ -230,6 +256,11 @@ class ResourceManagerConfig(ConfigModel):
     simulation: SimulationConfig = Field(
         default_factory=SimulationConfig, description="the simulated node managers and application masters"
     )
+
+    @property
+    def knows_callers(self) -> bool:
+        """Whether clients over TCP prove who they are; otherwise they may claim any name."""
+        return self.web.tokens_file is not None or (self.web.tls is not None and self.web.tls.client_ca is not None)
 
     @model_validator(mode="after")
     def _heartbeats_in_time(self) -> Self:

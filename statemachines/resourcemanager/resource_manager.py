@@ -116,6 +116,8 @@ class ResourceManager(CompositeService):
         else:
             time_service = system = SystemProcessingTimeService(f"{settings.name}-timers")
             self.add_service(_TimerThread(system))
+        self.dispatchers: list[AsyncDispatcher] = [self.dispatcher]
+        """All of them, the central one first; complete once the constructor returns. Any thread."""
         self.registry = CollectorRegistry()
         self.metrics_server: MetricsServer | None = None
         if settings.metrics.enabled:
@@ -141,6 +143,8 @@ class ResourceManager(CompositeService):
         # Virtual time would pass while a store with its own thread writes.
         self.store = store or (MemoryRMStateStore() if clock is not None else _configured_store(settings))
         self.store.attach(context)
+        self.started_ms = context.now_ms()
+        """Unix ms of its own clock: when it was made, and then when it was started. Any thread."""
         self._recovered = RMState()  # loaded by the start, before the handler thread runs
         # The first mail: applications are recovered before any node or client is served.
         self._executor.execute(lambda: recover(context, self._recovered), "recovery")
@@ -166,6 +170,16 @@ class ResourceManager(CompositeService):
         if node_managers is not None:
             self.connect(node_managers(self))
 
+    @property
+    def scheduler_name(self) -> str:
+        """The name of the scheduler's class. Any thread."""
+        return type(self.context.scheduler).__name__
+
+    @property
+    def store_name(self) -> str:
+        """The name of the state store's class. Any thread."""
+        return type(self.store).__name__
+
     def connect(self, node_managers: NodeManagers) -> None:
         """Launch masters through `node_managers` from now on. Handler thread, or before the start."""
         self.node_managers = node_managers
@@ -178,6 +192,7 @@ class ResourceManager(CompositeService):
         return newcomer.join(self)
 
     def service_start(self) -> None:
+        self.started_ms = self.context.now_ms()
         self.context.epoch = self.store.get_and_increment_epoch()
         self._recovered = self.store.load_state()
         super().service_start()
@@ -209,7 +224,7 @@ class ResourceManager(CompositeService):
         return self._services_stopped.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def _add_dispatchers(self) -> None:
-        register, scheduler, members = self.dispatcher.register, self.context.scheduler, [self.dispatcher]
+        register, scheduler, members = self.dispatcher.register, self.context.scheduler, self.dispatchers
         if self._virtual_time is not None:
             register(SchedulerEventType, scheduler)
         else:

@@ -131,6 +131,11 @@ class ApplicationSubmission(NamedTuple):
         """The partition of the master; None: the queue's default."""
         return self.node_label if self.am_node_label is None else self.am_node_label
 
+    @property
+    def labels(self) -> tuple[str | None, str | None]:
+        """The partitions of its requests and of its master that the queue must be allowed to use."""
+        return self.node_label, self.master_label
+
     def without_secrets(self) -> ApplicationSubmission:
         """For an application that has ended: nothing is launched for it any more."""
         launch = self.launch

@@ -71,6 +71,7 @@ class RMApp(Entity):
         "attempts",
         "diagnostics",
         "finish_ms",
+        "is_unstored",
         "launch_ms",
         "max_attempts",
         "node_updates",
@@ -107,6 +108,7 @@ class RMApp(Entity):
         self.launch_ms: int | None = None
         self.finish_ms: int | None = None
         self.acknowledge: Callable[[RMApp], None] | None = None  # called once it is stored or has ended
+        self.is_unstored = False  # it ended before it could be stored
         self.pending: Pending | None = None  # while FINAL_SAVING
         self.recovered_state: RMAppState | None = None  # the final state that the store held
         self._state_before_end: RMAppState = S.NEW  # while KILLING or FINAL_SAVING, the one to report

@@ -147,6 +147,12 @@ class RMNode(Entity):
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
+    def take_health(self, event: RMNodeStatusEvent) -> None:
+        """Take the health that a node reports. It may change although the state stays."""
+        if self.health is not event.healthy or self.health_report != event.health_report:
+            self.health, self.health_report = event.healthy, event.health_report
+            self.context.recorder.changed(self)
+
     def take_report(self, event: RMNodeStatusEvent) -> None:
         """Take a healthy node's report. One NODE_UPDATE covers all reports that the scheduler has not pulled."""
         launched, finished = event.launched, event.finished

@@ -101,7 +101,7 @@ def _take_from_inactive(node: RMNode) -> bool:
 
 def take_status(node: RMNode, event: RMNodeStatusEvent) -> S:
     """Take a heartbeat of a RUNNING node."""
-    node.health, node.health_report = event.healthy, event.health_report
+    node.take_health(event)
     if not event.healthy:
         _become_unusable(node)
         return S.UNHEALTHY
@@ -115,7 +115,7 @@ def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
     if not node.running_apps and not node.context.scheduler.has_master_container(node.entity):
         deactivate(node, event)
         return S.DECOMMISSIONED
-    node.health, node.health_report = event.healthy, event.health_report
+    node.take_health(event)
     if event.healthy:
         node.take_report(event)
     return S.DECOMMISSIONING
@@ -123,10 +123,9 @@ def take_status_decommissioning(node: RMNode, event: RMNodeStatusEvent) -> S:
 
 def take_status_unhealthy(node: RMNode, event: RMNodeStatusEvent) -> S:
     """Take a heartbeat of an UNHEALTHY node, which returns to the scheduler once it is healthy."""
-    node.health_report = event.health_report
+    node.take_health(event)
     if not event.healthy:
         return S.UNHEALTHY
-    node.health = True
     node.containers.clear()  # it may have registered while unhealthy, with containers that have ended here
     _become_usable(node)
     return S.RUNNING

@@ -6,12 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.amounts import total_of
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
 
-_WITHOUT_ROOM = frozenset({RMContainerState.NEW, RMContainerState.RESERVED})
 _IN_USE = frozenset({RMNodeState.RUNNING, RMNodeState.DECOMMISSIONING})
 _PENDING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
@@ -45,19 +43,16 @@ class ClusterMetrics:
 
 
 def cluster_metrics(context: RMContext) -> ClusterMetrics:
+    """Costs as much as there are nodes, users and queues; containers and asks are summed up by the scheduler."""
     machines = context.recorder.machines.get("RMApp")
     apps = Counter(machines.entities() if machines is not None else {})
-    allocated = _with_room(context)
-    # A running container may have a reservation as well, for an increase on its own node.
-    reserved = [
-        container.reserved_resource
-        for container in _live(context)
-        if container.state is RMContainerState.RESERVED and container.reserved_resource is not None
-    ]
-    waiting = context.scheduler.waiting()
     ended = {state: apps[state] for state in ("FINISHED", "FAILED", "KILLED")}
     pending = sum(apps[state] for state in _PENDING)
     nodes = Counter(node.state.name for node in (*context.nodes.values(), *context.inactive_nodes.values()))
+    root = context.scheduler.queue_info("root")
+    assert root is not None  # every scheduler has it
+    allocated = dict(amounts_of(root.used))
+    add(allocated, amounts_of(root.reserved), -1)
     return ClusterMetrics(
         apps_submitted=apps.total(),
         apps_pending=pending,
@@ -65,21 +60,12 @@ def cluster_metrics(context: RMContext) -> ClusterMetrics:
         apps_completed=ended["FINISHED"],
         apps_failed=ended["FAILED"],
         apps_killed=ended["KILLED"],
-        containers_allocated=len(allocated),
-        containers_reserved=len(reserved),
-        containers_pending=len(waiting),
+        containers_allocated=root.allocated_containers,
+        containers_reserved=root.reserved_containers,
+        containers_pending=root.pending_containers,
         total=total_of(node.capacity for node in context.nodes.values() if node.state in _IN_USE),
-        allocated=total_of(container.request.resource for container in allocated),
-        reserved=total_of(reserved),
-        pending=total_of(request.resource for _, request in waiting),
+        allocated=resource_of(allocated),
+        reserved=root.reserved,
+        pending=root.pending,
         nodes={state.name: nodes[state.name] for state in RMNodeState if state is not RMNodeState.NEW},
     )
-
-
-def _live(context: RMContext) -> list[RMContainer]:
-    # One atomic operation: the scheduler's thread adds to the dict at the same time.
-    return list(context.containers.values())
-
-
-def _with_room(context: RMContext) -> list[RMContainer]:
-    return [container for container in _live(context) if container.state not in _WITHOUT_ROOM]

@@ -2,7 +2,8 @@
 
 Threading: any thread may call; the work is done on the handler thread (invariant 1) before the call returns. The events
 that it posts are handled later. Each method `m` has a form `m_later` that returns a Future at once; the errors of a
-stopped resource manager and of a `timeout` in seconds are ClientRMService's.
+stopped resource manager and of a `timeout` in seconds are ClientRMService's. A `caller` is the user on whose behalf a
+method is called; each raises AccessDeniedError unless that is an administrator. None is this process.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import NodeNotFoundError
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
@@ -26,6 +28,7 @@ class AdminService(HandlerThreadService):
     def __init__(self, context: RMContext, nodes_list_manager: NodesListManager) -> None:
         super().__init__(context)
         self._context = context
+        self._acls = context.acls  # immutable
         self._nodes = nodes_list_manager
 
     @on_handler_thread
@@ -36,6 +39,7 @@ class AdminService(HandlerThreadService):
         include: Iterable[str] | None = None,
         graceful: bool = False,
         timeout_s: int | None = None,
+        caller: Caller | None = None,
         timeout: float | None = None,
     ) -> Callable[[], None]:
         """Decommission the nodes of these hosts, which may not register again before `recommission`.
@@ -48,6 +52,7 @@ class AdminService(HandlerThreadService):
         leaving, included = tuple(decommission), None if include is None else tuple(include)
 
         def refresh() -> None:
+            self._acls.check_administrator(caller, "refreshNodes")
             if included is not None:
                 self._nodes.include(included)
             if leaving:
@@ -58,20 +63,28 @@ class AdminService(HandlerThreadService):
     refresh_nodes_later = later(refresh_nodes)
 
     @on_handler_thread
-    def recommission(self, hosts: Iterable[str], *, timeout: float | None = None) -> Callable[[], None]:
+    def recommission(
+        self, hosts: Iterable[str], *, caller: Caller | None = None, timeout: float | None = None
+    ) -> Callable[[], None]:
         """Admit these hosts again: DECOMMISSIONING nodes stay in service, others must register."""
         returning = tuple(hosts)
-        return lambda: self._nodes.readmit(returning)
+
+        def readmit() -> None:
+            self._acls.check_administrator(caller, "refreshNodes")
+            self._nodes.readmit(returning)
+
+        return readmit
 
     recommission_later = later(recommission)
 
     @on_handler_thread
     def update_node_resource(
-        self, node_id: str, capacity: Resource, *, timeout: float | None = None
+        self, node_id: str, capacity: Resource, *, caller: Caller | None = None, timeout: float | None = None
     ) -> Callable[[], None]:
         """Change a node's capacity. Its containers run on, even if they exceed it. Raises NodeNotFoundError."""
 
         def update() -> None:
+            self._acls.check_administrator(caller, "updateNodeResource")
             self._context.post(RMNodeEvent(RMNodeEventType.RESOURCE_UPDATE, self._node(node_id).entity, capacity))
 
         return update
@@ -80,13 +93,15 @@ class AdminService(HandlerThreadService):
 
     @on_handler_thread
     def replace_labels_on_node(
-        self, node_id: str, partition: str, *, timeout: float | None = None
+        self, node_id: str, partition: str, *, caller: Caller | None = None, timeout: float | None = None
     ) -> Callable[[], None]:
         """Move a node into a partition; empty: the default one. Raises NodeNotFoundError."""
 
         def move() -> None:
+            self._acls.check_administrator(caller, "replaceLabelsOnNode")
             node = self._node(node_id)
             node.spec = replace(node.spec, partition=partition)  # for when it is added to the scheduler again
+            self._context.recorder.changed(node)
             self._context.post(NodeLabelsUpdateSchedulerEvent(node_id, partition))
 
         return move

@@ -6,13 +6,15 @@ Threading: any thread may submit and close. Applications are changed on the hand
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
 
 from dispatcher.errors import DispatcherError, RejectedExecutionError
+from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import ApplicationRejectedError, InvalidRequestError
+from statemachines.resourcemanager.errors import AccessDeniedError, ApplicationRejectedError, InvalidRequestError
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.ids import application_id, is_application_id
 from statemachines.resourcemanager.machines.rmapp import RMApp
@@ -20,6 +22,9 @@ from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.resource import GPU_MILLI
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
+_MOST_TAGS = 10  # this and the next two are YARN's
+_LONGEST_TAG = 100
+_LONGEST_TYPE = 20
 _NOT_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
 
 
@@ -48,11 +53,11 @@ class ApplicationSubmitter:
                 ),
             )
 
-    def submit(self, submission: ApplicationSubmission, timeout: float | None) -> str:
+    def submit(self, submission: ApplicationSubmission, caller: Caller | None, timeout: float | None) -> str:
         """As ClientRMService.submit_application says. Any thread."""
         if self._context.on_handler_thread():
-            return self._begin(_checked(submission)).entity
-        answer = self.submit_later(submission)
+            return self._begin(_checked(submission, caller), caller).entity
+        answer = self.submit_later(submission, caller)
         try:
             return answer.result(timeout)
         except TimeoutError:
@@ -68,7 +73,7 @@ class ApplicationSubmitter:
                 f"application {about} was not stored within {timeout} s; it may still be stored later. {advice}"
             ) from None
 
-    def submit_later(self, submission: ApplicationSubmission) -> Future[str]:
+    def submit_later(self, submission: ApplicationSubmission, caller: Caller | None) -> Future[str]:
         """As ClientRMService.submit_application_later says. Any thread."""
         answer: Future[str] = Future()
         with self._lock:
@@ -78,7 +83,7 @@ class ApplicationSubmitter:
         try:
             if is_closed:
                 raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
-            self._context.execute(partial(self._begin_and_answer, _checked(submission), answer))
+            self._context.execute(partial(self._begin_and_answer, _checked(submission, caller), caller, answer))
         except DispatcherError as error:
             with self._lock:
                 self._waiting.discard(answer)
@@ -98,17 +103,19 @@ class ApplicationSubmitter:
             if id not in known:  # a client may have chosen it itself
                 return id
 
-    def _begin(self, submission: ApplicationSubmission) -> RMApp:
+    def _begin(self, submission: ApplicationSubmission, caller: Caller | None) -> RMApp:
         context = self._context
         id = submission.application_id or self.new_id()
         app = context.apps.get(id)
         if app is None:
+            if caller is not None:
+                self._check_queue(id, submission, caller)
             app = context.apps[id] = RMApp(context, id, submission)
             payload = {"name": submission.name, "user": submission.user, "queue": submission.queue}
             context.post(RMAppEvent(RMAppEventType.START, id, payload=payload))
         return app
 
-    def _begin_and_answer(self, submission: ApplicationSubmission, answer: Future[str]) -> None:
+    def _begin_and_answer(self, submission: ApplicationSubmission, caller: Caller | None, answer: Future[str]) -> None:
         """Begin, and complete `answer` in any case: its client waits."""
         if answer.cancelled():
             with self._lock:
@@ -116,20 +123,36 @@ class ApplicationSubmitter:
             answer.set_running_or_notify_cancel()  # otherwise `concurrent.futures.wait` never sees its end
             return
         try:
-            app = self._begin(submission)
+            app = self._begin(submission, caller)
         except Exception as error:
             self._answer(answer, error)
             return
-        if app.state in _NOT_STORED or app.acknowledge is not None:
+        if app.is_unstored:
+            self._answer(answer, _rejection(app))
+        elif app.state in _NOT_STORED or app.acknowledge is not None:
             self._unstored.setdefault(app.entity, []).append(answer)
             app.acknowledge = self._acknowledge
         else:
             self._answer(answer, app.entity)
 
+    def _check_queue(self, id: str, submission: ApplicationSubmission, caller: Caller) -> None:
+        """
+        Raises:
+            AccessDeniedError: the caller may not submit to the queue.
+            InvalidRequestError: the queue cannot take the application.
+        """
+        acls, queue = self._context.acls, submission.queue
+        if acls.path_of(queue) is not None and not acls.may_submit(queue, caller):
+            raise AccessDeniedError(
+                caller.user, f"User {caller.user} does not have permission to submit {id} to queue {queue}"
+            )
+        refusal = self._context.scheduler.check_submission(submission)
+        if refusal is not None:
+            raise InvalidRequestError(f"{id} cannot be submitted: {refusal}")
+
     def _acknowledge(self, app: RMApp) -> None:
         """Called by the application once it is stored, or has ended before that."""
-        ended = app.finish_ms is not None
-        result = ApplicationRejectedError(app.entity, "; ".join(app.diagnostics)) if ended else app.entity
+        result = app.entity if app.finish_ms is None else _rejection(app)
         for answer in self._unstored.pop(app.entity):
             self._answer(answer, result)
 
@@ -141,6 +164,10 @@ class ApplicationSubmitter:
         _complete(answer, result)
 
 
+def _rejection(app: RMApp) -> ApplicationRejectedError:
+    return ApplicationRejectedError(app.entity, "; ".join(app.diagnostics))
+
+
 def _complete(answer: Future[str], result: str | Exception) -> None:
     with suppress(InvalidStateError):  # its client has cancelled it, or a stop has answered it
         if isinstance(result, str):
@@ -149,8 +176,8 @@ def _complete(answer: Future[str], result: str | Exception) -> None:
             answer.set_exception(result)
 
 
-def _checked(submission: ApplicationSubmission) -> ApplicationSubmission:
-    """A copy of the submission. Raises InvalidRequestError."""
+def _checked(submission: ApplicationSubmission, caller: Caller | None) -> ApplicationSubmission:
+    """The submission as it is kept. Raises InvalidRequestError."""
     id = submission.application_id
     if id is not None and not is_application_id(id):
         raise InvalidRequestError(f"{id!r} is not the id of an application: use one from get_new_application, or None")
@@ -161,4 +188,24 @@ def _checked(submission: ApplicationSubmission) -> ApplicationSubmission:
         )
     if submission.lifetime_s is not None and submission.lifetime_s < 1:
         raise InvalidRequestError(f"lifetime_s is {submission.lifetime_s}: it must be at least 1, or None for no limit")
-    return submission if submission.launch is None else submission._replace(launch=submission.launch.copied())
+    return submission._replace(
+        user=submission.user if caller is None else caller.user,
+        tags=_checked_tags(submission.tags),
+        application_type=submission.application_type[:_LONGEST_TYPE] or "YARN",
+        launch=None if submission.launch is None else submission.launch.copied(),
+    )
+
+
+def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """In lower case, each once, within YARN's limits. Raises InvalidRequestError."""
+    checked = tuple(dict.fromkeys(tag.strip().lower() for tag in tags))
+    if len(checked) > _MOST_TAGS:
+        raise InvalidRequestError(f"Too many applicationTags: {len(checked)}; the maximum is {_MOST_TAGS}")
+    for tag in checked:
+        if len(tag) > _LONGEST_TAG:
+            raise InvalidRequestError(
+                f"Tag {tag[:_LONGEST_TAG]}... is too long: it has {len(tag)} characters; the maximum is {_LONGEST_TAG}"
+            )
+        if not (tag.isascii() and tag.isprintable()):
+            raise InvalidRequestError(f"A tag can only have printable ASCII characters. Invalid tag: {tag!a}")
+    return checked

@@ -128,6 +128,7 @@ def update_lifetime(context: RMContext, app: RMApp, lifetime_s: int | None) -> i
 def _replace(app: RMApp, submission: ApplicationSubmission) -> None:
     """Keep and store a changed submission, without an answer from the store."""
     app.submission = submission
+    app.context.recorder.changed(app)
     app.store(RMStateStoreEventType.UPDATE_APP, notify=False)
 
 

@@ -229,7 +229,7 @@ class CapacityPolicy(ContainerAllocator):
         return share_of(used, guaranteed_amounts(app_of(attempt).leaf)), share_of(used, total)
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        return why_closed(self.tree, submission.queue, submission.user, _labels(submission))
+        return why_closed(self.tree, submission.queue, submission.user, submission.labels)
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
         leaf = self.tree.leaf(submission.queue)
@@ -241,7 +241,7 @@ class CapacityPolicy(ContainerAllocator):
         app, leaf = _queued(app), self.tree.leaf(queue)
         if leaf is app.leaf:
             return None
-        refusal = why_closed(self.tree, queue, app.user, _labels(app.submission), app.leaf.lineage)
+        refusal = why_closed(self.tree, queue, app.user, app.submission.labels, app.leaf.lineage)
         if leaf is None or refusal is not None:
             return refusal
         by_partition: dict[str, dict[str, int]] = {}
@@ -309,10 +309,6 @@ def _are_alike(requests: list[ContainerRequest]) -> bool:
         request.host is None and request.rack is None and request.node_label == requests[0].node_label
         for request in requests
     )
-
-
-def _labels(submission: ApplicationSubmission) -> tuple[str | None, str | None]:
-    return submission.node_label, submission.master_label
 
 
 def _in(partition: str) -> str:

@@ -25,9 +25,16 @@ class Submit:
     spec: ApplicationSpec
     max_attempts: int = 2
     priority: int = 0
+    keeps: bool = False
+    """Its containers outlive an attempt."""
 
     def __call__(self, course: Course) -> None:
-        course.submit(self.spec, max_attempts=self.max_attempts, priority=self.priority)
+        course.submit(
+            self.spec,
+            max_attempts=self.max_attempts,
+            priority=self.priority,
+            keep_containers_across_attempts=self.keeps,
+        )
 
 
 def _fail_attempt(course: Course, app_id: str) -> None:

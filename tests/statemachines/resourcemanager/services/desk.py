@@ -10,8 +10,7 @@ from typing import Any
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events import ContainerRequest
-from statemachines.resourcemanager.scheduler import QueueInfo
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
+from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, QueueInfo
 from statemachines.resourcemanager.scheduler.waiting import WaitingAsk
 
 from ..builders import FakeScheduler, Workshop
@@ -25,16 +24,15 @@ class DeskScheduler(FakeScheduler):
     def __init__(self) -> None:
         super().__init__()
         self.live: dict[str, list[RMContainer]] = {}  # by attempt
+        self.why_refused: str | None = None  # any submission
         self.why_not_moved: str | None = None
         self.move_fails: str | None = None  # why, though the check had found nothing
         self.moved: list[tuple[str, str]] = []
         self.priorities: list[tuple[str, int]] = []
         self.resized: list[tuple[str, Resource]] = []
         self.too_large: set[Resource] = set()  # what `request_resize` refuses
-        self.asks: list[tuple[str, ContainerRequest]] = []
         self.waits: dict[str, list[WaitingAsk]] = {}  # by attempt
-        self.why_refused: str | None = None
-        self.known_queues: list[QueueInfo] = []
+        self.known_queues = [QueueInfo("root", "RUNNING", 1.0, 1.0, 0.0, NOTHING, 0, 0, 0)]
         self.uses: dict[str, ApplicationUse] = {}  # by attempt, but for its live containers
 
     def application_use(self, attempt_id: str) -> ApplicationUse:
@@ -44,11 +42,11 @@ class DeskScheduler(FakeScheduler):
     def waiting_asks(self, attempt_id: str, looks: Any = None) -> list[WaitingAsk]:
         return self.waits.get(attempt_id, [])
 
-    def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        return self.why_refused
-
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         return self.live.get(attempt_id, [])
+
+    def check_submission(self, submission: ApplicationSubmission) -> str | None:
+        return self.why_refused
 
     def check_move(self, application: str, queue: str) -> str | None:
         return self.why_not_moved
@@ -66,9 +64,6 @@ class DeskScheduler(FakeScheduler):
             return False
         self.resized.append((container_id, resource))
         return True
-
-    def waiting(self) -> list[tuple[str, ContainerRequest]]:
-        return self.asks
 
     def queues(self) -> list[QueueInfo]:
         return self.known_queues

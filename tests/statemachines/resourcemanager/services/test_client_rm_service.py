@@ -17,7 +17,7 @@ from statemachines.resourcemanager.errors import (
     InvalidRequestError,
     QueueNotFoundError,
 )
-from statemachines.resourcemanager.events import ContainerRequest, FinalApplicationStatus
+from statemachines.resourcemanager.events import FinalApplicationStatus
 from statemachines.resourcemanager.reports import APPLICATION_STATES
 from statemachines.resourcemanager.scheduler import QueueInfo
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse
@@ -474,11 +474,9 @@ def test_metrics_count_each_application_once(desk: Desk, clients: ClientRMServic
 def test_metrics_add_up_containers_asks_and_nodes(desk: Desk, clients: ClientRMService) -> None:
     desk.node("LOST")
     desk.node("RUNNING")
-    attempt = desk.attempt("RUNNING")
-    desk.live(attempt.entity, 2)
-    desk.live(attempt.entity, 3, "ACQUIRED", resource=Resource(512, 500, gpus=1))
-    desk.live(attempt.entity, 4, "RESERVED").reserved_resource = Resource(4096, 1000)
-    desk.desk_scheduler.asks = [(attempt.entity, ContainerRequest(Resource(100, 1)))] * 3
+    (root,) = desk.desk_scheduler.known_queues
+    root = root._replace(used=Resource(5632, 2500, gpus=1), reserved=Resource(4096, 1000), pending=Resource(300, 3))
+    desk.desk_scheduler.known_queues = [root._replace(containers=3, reserved_containers=1, pending_containers=3)]
 
     metrics = clients.get_cluster_metrics()
 

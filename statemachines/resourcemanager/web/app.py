@@ -1,0 +1,123 @@
+"""The resource manager's web address as a Starlette app: the REST API, the pages, the ops API at /ops, and /metrics.
+
+Threads: the loop's thread runs all of it. Nothing here waits for a handler thread but with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dispatcher.metrics.page import render_page
+from dispatcher.ops.answers import Workers, endpoint
+from dispatcher.ops.app import Ops, app_of
+from dispatcher.ops.config import OpsConfig
+from statemachines.resourcemanager.web import pages, rest
+from statemachines.resourcemanager.web.config import RMWebConfig
+from statemachines.resourcemanager.web.model import ReadModel
+from statemachines.resourcemanager.web.shared import RMWeb
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from statemachines.resourcemanager.resource_manager import ResourceManager
+
+OPS: Final = "/ops"
+AGE_HEADER: Final = b"x-state-age-ms"
+
+
+def resource_manager_app(
+    manager: ResourceManager,
+    config: RMWebConfig | None = None,
+    ops: OpsConfig | None = None,
+) -> Starlette:
+    """The app for one resource manager, which needs not be started yet. `app.state.rm` is the `RMWeb`.
+
+    `config`: None: the resource manager's. `ops`: of the ops API; None: the resource manager's, and without the ops API
+    if that is not enabled. The server has to run the app's lifespan, or else the first request begins to follow the
+    resource manager, and nothing ends it. Without a WebHost, no request has a `Principal`.
+    """
+    settings, config = manager.settings, config or manager.settings.web
+    rm = RMWeb(ReadModel(manager, config.refresh_ms), manager.clients, manager.admin, config, manager.name)
+    ops = ops or settings.ops
+    routes: list[BaseRoute] = [*rest.routes(rm), *pages.routes(rm)]
+    routes.append(Route("/metrics", endpoint(_metrics(manager.registry, rm.workers)), methods=["GET"]))
+    parts: Ops | None = None
+    if ops.enabled:
+        parts = Ops(ops, manager.name, asyncio.Event())
+        routes.append(Mount(OPS, app_of(parts)))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        rm.model.follow()
+        try:
+            yield
+        finally:
+            await rm.model.close()
+
+    app = Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: rest.http_error},
+        middleware=[Middleware(_Frame, model=rm.model)],
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.rm, app.state.ops = rm, parts
+    return app
+
+
+class _Frame:
+    """Around every request: follows the resource manager, collapses leading slashes, and tells the state's age."""
+
+    def __init__(self, app: ASGIApp, model: ReadModel) -> None:
+        self._app = app
+        self._model = model
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._model.follow()
+        if scope["path"].startswith("//"):  # of a client whose endpoint ends in a slash
+            scope = {**scope, "path": "/" + scope["path"].lstrip("/")}
+
+        async def send_with_age(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), (AGE_HEADER, b"%d" % self._model.age_ms())]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_with_age)
+
+
+def _metrics(registry: CollectorRegistry, workers: Workers) -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint of /metrics. A page of many series takes long, so it is rendered on a thread."""
+
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        names = request.query_params.getlist("name[]") or None
+        accepted = request.headers.get("accept-encoding", "").split(",")
+        is_zipped = any(each.split(";")[0].strip().lower() == "gzip" for each in accepted)
+
+        def render() -> bytes:
+            body = render_page(registry, encode, names)
+            return gzip.compress(body) if is_zipped else body
+
+        headers = {"Content-Type": content_type}
+        if is_zipped:
+            headers["Content-Encoding"] = "gzip"
+        return Response(await workers.run(render), headers=headers)
+
+    return metrics

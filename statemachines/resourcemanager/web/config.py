@@ -1,0 +1,87 @@
+"""Settings of the resource manager's web address. Needs no extra."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dispatcher.web.config import WebConfig
+
+AuthName = Literal["simple", "token"]
+"""Who a client is: the user that it names, as in a cluster without Kerberos; or its token's or certificate's."""
+
+
+class RMWebConfig(WebConfig):
+    """Settings of the resource manager's web address."""
+
+    enabled: bool = Field(True, description="serve YARN's REST API and the pages, if the extra `web` is installed")
+    requests_per_s: float = Field(
+        10_000.0,
+        gt=0,
+        le=1e6,
+        description="most requests answered per second, on average. A burst of 3 seconds' worth passes at once; "
+        "further requests wait their turn, so that a flood leaves the interpreter to the handlers",
+    )
+    auth: AuthName | None = Field(
+        None,
+        description="simple: the user is whom the client names (`?user.name=`, or the cookie that it then gets), for "
+        "this machine only; token: the token's or the certificate's; null: token if there is tokens_file or "
+        "tls.client_ca, else simple",
+    )
+    static_user: str = Field(
+        "dr.who", min_length=1, description="under auth simple, the user of clients that do not name one"
+    )
+    require_user: bool = Field(
+        False, description="under auth simple, answer 401 to a change by a client that does not name its user"
+    )
+    cookie_secret_file: Path | None = Field(
+        None,
+        description="file of mode 0600 with the secret that signs users' cookies, so that they outlive a restart; "
+        "null: a random secret at each start",
+    )
+    submissions: bool = Field(True, description="accept applications by REST; false: 403")
+    read_only: bool = Field(False, description="answer 403 to all changes, and show no buttons for them")
+    refresh_ms: int = Field(
+        250, ge=1, le=60_000, description="ms between two publications of what the REST API and the pages show"
+    )
+    write_timeout_s: float = Field(
+        10.0, gt=0, description="longest wait for a change to be made, in seconds; then 503, and the client repeats it"
+    )
+    empty_as_null: bool = Field(
+        False, description="show an empty list as null, as the JSON of Hadoop before 3.0, instead of an empty one"
+    )
+    hadoop_version: str = Field(
+        "3.4.1", min_length=1, description="the version of Hadoop to report, for scripts that branch on it"
+    )
+
+    @property
+    def auth_in_use(self) -> AuthName:
+        """`auth`, or what it stands for."""
+        return self.auth or ("token" if self._knows_users else "simple")
+
+    @property
+    def _knows_users(self) -> bool:
+        return self.tokens_file is not None or (self.tls is not None and self.tls.client_ca is not None)
+
+    @model_validator(mode="after")
+    def _auth_fits_the_door(self) -> Self:
+        if self.auth == "token" and not self._knows_users:
+            raise ValueError("auth: token needs tokens_file or tls.client_ca; without them, leave it null")
+        if self.auth == "simple" and self.port is not None and not _is_loopback(self.host):
+            raise ValueError(
+                f"auth: simple trusts every client to name its user, so it is for this machine only; host {self.host} "
+                "needs auth token"
+            )
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,53 @@
+"""The resource manager's web address as a service: the app, served by a web host of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dispatcher.ops.config import OpsConfig
+from dispatcher.service import CompositeService
+from dispatcher.web.host import WebHost
+from statemachines.resourcemanager.web.app import resource_manager_app
+from statemachines.resourcemanager.web.config import RMWebConfig
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.resource_manager import ResourceManager
+
+
+class RMDoor(CompositeService):
+    """Serves the REST API, the pages, /metrics, and the ops API at `/ops/v1`: an OpsDoor and more.
+
+    Add it to a daemon before the resource manager: it starts before and stops after it. Until the resource manager has
+    recovered, the REST API answers 503.
+
+    Raises (from `start`):
+        ConfigError, DispatcherError: as a WebHost.
+    """
+
+    is_door: Final = True
+
+    def __init__(self, manager: ResourceManager, web: RMWebConfig | None = None, ops: OpsConfig | None = None) -> None:
+        """`web`, `ops`: None: as the resource manager is configured."""
+        super().__init__(f"{manager.name}-door")
+        web = web or manager.settings.web
+        self.app = resource_manager_app(manager, web, ops)
+        self.host = WebHost(self.app, web, manager.name)
+        self.add_service(self.host)
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The Unix socket, once started."""
+        return self.host.socket_path
+
+    @property
+    def url(self) -> str | None:
+        """The TCP address, without a path, once started; None without TCP."""
+        return self.host.url
+
+    def service_stop(self) -> None:
+        try:
+            super().service_stop()
+        finally:
+            if self.app.state.ops is not None:
+                self.app.state.ops.close()

@@ -1,0 +1,281 @@
+"""What the web address answers from: reports of all entities, as of the last publication.
+
+Threading: one loop's thread. It asks the handler thread for a publication every `refresh_ms`, one at a time, so while a
+handler hangs the model stays as it is. Nothing that the model holds is ever changed: a publication replaces the
+mappings. An endpoint that reads several of them without an `await` in between, or takes references to them first, sees
+one publication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from dispatcher.errors import RejectedExecutionError
+from dispatcher.service import ServiceState
+from dispatcher.util.foreign import tell
+from statemachines.resourcemanager.reports import (
+    ApplicationAttemptReport,
+    ApplicationReport,
+    ClusterMetrics,
+    ContainerReport,
+    NodeReport,
+)
+from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.web.hangs import Hang, longest_hang
+from statemachines.resourcemanager.web.publisher import ModelPublisher, Publication
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.resource_manager import ResourceManager
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_NOTHING: Final = Resource(0, 0)
+_PUBLISHED_S: Final = 10.0
+_RETRY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The resource manager itself."""
+
+    id: int
+    """The cluster's timestamp, Unix ms: the middle part of the ids of new applications."""
+    started_ms: int
+    state: str
+    """Of the service: NOTINITED, INITED, STARTED or STOPPED. At this moment, not as of the last publication."""
+    is_active: bool
+    """It is started, and serves."""
+    state_store: str
+    """The name of the state store's class."""
+    scheduler: str
+    """The name of the scheduler's class."""
+    node_labels: tuple[str, ...]
+    """Partitions that queues or nodes name, sorted; without the default one."""
+
+
+class ReadModel:
+    """The reports of one resource manager. One loop's thread; see the module."""
+
+    def __init__(self, manager: ResourceManager, refresh_ms: int = 250) -> None:
+        self.apps: dict[str, ApplicationReport] = {}
+        """By id, in the order of their start; the id breaks ties."""
+        self.attempts: dict[str, tuple[ApplicationAttemptReport, ...]] = {}
+        """By application, each by number."""
+        self.containers: dict[str, dict[str, ContainerReport]] = {}
+        """Live ones by attempt, for attempts that have some; each in the order of first publication."""
+        self.nodes: dict[str, NodeReport] = {}
+        """By id, inactive ones too. Heartbeats alone do not renew a report: ask `heartbeat_ms`."""
+        self.queues: tuple[QueueInfo, ...] = ()
+        """Parents before children, the root first."""
+        self.metrics = ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NOTHING, _NOTHING, _NOTHING, _NOTHING, {})
+        self.number = 0
+        """Of the last publication with news; 0: there was none yet, and the model is empty."""
+        self._manager = manager
+        self._publisher = ModelPublisher(manager)
+        self._refresh_s = refresh_ms / 1000
+        self._cluster_timestamp = 0
+        self._heartbeats_ms: Mapping[str, int] = {}  # by active node
+        self._at_ns = time.monotonic_ns()  # of the state that the model has
+        self._attempt_of: dict[str, str] = {}  # by container
+        self._begun = 0  # publications asked for
+        self._done = 0  # the last of them that is in the model
+        self._ask = asyncio.Event()  # ask for the next one now
+        self._waiting: set[asyncio.Future[None]] = set()  # woken by each publication
+        self._following: asyncio.Task[None] | None = None
+
+    @property
+    def info(self) -> ClusterInfo:
+        manager = self._manager
+        labels = {label for queue in self.queues for label in queue.accessible_node_labels}
+        labels.update(node.partition for node in self.nodes.values())
+        return ClusterInfo(
+            id=self._cluster_timestamp,
+            started_ms=manager.started_ms,
+            state=manager.state.name,
+            is_active=self.is_active(),
+            state_store=manager.store_name,
+            scheduler=manager.scheduler_name,
+            node_labels=tuple(sorted(labels - {""})),
+        )
+
+    def is_active(self) -> bool:
+        """Whether the resource manager serves: it is started, has not failed, and does not stop."""
+        manager = self._manager
+        return (
+            self.number > 0
+            and manager.in_state(ServiceState.STARTED)
+            and not manager.is_ending()
+            and manager.dispatcher.failure_cause is None
+        )
+
+    def now_ms(self) -> int:
+        """Unix ms of the resource manager's clock."""
+        return self._publisher.clock_ms()
+
+    def age_ms(self) -> int:
+        """How long ago the handler thread said that this is the state, also if nothing had changed."""
+        return max(0, time.monotonic_ns() - self._at_ns) // 1_000_000
+
+    def heartbeat_ms(self, node_id: str) -> int | None:
+        """When a node was heard of last, Unix ms; None: there is no such node."""
+        report = self.nodes.get(node_id)
+        if report is None:
+            return None
+        return max(report.last_heartbeat_ms, self._heartbeats_ms.get(node_id, 0))
+
+    def hang(self) -> Hang | None:
+        """The handler thread that has been busy with one event or mail for more than a second, if any."""
+        return longest_hang(dispatcher.view for dispatcher in self._manager.dispatchers)
+
+    async def published(self, timeout_s: float | None = _PUBLISHED_S) -> None:
+        """Return once all that the handler thread did before this call is in the model.
+
+        Raises TimeoutError: the handler thread was busy with something else for `timeout_s`.
+        """
+        wanted = self._begun + 1
+        self._ask.set()
+        async with asyncio.timeout(timeout_s):
+            while self._done < wanted:
+                await self._next()
+
+    async def changed(self, after: int) -> int:
+        """Wait for a publication with a number greater than `after`; returns the last one's."""
+        while self.number <= after:
+            await self._next()
+        return self.number
+
+    # -- following the resource manager --------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Begin to ask for publications, on the running loop; without effect if that was begun."""
+        if self._following is None:
+            self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    async def close(self) -> None:
+        """Ask for no more publications; the handler thread then collects nothing any more."""
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+        self._publisher.close()
+
+    async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            next_s = loop.time() + self._refresh_s
+            self._ask.clear()
+            self._begun = begun = self._begun + 1
+            try:
+                publication = await self._collect()
+            except (RejectedExecutionError, asyncio.CancelledError):
+                if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # it runs in a task
+                    raise
+                return  # the resource manager has stopped
+            except Exception as error:
+                tell(log, logging.ERROR, "a publication for the web address has failed", error=error)
+                next_s = loop.time() + _RETRY_S
+            else:
+                self.apply(publication)
+                self._done = begun
+                self._wake()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(next_s):
+                    await self._ask.wait()
+
+    async def _collect(self) -> Publication:
+        """Have the handler thread make a publication, mail by mail."""
+        while True:
+            publication = await asyncio.wrap_future(self._publisher.publish_some())
+            if publication is not None:
+                return publication
+
+    async def _next(self) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(woken)
+        try:
+            await woken
+        finally:
+            self._waiting.discard(woken)
+
+    def _wake(self) -> None:
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(None)
+
+    # -- applying a publication ----------------------------------------------------------------------------------------
+
+    def apply(self, publication: Publication) -> None:
+        """Make the publication the present state."""
+        self._at_ns, self._heartbeats_ms = publication.at_ns, publication.heartbeats_ms
+        if not publication.is_news:
+            return
+        if publication.is_whole:
+            self.apps, self.attempts, self.containers, self.nodes, self._attempt_of = {}, {}, {}, {}, {}
+        self._apply_apps(publication.apps)
+        self.attempts = _merged(self.attempts, publication.attempts)
+        self._apply_containers(publication.containers)
+        self.nodes = _merged(self.nodes, publication.nodes)
+        self.queues = tuple(publication.queues)
+        self.metrics = publication.metrics
+        self._cluster_timestamp = publication.cluster_timestamp
+        self.number += 1
+
+    def _apply_apps(self, changes: Mapping[str, ApplicationReport | None]) -> None:
+        before = self.apps
+        last = next(reversed(before.values()), None)
+        apps = _merged(before, {id: report for id, report in changes.items() if report is None or id in before})
+        new = sorted((each for id, each in changes.items() if each is not None and id not in before), key=_order)
+        apps.update((each.application_id, each) for each in new)
+        if new and last is not None and _order(new[0]) < _order(last):  # the clock was set back
+            apps = {each.application_id: each for each in sorted(apps.values(), key=_order)}
+        self.apps = apps
+
+    def _apply_containers(self, changes: Mapping[str, ContainerReport | None]) -> None:
+        if not changes:
+            return
+        attempt_of = self._attempt_of
+        by_attempt: dict[str, dict[str, ContainerReport | None]] = {}
+        for id, report in changes.items():
+            owner = report.attempt_id if report is not None else None
+            before = attempt_of.pop(id, None)
+            if before is not None and before != owner:
+                by_attempt.setdefault(before, {})[id] = None
+            if report is not None and owner is not None:
+                by_attempt.setdefault(owner, {})[id] = report
+                attempt_of[id] = owner
+        containers = self.containers.copy()
+        for attempt_id, changed in by_attempt.items():
+            merged = _merged(containers.get(attempt_id, {}), changed)
+            if merged:
+                containers[attempt_id] = merged
+            else:
+                containers.pop(attempt_id, None)
+        self.containers = containers
+
+
+def _merged(before: dict[str, T], changes: Mapping[str, T | None]) -> dict[str, T]:
+    """A copy with the changes; None removes an entry. The same mapping if there are none."""
+    if not changes:
+        return before
+    after = before.copy()
+    for id, value in changes.items():
+        if value is None:
+            after.pop(id, None)
+        else:
+            after[id] = value
+    return after
+
+
+def _order(app: ApplicationReport) -> tuple[int, int, int, str]:
+    timestamp, _, number = app.application_id.removeprefix("application_").partition("_")
+    return app.start_ms, int(timestamp), int(number), app.application_id

@@ -1,0 +1,333 @@
+"""Publishes what has changed in the resource manager, for the read model of the web address.
+
+Threading: `publish_some` and `close` are for any thread, one call after another; the rest is the
+handler thread's, and this is the only module of the package that touches its state. A publication is made in mails of a
+few milliseconds each; whatever changes between two of them is in the next publication as well. Nothing is collected,
+and nothing costs, before the first call and after `close`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from dispatcher.errors import RejectedExecutionError
+from statemachines.changes import Changed, Changes
+from statemachines.resourcemanager import reports
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
+from statemachines.resourcemanager.machines.rmapp import RMApp
+from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
+from statemachines.resourcemanager.machines.rmnode import RMNode
+from statemachines.resourcemanager.machines.states import FINAL_STATES
+from statemachines.resourcemanager.reports import (
+    ApplicationAttemptReport,
+    ApplicationReport,
+    ClusterMetrics,
+    ContainerReport,
+    NodeReport,
+    cluster_metrics,
+)
+from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.resource_manager import ResourceManager
+
+T = TypeVar("T")
+
+MAIL_NS: Final = 5_000_000
+"""How long one mail works at most, but for its last report: half of what may be, since a report may be a large one."""
+_LOOK_EVERY: Final = 8
+"""Reports between two looks at the clock."""
+_SORT_EVERY: Final = 256
+_SHARES_EVERY: Final = 20
+"""When capacities keep changing, all applications are reported again for 1/20 of the time at most."""
+_MOST_SETTLING: Final = 8
+_WITHOUT_ROOM: Final = frozenset({RMContainerState.NEW, RMContainerState.RESERVED})
+_NOT_ADDED: Final = frozenset({RMAppAttemptState.NEW, RMAppAttemptState.SUBMITTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What has changed since the publication before; None for what is gone. Immutable: any thread may read it."""
+
+    is_whole: bool
+    """It replaces all that was published before."""
+    at_ns: int
+    """When it was begun, by `time.monotonic_ns`: all that was done before is in it."""
+    is_news: bool
+    """False: nothing has changed."""
+    apps: Mapping[str, ApplicationReport | None]
+    attempts: Mapping[str, tuple[ApplicationAttemptReport, ...] | None]
+    """By application."""
+    containers: Mapping[str, ContainerReport | None]
+    nodes: Mapping[str, NodeReport | None]
+    queues: Sequence[QueueInfo]
+    """All of them."""
+    metrics: ClusterMetrics
+    heartbeats_ms: Mapping[str, int]
+    """By active node, when it was heard of last, Unix ms. A heartbeat alone is no news."""
+    cluster_timestamp: int
+    """Unix ms; in the ids of applications."""
+
+
+@dataclass(slots=True)
+class _Dirty:
+    """What a publication has to report, by id."""
+
+    apps: dict[str, None] = field(default_factory=dict)  # dicts: in the order of the change
+    attempts: dict[str, None] = field(default_factory=dict)  # applications whose attempts have changed
+    containers: dict[str, None] = field(default_factory=dict)
+    nodes: dict[str, None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.apps or self.attempts or self.containers or self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    """What is published as a whole."""
+
+    queues: Sequence[QueueInfo]
+    metrics: ClusterMetrics
+    heartbeats: Mapping[str, int]
+    handled: int
+    """Events that all dispatchers had handled by then."""
+
+
+_NONE = Resource(0, 0)
+_NOTHING: Final = _Summary((), ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NONE, _NONE, _NONE, _NONE, {}), {}, -1)
+
+
+class _Settling(NamedTuple):
+    """Applications to report again once the scheduler, on its own thread, has handled its first `accepted` events.
+
+    What the scheduler then does, such as dropping the asks of an ended attempt, may not lead to another transition.
+    """
+
+    accepted: int
+    apps: set[str]
+
+
+class ModelPublisher:
+    """Makes publications of one resource manager, for one reader."""
+
+    def __init__(self, manager: ResourceManager, *, mail_ns: int = MAIL_NS) -> None:
+        self.clock_ms: Callable[[], int] = manager.context.now_ms
+        """The resource manager's clock, Unix ms. Any thread."""
+        # Never changes, like the next four:
+        self._context = manager.context
+        self._recorder = manager.recorder
+        self._dispatchers = manager.dispatchers
+        self._executor = manager.dispatcher.mailbox_executor
+        self._mail_ns = mail_ns
+        # Handler thread:
+        self._changes: Changes | None = None
+        self._work: Iterator[Publication | None] | None = None  # the publication that is being made
+        self._taken_over: set[str] = set()  # attempts whose inherited containers were published as theirs
+        self._settling: deque[_Settling] = deque()
+        self._last = _NOTHING
+        self._shares_of: object = None  # the capacities that the shares in the applications' reports are of
+        self._shares_at_ns = 0  # not before this do they follow other capacities
+
+    def publish_some(self) -> Future[Publication | None]:
+        """Work on the publication for one mail; the future gets it once it is complete, and None before: call again.
+
+        Any thread, one call after another. Raises RejectedExecutionError: the resource manager has stopped.
+        """
+        return self._executor.submit(self._work_on, "publication of what has changed")
+
+    def close(self) -> None:
+        """Collect no more changes. Any thread."""
+        with suppress(RejectedExecutionError):
+            self._executor.execute(self._end, "end of publications")
+
+    # -- the handler thread --------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if self._changes is not None:
+            self._recorder.unfollow(self._changes)
+        self._changes = self._work = None
+
+    def _work_on(self) -> Publication | None:
+        work = self._work
+        if work is None:
+            work = self._work = self._publication()
+        until_ns = time.perf_counter_ns() + self._mail_ns
+        try:
+            for publication in work:
+                if publication is not None:
+                    self._work = None
+                    return publication
+                if time.perf_counter_ns() >= until_ns:
+                    return None
+        except BaseException:
+            self._end()  # the next one is whole
+            raise
+        raise AssertionError("the last item is the publication")
+
+    def _publication(self) -> Iterator[Publication | None]:
+        """Yields None now and then, and at last the publication."""
+        at_ns = time.monotonic_ns()
+        dirty, is_whole = _Dirty(), False
+        changed = self._changes.take() if self._changes is not None else None
+        if changed is None:
+            self._changes = self._recorder.follow(RMNodeEventType.STATUS_UPDATE)
+        if changed is None or not changed.is_complete:
+            dirty, is_whole = self._everything(), True
+        else:
+            yield from self._sort(changed, dirty)
+        yield None
+        is_new_share = self._mark_shares(dirty, at_ns)
+        yield None
+        apps: dict[str, ApplicationReport | None] = {}
+        yield from _fill(apps, dirty.apps, self._app)
+        if is_new_share:
+            now_ns = time.monotonic_ns()
+            self._shares_at_ns = now_ns + _SHARES_EVERY * (now_ns - at_ns)
+        attempts: dict[str, tuple[ApplicationAttemptReport, ...] | None] = {}
+        yield from _fill(attempts, dirty.attempts, self._attempts)
+        containers: dict[str, ContainerReport | None] = {}
+        yield from _fill(containers, dirty.containers, self._container)
+        nodes: dict[str, NodeReport | None] = {}
+        yield from _fill(nodes, dirty.nodes, self._node)
+        before = self._last
+        last = self._last = yield from self._summary(bool(dirty))
+        is_news = is_whole or bool(dirty) or (last.queues, last.metrics) != (before.queues, before.metrics)
+        entities = apps, attempts, containers, nodes
+        timestamp = self._context.cluster_timestamp
+        yield Publication(is_whole, at_ns, is_news, *entities, last.queues, last.metrics, last.heartbeats, timestamp)
+
+    def _summary(self, is_dirty: bool) -> Generator[None, None, _Summary]:
+        """What is published as a whole; as before if no dispatcher has done anything since."""
+        context, last = self._context, self._last
+        handled = sum(dispatcher.handled for dispatcher in self._dispatchers)
+        if handled == last.handled and not is_dirty:
+            return last
+        heartbeats = {id: node.last_heartbeat_ms for id, node in context.nodes.items()}
+        yield
+        queues = context.scheduler.queues()
+        yield
+        return _Summary(queues, cluster_metrics(context), heartbeats, handled)
+
+    # -- what has changed ----------------------------------------------------------------------------------------------
+
+    def _sort(self, changed: Changed, dirty: _Dirty) -> Iterator[None]:
+        """Note whose reports have to be made anew."""
+        accepted, handled = self._scheduler_counts()
+        while self._settling and self._settling[0].accepted <= handled:
+            dirty.apps.update(dict.fromkeys(self._settling.popleft().apps))
+        unsettled: set[str] = set()
+        for number, operand in enumerate(changed.operands):
+            if number % _SORT_EVERY == 0:
+                yield
+            id = operand.entity
+            if isinstance(operand, RMContainer):
+                dirty.containers[id] = None
+                dirty.apps[operand.application] = None
+                dirty.nodes[operand.node] = None
+            elif isinstance(operand, RMAppAttempt):
+                self._mark_attempt(dirty, operand)
+            elif isinstance(operand, RMApp):
+                dirty.apps[id] = None
+                if not operand.attempts:
+                    dirty.attempts[id] = None
+                unsettled.add(id)
+            elif isinstance(operand, RMNode):
+                dirty.nodes[id] = None
+        for machine, id in changed.forgotten:
+            if machine == RMApp.machine:
+                dirty.apps[id] = dirty.attempts[id] = None
+                unsettled.discard(id)
+            elif machine == RMAppAttempt.machine:
+                self._taken_over.discard(id)
+            elif machine == RMNode.machine:
+                self._mark_node(dirty, id)
+        if unsettled and accepted > handled:
+            self._settle_later(accepted, unsettled)
+
+    def _scheduler_counts(self) -> tuple[int, int]:
+        """Events that the scheduler has been sent, and that it has dealt with. It may have no thread of its own."""
+        if len(self._dispatchers) == 1:
+            return 0, 0
+        stats = self._dispatchers[1].stats()
+        return stats.accepted, stats.accepted - stats.queue_size - stats.in_hand
+
+    def _settle_later(self, accepted: int, apps: set[str]) -> None:
+        if len(self._settling) >= _MOST_SETTLING:  # the scheduler is far behind
+            apps |= self._settling.pop().apps
+        self._settling.append(_Settling(accepted, apps))
+
+    def _mark_attempt(self, dirty: _Dirty, attempt: RMAppAttempt) -> None:
+        app = attempt.app
+        dirty.apps[app.entity] = dirty.attempts[app.entity] = None
+        if attempt.number == 1 or not app.submission.keep_containers_across_attempts or attempt.state in _NOT_ADDED:
+            return
+        # The scheduler has given it the containers of the attempt before, without a transition of theirs.
+        if attempt.entity not in self._taken_over and attempt.entity in self._context.attempts:
+            self._taken_over.add(attempt.entity)
+            for container in self._context.scheduler.live_containers(attempt.entity):
+                dirty.containers[container.entity] = None
+
+    def _mark_node(self, dirty: _Dirty, node_id: str) -> None:
+        """A node was forgotten: the attempts whose masters ran there no longer have its address."""
+        dirty.nodes[node_id] = None
+        for attempt in self._context.attempts.values():
+            if attempt.master_node == node_id:
+                dirty.attempts[attempt.app.entity] = None
+
+    def _mark_shares(self, dirty: _Dirty, now_ns: int) -> bool:
+        """If capacities have changed, so have the shares of all applications; returns whether these are marked."""
+        root = self._context.scheduler.queue_info("root")
+        assert root is not None  # every scheduler has it
+        capacities = [(each.partition, each.guaranteed) for each in root.partitions]
+        if capacities == self._shares_of or now_ns < self._shares_at_ns:
+            return False
+        self._shares_of = capacities
+        dirty.apps.update((id, None) for id, app in self._context.apps.items() if app.state not in FINAL_STATES)
+        return True
+
+    def _everything(self) -> _Dirty:
+        context = self._context
+        apps = dict.fromkeys(context.apps)
+        # A copy in one step: the scheduler's thread adds containers at the same time.
+        containers = dict.fromkeys(list(context.containers))
+        self._taken_over.clear()
+        self._settling.clear()
+        return _Dirty(apps, apps.copy(), containers, dict.fromkeys((*context.nodes, *context.inactive_nodes)))
+
+    # -- reports -------------------------------------------------------------------------------------------------------
+
+    def _app(self, id: str) -> ApplicationReport | None:
+        app = self._context.apps.get(id)
+        return reports.application_report(self._context, app) if app is not None else None
+
+    def _attempts(self, app_id: str) -> tuple[ApplicationAttemptReport, ...] | None:
+        app = self._context.apps.get(app_id)
+        return tuple(reports.attempt_report(self._context, it) for it in app.attempts) if app is not None else None
+
+    def _container(self, id: str) -> ContainerReport | None:
+        container = self._context.containers.get(id)
+        if container is None or container.state in _WITHOUT_ROOM:
+            return None
+        return reports.container_report(container)
+
+    def _node(self, id: str) -> NodeReport | None:
+        context = self._context
+        node = context.nodes.get(id) or context.inactive_nodes.get(id)
+        return reports.node_report(context, node) if node is not None else None
+
+
+def _fill(made: dict[str, T | None], ids: Iterable[str], report: Callable[[str], T | None]) -> Iterator[None]:
+    """Report on each id, and yield now and then."""
+    for number, id in enumerate(ids, 1):
+        made[id] = report(id)
+        if number % _LOOK_EVERY == 0:
+            yield
+    yield

@@ -1,0 +1,30 @@
+"""What the endpoints of one web address share. The loop's thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dispatcher.ops.answers import Workers
+from statemachines.resourcemanager.web.config import RMWebConfig
+from statemachines.resourcemanager.web.model import ReadModel
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.services.admin_service import AdminService
+    from statemachines.resourcemanager.services.client_rm_service import ClientRMService
+
+
+@dataclass(slots=True)
+class RMWeb:
+    """What the endpoints share. The loop's thread."""
+
+    model: ReadModel
+    clients: ClientRMService
+    """Waits for the handler thread, so an endpoint calls only what gives a future, with a deadline."""
+    admin: AdminService
+    """As `clients`."""
+    config: RMWebConfig
+    name: str
+    """Of the resource manager."""
+    workers: Workers = field(default_factory=Workers)
+    """Threads for work that would hold up the loop."""

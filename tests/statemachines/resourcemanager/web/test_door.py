@@ -1,0 +1,109 @@
+"""The resource manager's door: what a client gets over TCP, and what `dispatcher run` prints of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+
+from dispatcher import CompositeService  # noqa: E402
+from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig  # noqa: E402
+from statemachines.resourcemanager.web import RMDoor  # noqa: E402
+
+from ...simulation.replays import TIMEOUT_S  # noqa: E402
+
+NO_METRICS_PORT = {"enabled": False}
+
+
+def manager(**web: object) -> ResourceManager:
+    settings = {"metrics": NO_METRICS_PORT, "web": {"port": 0, "unix_socket": False, "refresh_ms": 10, **web}}
+    return ResourceManager(ResourceManagerConfig.model_validate(settings))
+
+
+@pytest.fixture
+def daemon() -> Iterator[tuple[ResourceManager, RMDoor]]:
+    daemon, central = CompositeService("daemon"), manager()
+    door = RMDoor(central)
+    for service in (door, central):
+        daemon.add_service(service)
+    with daemon:
+        yield central, door
+
+
+def get(door: RMDoor, path: str, **more: object) -> httpx.Response:
+    return httpx.get(f"{door.url}{path}", timeout=TIMEOUT_S, **more)
+
+
+def until_active(door: RMDoor) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while get(door, "/cluster").status_code != 200:
+        assert time.monotonic() < deadline_s, "it is not active"
+
+
+@pytest.mark.parametrize("path", ["/ws/v1/cluster", "/ws/v1/cluster/", "/ws/v1/cluster/info", "//ws/v1/cluster/info"])
+def test_info_describes_the_resource_manager(daemon: tuple[ResourceManager, RMDoor], path: str) -> None:
+    central, door = daemon
+    until_active(door)
+
+    answer = get(door, path)
+
+    info = answer.json()["clusterInfo"]
+    assert answer.headers["content-type"] == "application/json; charset=utf-8"
+    assert (info["state"], info["haState"], info["hadoopVersion"]) == ("STARTED", "ACTIVE", "3.4.1")
+    assert info["startedOn"] == central.started_ms
+    assert info["id"] <= info["startedOn"]
+    assert info["rmStateStoreName"] == "MemoryRMStateStore"
+    assert re.fullmatch(r"central-dispatcher .+", info["resourceManagerVersion"])
+
+
+@pytest.mark.parametrize("path", ["/cluster", "/ws/v1/cluster/info", "/ops/v1/dispatchers", "/metrics", "/nowhere"])
+def test_every_answer_tells_the_age_of_the_state(daemon: tuple[ResourceManager, RMDoor], path: str) -> None:
+    answer = get(daemon[1], path)
+
+    assert 0 <= int(answer.headers["x-state-age-ms"]) < TIMEOUT_S * 1000
+
+
+def test_the_ops_api_and_the_metrics_are_on_the_same_host(daemon: tuple[ResourceManager, RMDoor]) -> None:
+    central, door = daemon
+
+    names = {each["name"] for each in get(door, "/ops/v1/dispatchers").json()["items"]}
+    page = get(door, "/metrics", headers={"Accept-Encoding": "gzip"})
+
+    assert {central.name, f"{central.name}-scheduler"} <= names
+    assert page.headers["content-encoding"] == "gzip"
+    assert 'dispatcher_event_queue_size{dispatcher="ResourceManager"}' in page.text
+
+
+def test_before_the_resource_manager_is_started_its_address_answers_503() -> None:
+    central = manager()
+
+    with RMDoor(central) as door:
+        active, info = get(door, "/cluster"), get(door, "/ws/v1/cluster/info")
+
+    assert (active.status_code, info.status_code) == (503, 503)
+    assert info.headers["retry-after"] == "1"
+    assert "starting" in info.json()["RemoteException"]["message"]
+    central.stop()
+
+
+def test_an_unknown_path_is_an_error_in_hadoops_form(daemon: tuple[ResourceManager, RMDoor]) -> None:
+    answer = get(daemon[1], "/ws/v1/cluster/nothing")
+
+    assert answer.status_code == 404
+    assert answer.json()["RemoteException"]["exception"] == "NotFoundException"
+
+
+def test_without_the_ops_api_there_is_no_ops() -> None:
+    settings = {"metrics": NO_METRICS_PORT, "ops": {"enabled": False}, "web": {"port": 0, "unix_socket": False}}
+    central = ResourceManager(ResourceManagerConfig.model_validate(settings))
+
+    with RMDoor(central) as door:
+        answer = get(door, "/ops/v1/dispatchers")
+
+    assert answer.status_code == 404
+    central.stop()

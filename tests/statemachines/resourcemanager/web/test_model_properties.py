@@ -1,0 +1,128 @@
+"""Whatever happens to a resource manager, and whenever publications are begun and go on: in the end, the model shows
+what reports built afresh do."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.web.model import ReadModel
+from statemachines.resourcemanager.web.publisher import ModelPublisher, Publication
+from statemachines.simulation.workload import ApplicationSpec, ContainerSpec
+
+from ..daemon.happenings import Submit, ToApplication, ToNode
+from ..daemon.test_cluster_properties import APPLICATIONS, FOR_APPLICATIONS, FOR_NODES
+from ..machines.course import HOSTS, SCHEDULERS, Course, Step
+from .reference import built_afresh, shown
+
+TIMEOUT_S = 10.0
+SUBMISSIONS = st.builds(
+    Submit, APPLICATIONS, max_attempts=st.integers(1, 3), priority=st.integers(0, 1), keeps=st.booleans()
+)
+
+
+class Look:
+    """A mail of the publication under way, or the first one of the next."""
+
+    def __repr__(self) -> str:
+        return "LOOK"
+
+    def __call__(self, course: Course) -> None:
+        raise AssertionError("a Watched puts its own publisher in my place")
+
+
+LOOK = Look()
+
+
+class Watched:
+    """A course whose publications a model takes, a few reports to a mail."""
+
+    def __init__(self, scheduler: str) -> None:
+        self.course = Course(scheduler)
+        self._publisher = ModelPublisher(self.course.manager, mail_ns=0)
+        self._mails: list[Future[Publication | None]] = []
+
+    def take(self, steps: list[Step]) -> None:
+        steps = [step._replace(happening=self._look) if step.happening is LOOK else step for step in steps]
+        self.course.do(lambda: self.course.enter(steps))
+
+    def _look(self, _: Course) -> None:
+        self._mails.append(self._publisher.publish_some())
+
+    def end_publication(self) -> None:
+        """End the publication under way, if any, and make one more."""
+        for _ in range(2):
+            mail = self._publisher.publish_some()
+            self._mails.append(mail)
+            while mail.result(TIMEOUT_S) is None:
+                mail = self._publisher.publish_some()
+                self._mails.append(mail)
+
+    def model(self) -> ReadModel:
+        model = ReadModel(self.course.manager)
+        for mail in self._mails:
+            publication = mail.result(TIMEOUT_S)
+            if publication is not None:
+                model.apply(publication)
+        return model
+
+
+def check(scheduler: str, steps: list[Step]) -> None:
+    watched = Watched(scheduler)
+    course = watched.course
+    course.start()
+    try:
+        watched.take([Step(0, 0, LOOK), *steps])
+        watched.end_publication()
+        expected = course.do(lambda: built_afresh(course.context))
+        model = watched.model()
+    finally:
+        course.stop()
+    assert shown(model) == expected
+    starts = [(app.start_ms, int(id.rpartition("_")[2])) for id, app in model.apps.items()]
+    assert starts == sorted(starts)
+
+
+def courses() -> st.SearchStrategy[list[Step]]:
+    happenings = st.one_of(SUBMISSIONS, st.just(LOOK), FOR_APPLICATIONS, st.just(LOOK), FOR_NODES)
+    steps = st.builds(Step, st.integers(0, 1_000), st.integers(0, 15), happenings)
+    return st.lists(st.lists(steps, min_size=1, max_size=10), min_size=1, max_size=10).map(
+        lambda parts: [step for part in parts for step in part]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@settings(max_examples=100, deadline=None)
+@given(courses())
+def test_the_model_shows_what_reports_built_afresh_do(scheduler: str, steps: list[Step]) -> None:
+    check(scheduler, steps)
+
+
+SPEC = ApplicationSpec("any", 0, Resource(1, 1), (ContainerSpec(Resource(1, 1), 3_000),) * 3, queue="a")
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("events", [0, 3, 7, 20])
+def test_a_course_with_each_kind_of_change(scheduler: str, events: int) -> None:
+    happenings = [
+        *[Submit(SPEC, keeps=keeps) for keeps in (True, False)],
+        LOOK,
+        ToApplication("fail the attempt", 0),
+        LOOK,
+        *[ToApplication(what, 1) for what in ("move to c", "raise the priority", "limit the lifetime")],
+        LOOK,
+        ToNode("report ill", HOSTS[0]),
+        ToNode("decommission gracefully", HOSTS[-1]),
+        LOOK,
+        Submit(SPEC),
+        ToApplication("kill", 2),
+        LOOK,
+        ToNode("register", HOSTS[0]),
+    ]
+
+    check(scheduler, [Step(200, events, happening) for happening in happenings])
