@@ -150,7 +150,7 @@ def handler_state_reaches(modules: Sequence[Module], homes: Sequence[str]) -> Vi
 
 RM_WEB_IMPORTS = (
     *(f"statemachines.resourcemanager.{name}" for name in ("acls", "config", "errors", "ids", "reports", "resource")),
-    *(f"statemachines.resourcemanager.{name}" for name in ("cluster_metrics", "resource_manager", "submission", "web")),
+    *(f"statemachines.resourcemanager.{name}" for name in ("resource_manager", "submission", "web")),
     "statemachines.resourcemanager.scheduler.queue_info",
     "statemachines.resourcemanager.services.admin_service",
     "statemachines.resourcemanager.services.client_rm_service",

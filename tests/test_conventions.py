@@ -47,6 +47,7 @@ LAYERS: Layers = (
     {"state machines": ("statemachines",)},
     {
         "records of the resource manager": (
+            "statemachines.resourcemanager.acls",
             "statemachines.resourcemanager.config",
             "statemachines.resourcemanager.errors",
             "statemachines.resourcemanager.ids",

@@ -43,7 +43,13 @@ from statemachines.resourcemanager.statestore import (
     StateStoreError,
     StateStoreVersionError,
 )
-from statemachines.resourcemanager.submission import ApplicationSubmission
+from statemachines.resourcemanager.submission import (
+    ApplicationSubmission,
+    Credentials,
+    LaunchContext,
+    LocalResource,
+    LogAggregationContext,
+)
 
 if TYPE_CHECKING:
     from statemachines.simulation.replay import Replay, ReplayProgress
@@ -58,9 +64,13 @@ __all__ = [
     "CapacityScheduler",
     "ContainerRequest",
     "ContainerStatus",
+    "Credentials",
     "FifoScheduler",
     "FinalApplicationStatus",
     "InvalidApplicationMasterRequestError",
+    "LaunchContext",
+    "LocalResource",
+    "LogAggregationContext",
     "MemoryRMStateStore",
     "NMContainerStatus",
     "NodesListManagerEventType",

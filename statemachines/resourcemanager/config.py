@@ -133,6 +133,17 @@ class QueueConfig(ConfigModel):
         None,
         description="partition of applications and requests without a node label; null: the default partition",
     )
+    acl_submit_applications: str | None = Field(
+        None,
+        description="users and groups that may submit to it and to its children: `user1,user2 group1,group2`, `*` for "
+        "everyone, one blank for nobody; null: those of the queues above; everyone if none of them says",
+    )
+    acl_administer_queue: str | None = Field(
+        None,
+        description="users and groups that may also view, change and kill all applications in it and in its children, "
+        "in the same form; null: those of the queues above. If none of them says: everyone, but only administrators "
+        "where tokens or certificates prove who calls",
+    )
     queues: tuple[QueueConfig, ...] = Field((), description="its children; their capacities add up to 100")
 
 
@@ -146,6 +157,12 @@ class SchedulerConfig(ConfigModel):
         (QueueConfig(name="default"),),
         description="the queues of the capacity scheduler, below the root queue; the capacities of siblings add up "
         "to 100",
+    )
+    acl_submit_applications: str | None = Field(
+        None, description="users and groups that may submit to every queue, as in a queue's key of that name"
+    )
+    acl_administer_queue: str | None = Field(
+        None, description="users and groups that administer every queue, as in a queue's key of that name"
     )
     maximum_applications: int = Field(
         10_000,
@@ -208,6 +225,12 @@ class ResourceManagerConfig(ConfigModel):
     state_store: StateStoreConfig = Field(
         default_factory=StateStoreConfig, description="where applications are stored to survive a restart"
     )
+    admin_acl: str | None = Field(
+        None,
+        description="users and groups that administer the cluster, besides those with the role admin: "
+        "`user1,user2 group1,group2`, `*` or one blank; null: everyone may change nodes, but only the role admin where "
+        "tokens or certificates prove who calls",
+    )
     max_attempts: int = Field(2, ge=1, description="maximum and default number of attempts of an application")
     work_preserving_recovery: bool = Field(
         True, description="after a restart, containers keep running; false: running applications get a new attempt"
@@ -233,6 +256,11 @@ class ResourceManagerConfig(ConfigModel):
     simulation: SimulationConfig = Field(
         default_factory=SimulationConfig, description="the simulated node managers and application masters"
     )
+
+    @property
+    def knows_callers(self) -> bool:
+        """Whether clients over TCP prove who they are; otherwise they may claim any name."""
+        return self.web.auth_in_use == "token"
 
     @model_validator(mode="after")
     def _heartbeats_in_time(self) -> Self:

@@ -12,6 +12,7 @@ from dispatcher import AsyncDispatcher
 from dispatcher.mailbox import ProcessingTimeService
 from statemachines.factory import StateMachineFactory
 from statemachines.recorder import TransitionRecorder
+from statemachines.resourcemanager.acls import QueueACLs
 from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
@@ -61,6 +62,7 @@ class RMContext:
         `call` runs a function on the handler thread and returns its result; `execute` does not wait for it.
         """
         self.config = config
+        self.acls = QueueACLs(config)  # never changes
         self.factories = FACTORIES
         self.post: Callable[[Any], bool] = dispatcher.event_handler.handle
         self.timers = timers

@@ -8,6 +8,7 @@ DispatcherError
     NodeNotFoundError                      only active nodes can be changed
     QueueNotFoundError
   InvalidRequestError                      the request is never valid, or not in the current state
+  AccessDeniedError                        the caller may not do this
   ApplicationRejectedError                 the application ended before it was stored
   UnknownAttemptError                      the attempt is unknown or has ended: its master should exit
   ApplicationMasterNotRegisteredError      the master or the resource manager was restarted: the master should register
@@ -53,6 +54,14 @@ class QueueNotFoundError(NotFoundError):
 
 class InvalidRequestError(DispatcherError):
     """The request is never valid, or not in the current state."""
+
+
+class AccessDeniedError(DispatcherError):
+    """The caller may not do this. Nothing was done. `user`: the caller."""
+
+    def __init__(self, user: str, message: str) -> None:
+        self.user = user
+        super().__init__(message)
 
 
 class ApplicationRejectedError(DispatcherError):

@@ -271,9 +271,10 @@ class ResourceManager(CompositeService):
         self.dispatcher.stop()
 
     def _on_dispatcher(self, dispatcher: Service) -> None:
-        """Fail waiting clients at once when the dispatcher stops by itself, before the resource manager is stopped."""
+        """Fail waiting callers at once when the dispatcher stops by itself, before the resource manager is stopped."""
         if dispatcher.in_state(ServiceState.STOPPED):
             self.clients.stop()
+            self.admin.stop()
 
     def _expire_due(self) -> None:
         if self.node_managers is not None and self.node_managers.deadlines is not None:

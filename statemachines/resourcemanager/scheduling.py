@@ -13,7 +13,9 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.scheduler.core.amounts import Amounts
+    from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
     from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
+    from statemachines.resourcemanager.scheduler.waiting import WaitingAsk, WaitReason
 
 
 class Scheduler(Protocol):
@@ -34,6 +36,8 @@ class Scheduler(Protocol):
 
     def request_resize(self, container_id: str, resource: Resource) -> bool: ...
 
+    def check_submission(self, submission: ApplicationSubmission) -> str | None: ...
+
     def queue_of(self, application: str) -> str | None: ...
 
     def check_move(self, application: str, queue: str) -> str | None: ...
@@ -50,7 +54,9 @@ class Scheduler(Protocol):
 
     def waiting(self) -> list[tuple[str, ContainerRequest]]: ...
 
-    def why_waiting(self, attempt_id: str, request: ContainerRequest) -> str: ...
+    def why_waiting(self, attempt_id: str, request: ContainerRequest) -> WaitReason: ...
+
+    def waiting_asks(self, attempt_id: str, looks: NodeLooks | None = None) -> list[WaitingAsk]: ...
 
     def queues(self) -> Sequence[QueueInfo]: ...
 

@@ -1,10 +1,95 @@
-"""The submission of an application."""
+"""The submission of an application, and what its nodes need to launch its master."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from statemachines.resourcemanager.resource import Resource
+
+
+class LocalResource(NamedTuple):
+    """A file that a node copies for a container, after YARN's LocalResource."""
+
+    resource: str
+    """Its URL."""
+    type: str = "FILE"
+    """FILE, ARCHIVE or PATTERN."""
+    visibility: str = "APPLICATION"
+    """PUBLIC, PRIVATE (the user's) or APPLICATION."""
+    size: int = 0
+    """Bytes."""
+    timestamp: int = 0
+    """Unix ms: the file must not have changed since."""
+    pattern: str | None = None
+    """Of a PATTERN: which of its entries are unpacked."""
+
+
+class LogAggregationContext(NamedTuple):
+    """Which logs the nodes collect, by regular expressions, after YARN's class of that name."""
+
+    log_include_pattern: str | None = None
+    log_exclude_pattern: str | None = None
+    rolled_log_include_pattern: str | None = None
+    rolled_log_exclude_pattern: str | None = None
+    log_aggregation_policy_class_name: str | None = None
+    log_aggregation_policy_parameters: str | None = None
+
+
+class Credentials(NamedTuple):
+    """Secrets of an application, by name, as texts in base64. No report, log or `repr` shows them."""
+
+    tokens: Mapping[str, str] = {}
+    secrets: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<Credentials of {len(self.tokens)} tokens and {len(self.secrets)} secrets>"
+
+
+class LaunchContext(NamedTuple):
+    """How a node launches an application's master, after YARN's ContainerLaunchContext.
+
+    The mappings are not to be changed: reports share them between threads. `repr` leaves out all values, some of which
+    are secrets.
+    """
+
+    commands: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
+    local_resources: Mapping[str, LocalResource] = {}
+    """By the path in the container's folder."""
+    service_data: Mapping[str, str] = {}
+    """For the node's auxiliary services, by name: texts in base64, often secrets; reports have only the names."""
+    acls: Mapping[str, str] = {}
+    """Access control lists by VIEW_APP and MODIFY_APP: `user1,user2 group1,group2`, or `*`."""
+    credentials: Credentials | None = None
+    """None in reports, and once the application has ended."""
+    log_context: LogAggregationContext | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<LaunchContext of {len(self.commands)} commands, environment {sorted(self.environment)}, resources "
+            f"{sorted(self.local_resources)}>"
+        )
+
+    def without_secrets(self) -> LaunchContext:
+        """For reports: without credentials, and with the names only of `service_data`."""
+        if self.credentials is None and not any(self.service_data.values()):
+            return self
+        return self._replace(credentials=None, service_data=dict.fromkeys(self.service_data, ""))
+
+    def copied(self) -> LaunchContext:
+        """With mappings of its own: those given may still change."""
+        credentials = self.credentials
+        if credentials is not None:
+            credentials = Credentials(dict(credentials.tokens), dict(credentials.secrets))
+        return self._replace(
+            commands=tuple(self.commands),
+            environment=dict(self.environment),
+            local_resources=dict(self.local_resources),
+            service_data=dict(self.service_data),
+            acls=dict(self.acls),
+            credentials=credentials,
+        )
 
 
 class ApplicationSubmission(NamedTuple):
@@ -33,6 +118,30 @@ class ApplicationSubmission(NamedTuple):
     unmanaged_am: bool = False
     """Whether its master runs outside the cluster and registers by itself."""
     node_label: str | None = None
-    """Default partition of its requests, and the master's; None: the queue's default."""
+    """Default partition of its requests, and the master's unless it has its own; None: the queue's default."""
     application_type: str = "YARN"
     tags: tuple[str, ...] = ()
+    am_node_label: str | None = None
+    """Partition of the master; None: as `node_label`."""
+    launch: LaunchContext | None = None
+    """What nodes launch; None, or the simulation: nothing."""
+
+    @property
+    def master_label(self) -> str | None:
+        """The partition of the master; None: the queue's default."""
+        return self.node_label if self.am_node_label is None else self.am_node_label
+
+    @property
+    def labels(self) -> tuple[str | None, str | None]:
+        """The partitions of its requests and of its master that the queue must be allowed to use."""
+        return self.node_label, self.master_label
+
+    def without_secrets(self) -> ApplicationSubmission:
+        """For an application that has ended: nothing is launched for it any more."""
+        launch = self.launch
+        public = None if launch is None else launch.without_secrets()
+        return self if public is launch else self._replace(launch=public)
+
+    def acl(self, access: str) -> str | None:
+        """The access control list for VIEW_APP or MODIFY_APP; None: not given."""
+        return None if self.launch is None else self.launch.acls.get(access)

@@ -71,6 +71,7 @@ class RMApp(Entity):
         "attempts",
         "diagnostics",
         "finish_ms",
+        "is_unstored",
         "launch_ms",
         "max_attempts",
         "node_updates",
@@ -107,6 +108,7 @@ class RMApp(Entity):
         self.launch_ms: int | None = None
         self.finish_ms: int | None = None
         self.acknowledge: Callable[[RMApp], None] | None = None  # called once it is stored or has ended
+        self.is_unstored = False  # it ended before it could be stored
         self.pending: Pending | None = None  # while FINAL_SAVING
         self.recovered_state: RMAppState | None = None  # the final state that the store held
         self._state_before_end: RMAppState = S.NEW  # while KILLING or FINAL_SAVING, the one to report
@@ -139,12 +141,13 @@ class RMApp(Entity):
         state: RMAppState = self.state if self.pending is None else self.pending.target
         if state is S.FINISHING:
             state = S.FINISHED
+        has_ended = state in FINAL_STATES
         return ApplicationStateData(
             self.entity,
-            self.submission,
+            self.submission.without_secrets() if has_ended else self.submission,
             self.submit_ms,
             self.start_ms,
-            state.name if state in FINAL_STATES else None,
+            state.name if has_ended else None,
             "; ".join(self.diagnostics),
             self.finish_ms,
             self.launch_ms,
@@ -152,8 +155,14 @@ class RMApp(Entity):
 
     # -- what the hooks do --------------------------------------------------------------------------------------------
 
-    def store(self, type: RMStateStoreEventType, *, notify: bool = True) -> None:
-        self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify))
+    def store(
+        self,
+        type: RMStateStoreEventType,
+        *,
+        notify: bool = True,
+        on_stored: Callable[[], None] | None = None,
+    ) -> None:
+        self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify, on_stored))
 
     def note(self, diagnostics: str) -> None:
         """Keep diagnostics once: a master that unregistered and its attempt's end bring the same ones."""
@@ -208,6 +217,7 @@ class RMApp(Entity):
         context = self.context
         if self.finish_ms is None:
             self.finish_ms = context.now_ms()
+        self.submission = self.submission.without_secrets()
         context.app_lifetime_monitor.unregister(self.entity)  # not every end passes through FINAL_SAVING
         for node in sorted(self.nodes):
             context.post(RMNodeEvent(RMNodeEventType.CLEANUP_APP, node, self.entity))

@@ -101,6 +101,12 @@ def end(app: RMApp, event: RMAppEvent) -> None:
     app.finish()
 
 
+def end_unstored(app: RMApp, event: RMAppEvent) -> None:
+    """End an application that the store does not have."""
+    app.is_unstored = True
+    end(app, event)
+
+
 def save(target: S) -> Hook:
     """The hook that stores the end `target`; FINISHING waits for the end of the attempt as well."""
     return lambda app, event: app.save_final(target, event)
@@ -127,9 +133,9 @@ _ROWS: tuple[Row[S], ...] = (
     (S.NEW, S.NEW_SAVING, E.START, store_new),
     # YARN declares FINAL_SAVING as well and never enters it here.
     (S.NEW, {S.SUBMITTED, S.ACCEPTED, S.FINISHED, S.FAILED, S.KILLED, S.FINAL_SAVING}, E.RECOVER, RMApp.recover),
-    (S.NEW, S.KILLED, E.KILL, end),
+    (S.NEW, S.KILLED, E.KILL, end_unstored),
     (S.NEW_SAVING, S.SUBMITTED, E.APP_NEW_SAVED, add_to_scheduler),
-    (S.NEW_SAVING, S.FAILED, E.APP_SAVE_FAILED, end),
+    (S.NEW_SAVING, S.FAILED, E.APP_SAVE_FAILED, end_unstored),
     (S.SUBMITTED, S.ACCEPTED, E.APP_ACCEPTED, start_first_attempt),
     ((S.NEW, S.NEW_SAVING, S.SUBMITTED), S.FINAL_SAVING, E.APP_REJECTED, save(S.FAILED)),
     ((S.NEW_SAVING, S.SUBMITTED), S.FINAL_SAVING, E.KILL, save(S.KILLED)),

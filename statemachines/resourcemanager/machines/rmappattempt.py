@@ -226,7 +226,7 @@ class RMAppAttempt(Entity):
             submission.am_resource,
             host=submission.am_host,
             gpu_models=submission.gpu_models,
-            node_label=submission.node_label,
+            node_label=submission.master_label,
         )
 
     # -- what the hooks do --------------------------------------------------------------------------------------------

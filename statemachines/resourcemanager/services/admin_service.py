@@ -1,32 +1,37 @@
 """The service for administrators, after YARN's AdminService.
 
 Threading: any thread may call; the work is done on the handler thread (invariant 1) before the call returns. The events
-that it posts are handled later.
+that it posts are handled later. Each method `m` has a form `m_later` that returns a Future at once; the errors of a
+stopped resource manager and of a `timeout` in seconds are ClientRMService's. A `caller` is the user on whose behalf a
+method is called; each raises AccessDeniedError unless that is an administrator. None is this process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from dispatcher.service import Service
+from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import NodeNotFoundError
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSchedulerEvent
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.services.handler_calls import HandlerThreadService, later, on_handler_thread
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
 
-class AdminService(Service):
+class AdminService(HandlerThreadService):
     """Decommissions, recommissions, resizes and labels nodes."""
 
     def __init__(self, context: RMContext, nodes_list_manager: NodesListManager) -> None:
-        super().__init__()
+        super().__init__(context)
         self._context = context
+        self._acls = context.acls  # immutable
         self._nodes = nodes_list_manager
 
+    @on_handler_thread
     def refresh_nodes(
         self,
         decommission: Iterable[str] = (),
@@ -34,7 +39,9 @@ class AdminService(Service):
         include: Iterable[str] | None = None,
         graceful: bool = False,
         timeout_s: int | None = None,
-    ) -> None:
+        caller: Caller | None = None,
+        timeout: float | None = None,
+    ) -> Callable[[], None]:
         """Decommission the nodes of these hosts, which may not register again before `recommission`.
 
         `graceful` waits until their applications have ended, at most `timeout_s` (None: as configured). `include`: only
@@ -45,36 +52,61 @@ class AdminService(Service):
         leaving, included = tuple(decommission), None if include is None else tuple(include)
 
         def refresh() -> None:
+            self._acls.check_administrator(caller, "refreshNodes")
             if included is not None:
                 self._nodes.include(included)
             if leaving:
                 self._nodes.exclude(leaving, graceful=graceful, timeout_s=timeout_s)
 
-        self._context.call(refresh)
+        return refresh
 
-    def recommission(self, hosts: Iterable[str]) -> None:
+    refresh_nodes_later = later(refresh_nodes)
+
+    @on_handler_thread
+    def recommission(
+        self, hosts: Iterable[str], *, caller: Caller | None = None, timeout: float | None = None
+    ) -> Callable[[], None]:
         """Admit these hosts again: DECOMMISSIONING nodes stay in service, others must register."""
         returning = tuple(hosts)
-        self._context.call(lambda: self._nodes.readmit(returning))
 
-    def update_node_resource(self, node_id: str, capacity: Resource) -> None:
+        def readmit() -> None:
+            self._acls.check_administrator(caller, "refreshNodes")
+            self._nodes.readmit(returning)
+
+        return readmit
+
+    recommission_later = later(recommission)
+
+    @on_handler_thread
+    def update_node_resource(
+        self, node_id: str, capacity: Resource, *, caller: Caller | None = None, timeout: float | None = None
+    ) -> Callable[[], None]:
         """Change a node's capacity. Its containers run on, even if they exceed it. Raises NodeNotFoundError."""
 
         def update() -> None:
+            self._acls.check_administrator(caller, "updateNodeResource")
             self._context.post(RMNodeEvent(RMNodeEventType.RESOURCE_UPDATE, self._node(node_id).entity, capacity))
 
-        self._context.call(update)
+        return update
 
-    def replace_labels_on_node(self, node_id: str, partition: str) -> None:
+    update_node_resource_later = later(update_node_resource)
+
+    @on_handler_thread
+    def replace_labels_on_node(
+        self, node_id: str, partition: str, *, caller: Caller | None = None, timeout: float | None = None
+    ) -> Callable[[], None]:
         """Move a node into a partition; empty: the default one. Raises NodeNotFoundError."""
 
         def move() -> None:
+            self._acls.check_administrator(caller, "replaceLabelsOnNode")
             node = self._node(node_id)
             node.spec = replace(node.spec, partition=partition)  # for when it is added to the scheduler again
             self._context.recorder.changed(node)
             self._context.post(NodeLabelsUpdateSchedulerEvent(node_id, partition))
 
-        self._context.call(move)
+        return move
+
+    replace_labels_on_node_later = later(replace_labels_on_node)
 
     def _node(self, node_id: str) -> RMNode:
         node = self._context.nodes.get(node_id)

@@ -6,12 +6,15 @@ Threading: any thread may submit and close. Applications are changed on the hand
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from collections.abc import Iterable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 
-from dispatcher.errors import RejectedExecutionError
+from dispatcher.errors import DispatcherError, RejectedExecutionError
+from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import ApplicationRejectedError, InvalidRequestError
+from statemachines.resourcemanager.errors import AccessDeniedError, ApplicationRejectedError, InvalidRequestError
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.ids import application_id, is_application_id
 from statemachines.resourcemanager.machines.rmapp import RMApp
@@ -19,6 +22,9 @@ from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.resource import GPU_MILLI
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
+_MOST_TAGS = 10  # this and the next two are YARN's
+_LONGEST_TAG = 100
+_LONGEST_TYPE = 20
 _NOT_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
 
 
@@ -39,28 +45,26 @@ class ApplicationSubmitter:
             self._is_closed = True
             waiting, self._waiting = self._waiting, set()
         for answer in waiting:
-            answer.set_exception(
+            _complete(
+                answer,
                 RejectedExecutionError(
                     "the resource manager stopped before it acknowledged the application, which may be stored "
                     "nevertheless. Once a resource manager runs again, submit it with the same id"
-                )
+                ),
             )
 
-    def submit(self, submission: ApplicationSubmission, timeout: float | None) -> str:
+    def submit(self, submission: ApplicationSubmission, caller: Caller | None, timeout: float | None) -> str:
         """As ClientRMService.submit_application says. Any thread."""
-        context = self._context
-        _check(submission)
-        if context.on_handler_thread():
-            return self._begin(submission).entity
-        answer: Future[str] = Future()
-        with self._lock:
-            if self._is_closed:
-                raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
-            self._waiting.add(answer)
+        if self._context.on_handler_thread():
+            return self._begin(_checked(submission, caller), caller).entity
+        answer = self.submit_later(submission, caller)
         try:
-            context.execute(partial(self._begin_and_answer, submission, answer))
             return answer.result(timeout)
         except TimeoutError:
+            if answer.done():
+                return answer.result()
+            with self._lock:
+                self._waiting.discard(answer)
             advice = "Submit it again with the same id to find out."
             if submission.application_id is None:
                 advice = "Look for it among the applications; an id from get_new_application allows a retry."
@@ -68,9 +72,23 @@ class ApplicationSubmitter:
             raise TimeoutError(
                 f"application {about} was not stored within {timeout} s; it may still be stored later. {advice}"
             ) from None
-        finally:
+
+    def submit_later(self, submission: ApplicationSubmission, caller: Caller | None) -> Future[str]:
+        """As ClientRMService.submit_application_later says. Any thread."""
+        answer: Future[str] = Future()
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._waiting.add(answer)
+        try:
+            if is_closed:
+                raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
+            self._context.execute(partial(self._begin_and_answer, _checked(submission, caller), caller, answer))
+        except DispatcherError as error:
             with self._lock:
                 self._waiting.discard(answer)
+            _complete(answer, error)
+        return answer
 
     def new_id(self) -> str:
         """An unused id. Handler thread only."""
@@ -85,33 +103,56 @@ class ApplicationSubmitter:
             if id not in known:  # a client may have chosen it itself
                 return id
 
-    def _begin(self, submission: ApplicationSubmission) -> RMApp:
+    def _begin(self, submission: ApplicationSubmission, caller: Caller | None) -> RMApp:
         context = self._context
         id = submission.application_id or self.new_id()
         app = context.apps.get(id)
         if app is None:
+            if caller is not None:
+                self._check_queue(id, submission, caller)
             app = context.apps[id] = RMApp(context, id, submission)
             payload = {"name": submission.name, "user": submission.user, "queue": submission.queue}
             context.post(RMAppEvent(RMAppEventType.START, id, payload=payload))
         return app
 
-    def _begin_and_answer(self, submission: ApplicationSubmission, answer: Future[str]) -> None:
+    def _begin_and_answer(self, submission: ApplicationSubmission, caller: Caller | None, answer: Future[str]) -> None:
         """Begin, and complete `answer` in any case: its client waits."""
+        if answer.cancelled():
+            with self._lock:
+                self._waiting.discard(answer)
+            answer.set_running_or_notify_cancel()  # otherwise `concurrent.futures.wait` never sees its end
+            return
         try:
-            app = self._begin(submission)
+            app = self._begin(submission, caller)
         except Exception as error:
             self._answer(answer, error)
             return
-        if app.state in _NOT_STORED or app.acknowledge is not None:
+        if app.is_unstored:
+            self._answer(answer, _rejection(app))
+        elif app.state in _NOT_STORED or app.acknowledge is not None:
             self._unstored.setdefault(app.entity, []).append(answer)
             app.acknowledge = self._acknowledge
         else:
             self._answer(answer, app.entity)
 
+    def _check_queue(self, id: str, submission: ApplicationSubmission, caller: Caller) -> None:
+        """
+        Raises:
+            AccessDeniedError: the caller may not submit to the queue.
+            InvalidRequestError: the queue cannot take the application.
+        """
+        acls, queue = self._context.acls, submission.queue
+        if acls.path_of(queue) is not None and not acls.may_submit(queue, caller):
+            raise AccessDeniedError(
+                caller.user, f"User {caller.user} does not have permission to submit {id} to queue {queue}"
+            )
+        refusal = self._context.scheduler.check_submission(submission)
+        if refusal is not None:
+            raise InvalidRequestError(f"{id} cannot be submitted: {refusal}")
+
     def _acknowledge(self, app: RMApp) -> None:
         """Called by the application once it is stored, or has ended before that."""
-        ended = app.finish_ms is not None
-        result = ApplicationRejectedError(app.entity, "; ".join(app.diagnostics)) if ended else app.entity
+        result = app.entity if app.finish_ms is None else _rejection(app)
         for answer in self._unstored.pop(app.entity):
             self._answer(answer, result)
 
@@ -120,13 +161,23 @@ class ApplicationSubmitter:
             if answer not in self._waiting:
                 return  # its client has given up
             self._waiting.discard(answer)
+        _complete(answer, result)
+
+
+def _rejection(app: RMApp) -> ApplicationRejectedError:
+    return ApplicationRejectedError(app.entity, "; ".join(app.diagnostics))
+
+
+def _complete(answer: Future[str], result: str | Exception) -> None:
+    with suppress(InvalidStateError):  # its client has cancelled it, or a stop has answered it
         if isinstance(result, str):
             answer.set_result(result)
         else:
             answer.set_exception(result)
 
 
-def _check(submission: ApplicationSubmission) -> None:
+def _checked(submission: ApplicationSubmission, caller: Caller | None) -> ApplicationSubmission:
+    """The submission as it is kept. Raises InvalidRequestError."""
     id = submission.application_id
     if id is not None and not is_application_id(id):
         raise InvalidRequestError(f"{id!r} is not the id of an application: use one from get_new_application, or None")
@@ -137,3 +188,24 @@ def _check(submission: ApplicationSubmission) -> None:
         )
     if submission.lifetime_s is not None and submission.lifetime_s < 1:
         raise InvalidRequestError(f"lifetime_s is {submission.lifetime_s}: it must be at least 1, or None for no limit")
+    return submission._replace(
+        user=submission.user if caller is None else caller.user,
+        tags=_checked_tags(submission.tags),
+        application_type=submission.application_type[:_LONGEST_TYPE] or "YARN",
+        launch=None if submission.launch is None else submission.launch.copied(),
+    )
+
+
+def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """In lower case, each once, within YARN's limits. Raises InvalidRequestError."""
+    checked = tuple(dict.fromkeys(tag.strip().lower() for tag in tags))
+    if len(checked) > _MOST_TAGS:
+        raise InvalidRequestError(f"Too many applicationTags: {len(checked)}; the maximum is {_MOST_TAGS}")
+    for tag in checked:
+        if len(tag) > _LONGEST_TAG:
+            raise InvalidRequestError(
+                f"Tag {tag[:_LONGEST_TAG]}... is too long: it has {len(tag)} characters; the maximum is {_LONGEST_TAG}"
+            )
+        if not (tag.isascii() and tag.isprintable()):
+            raise InvalidRequestError(f"A tag can only have printable ASCII characters. Invalid tag: {tag!a}")
+    return checked

@@ -43,6 +43,8 @@ _STEPS: Final = (
             attempt_id TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (application_id, attempt_id)
         ) WITHOUT ROWID""",
     ),
+    # Since version 2, submissions have a launch context. Programs before would call such a record damaged.
+    (),
 )
 VERSION: Final = len(_STEPS)
 _TABLES: Final = frozenset(("meta", "applications", "attempts"))

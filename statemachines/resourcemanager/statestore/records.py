@@ -7,6 +7,7 @@ stored as JSON objects with named fields, so that a record can gain a field that
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -92,10 +93,12 @@ def decode(text: str, record: type[R]) -> R:
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples as dicts at any depth, sets as sorted lists: equal records make equal texts."""
+    """Named tuples as dicts at any depth, sets and mappings sorted: equal records make equal texts."""
     if isinstance(value, tuple):
         fields = getattr(value, "_fields", None)
         if fields is None:
             return [_plain(item) for item in value]
         return {name: _plain(item) for name, item in zip(fields, value, strict=True)}
+    if isinstance(value, Mapping):
+        return {key: _plain(value[key]) for key in sorted(value)}
     return sorted(value) if isinstance(value, frozenset) else value

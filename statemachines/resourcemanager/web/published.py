@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from statemachines.resourcemanager.cluster_metrics import NodeSums
-from statemachines.resourcemanager.live_sums import LiveSums
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.reports import ContainerReport, NodeReport, container_report
+from statemachines.resourcemanager.reports.cluster import NodeSums
+from statemachines.resourcemanager.reports.live_sums import LiveSums
 
 _RUNNING: Final = RMContainerState.RUNNING.name
 _NEW: Final = RMContainerState.NEW

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from dispatcher.errors import RejectedExecutionError
 from statemachines.changes import Changed, Changes
 from statemachines.resourcemanager import reports
-from statemachines.resourcemanager.cluster_metrics import ClusterMetrics, cluster_metrics
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
-from statemachines.resourcemanager.live_sums import LiveSums
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
@@ -30,9 +28,12 @@ from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
+    ClusterMetrics,
     ContainerReport,
     NodeReport,
+    cluster_metrics,
 )
+from statemachines.resourcemanager.reports.live_sums import LiveSums
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.web.published import Published

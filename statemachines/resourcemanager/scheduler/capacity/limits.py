@@ -5,7 +5,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue, QueueTree, Share
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, dominant_share
@@ -73,6 +73,18 @@ def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bo
     )
 
 
+def has_room_for_users_master(leaf: LeafQueue, user: str, partition: str, amounts: Amounts) -> bool:
+    """Whether the user's part of the share of masters has room for `amounts` more. It may always run one application.
+
+    YARN rounds the part up to the least allocation instead, with the same effect.
+    """
+    entry = leaf.users[user]
+    if not entry.active_applications:
+        return True
+    limit, used = user_master_limit(leaf, partition), entry.masters.get(partition, {})
+    return all(used.get(type_, 0) + amount <= limit.get(type_, 0) for type_, amount in amounts)
+
+
 def master_limit(leaf: LeafQueue, partition: str) -> dict[str, int]:
     """What the masters of active applications may use, by type."""
     share = leaf.am_share
@@ -99,7 +111,9 @@ def _times(amount: int, share: float) -> int:
     return int(amount * share + 1e-6)
 
 
-def why_closed(tree: QueueTree, name: str, user: str, label: str | None, is_in: Collection[Queue] = ()) -> str | None:
+def why_closed(
+    tree: QueueTree, name: str, user: str, labels: Iterable[str | None], is_in: Collection[Queue] = ()
+) -> str | None:
     """Why the queue accepts no new application; the queues `is_in` have and count the application already."""
     queue = tree.find(name)
     if queue is None:
@@ -117,6 +131,7 @@ def why_closed(tree: QueueTree, name: str, user: str, label: str | None, is_in: 
         return (
             f"queue {queue.path} already has {entry.applications} applications of user {user}, its maximum for one user"
         )
-    if label and not queue.may_use(label):
-        return f"queue {queue.path} may not use partition {label}"
+    for label in labels:
+        if label and not queue.may_use(label):
+            return f"queue {queue.path} may not use partition {label}"
     return None

@@ -246,7 +246,12 @@ class QueueTree:
 
     def __init__(self, config: SchedulerConfig) -> None:
         check_queues(config.queues)
-        root = QueueConfig(name=ROOT, queues=config.queues)
+        root = QueueConfig(
+            name=ROOT,
+            queues=config.queues,
+            acl_submit_applications=config.acl_submit_applications,
+            acl_administer_queue=config.acl_administer_queue,
+        )
         self.root = ParentQueue(root, None, 0, config)
         self._by_path = {queue.path: queue for queue in _walk(self.root)}
         self.leaves = {queue.config.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}

@@ -124,7 +124,7 @@ def _is_newer() -> None:
         (_is_no_database, "rm.db: not an SQLite database"),
         (_is_a_folder, "rm.db: a folder, where a file is expected"),
         (_is_of_another_program, "rm.db: not a state store but another SQLite database"),
-        (_is_newer, "rm.db: a state store of version 99; this program supports versions up to 1"),
+        (_is_newer, "rm.db: a state store of version 99; this program supports versions up to 2"),
     ],
 )
 def test_file_that_is_no_state_store_of_this_version_is_refused_in_one_line(

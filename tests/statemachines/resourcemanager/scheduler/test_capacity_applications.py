@@ -62,6 +62,7 @@ def test_application_is_taken_by_its_queues_name_or_path(cluster: QueueCluster, 
         ({"queue": "root.research"}, "queue root.research is a parent queue and does not accept applications"),
         ({"queue": "night"}, "queue root.research.night is stopped and does not accept new applications"),
         ({"queue": "batch", "node_label": "gpu"}, "queue root.batch may not use partition gpu"),
+        ({"queue": "batch", "am_node_label": "gpu"}, "queue root.batch may not use partition gpu"),
     ],
 )
 def test_application_is_rejected_with_the_reason(
@@ -75,6 +76,20 @@ def test_application_is_rejected_with_the_reason(
     assert (event.type.name, event.entity, event.diagnostics) == ("APP_REJECTED", app, message)
     assert cluster.scheduler.queue_of(app) is None
     assert cluster.info("root").applications == 0
+
+
+def test_master_may_have_a_partition_of_its_own() -> None:
+    queue = {"name": "a", "accessible_node_labels": {"gpu": {"capacity": 100}}}
+    cluster = QueueCluster(queue, maximum_am_resource_percent=100)
+    for label, own in (("gpu", ""), ("gpu", None), (None, "gpu")):
+        cluster.add_app(queue="a", node_label=label, am_node_label=own)
+
+    partitions = [
+        (app.default_partition, app.master_partition)  # type: ignore[attr-defined]
+        for app in cluster.scheduler._books.apps.values()
+    ]
+
+    assert partitions == [("gpu", ""), ("gpu", "gpu"), ("", "gpu")]
 
 
 def test_full_queue_takes_no_more_until_one_ends(cluster: QueueCluster) -> None:
@@ -119,7 +134,7 @@ def test_moved_application_takes_its_containers_and_asks_along(cluster: QueueClu
     assert [cluster.info(path).containers for path in ("root", "root.research", "root.batch")] == [4, 0, 4]
     assert cluster.info("root.batch").used == Resource(4, 4)
     assert [info.applications for info in cluster.scheduler.queues()] == [1, 0, 0, 0, 1]
-    assert "queue root.batch has" in cluster.scheduler.why_waiting(attempt, cluster.request(Resource(9, 9)))
+    assert "queue root.batch has" in cluster.scheduler.why_waiting(attempt, cluster.request(Resource(9, 9))).sentence
     cluster.check()
 
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from statemachines.resourcemanager import Resource, RMContainer, RMContainerState
+from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, QueueInfo
+from statemachines.resourcemanager.scheduler.waiting import WaitingAsk
 
 from ..builders import FakeScheduler, Workshop
 
@@ -23,12 +24,14 @@ class DeskScheduler(FakeScheduler):
     def __init__(self) -> None:
         super().__init__()
         self.live: dict[str, list[RMContainer]] = {}  # by attempt
+        self.why_refused: str | None = None  # any submission
         self.why_not_moved: str | None = None
         self.move_fails: str | None = None  # why, though the check had found nothing
         self.moved: list[tuple[str, str]] = []
         self.priorities: list[tuple[str, int]] = []
         self.resized: list[tuple[str, Resource]] = []
         self.too_large: set[Resource] = set()  # what `request_resize` refuses
+        self.waits: dict[str, list[WaitingAsk]] = {}  # by attempt
         self.known_queues = [QueueInfo("root", "RUNNING", 1.0, 1.0, 0.0, NOTHING, 0, 0, 0)]
         self.uses: dict[str, ApplicationUse] = {}  # by attempt, but for its live containers
 
@@ -36,8 +39,14 @@ class DeskScheduler(FakeScheduler):
         use = self.uses.get(attempt_id, ApplicationUse())
         return use._replace(live=tuple(self.live_containers(attempt_id)))
 
+    def waiting_asks(self, attempt_id: str, looks: Any = None) -> list[WaitingAsk]:
+        return self.waits.get(attempt_id, [])
+
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         return self.live.get(attempt_id, [])
+
+    def check_submission(self, submission: ApplicationSubmission) -> str | None:
+        return self.why_refused
 
     def check_move(self, application: str, queue: str) -> str | None:
         return self.why_not_moved

@@ -121,11 +121,11 @@ def test_node_that_has_left_cannot_be_changed(
 def test_calls_are_made_on_the_handler_thread(workshop: Workshop, admin: AdminService) -> None:
     workshop.node("RUNNING")
     put_off: list[Callable[[], Any]] = []
-    workshop.context.call = put_off.append
+    workshop.context.on_handler_thread, workshop.context.execute = lambda: False, put_off.append
 
-    admin.refresh_nodes(["node1"], include=["node1"])
-    admin.recommission(["node1"])
-    admin.update_node_resource(NODE, Resource(1, 1))
-    admin.replace_labels_on_node(NODE, "gpu")
+    admin.refresh_nodes_later(["node1"], include=["node1"])
+    admin.recommission_later(["node1"])
+    admin.update_node_resource_later(NODE, Resource(1, 1))
+    admin.replace_labels_on_node_later(NODE, "gpu")
 
     assert (len(put_off), workshop.posted.events) == (4, [])

@@ -265,6 +265,20 @@ def test_client_waits_at_most_for_its_timeout_while_the_handler_thread_is_busy(s
     assert list(submitters.desk.context.apps) == [FIRST]
 
 
+@pytest.mark.parametrize("events", [["KILL"], ["START", "APP_SAVE_FAILED"]], ids=["killed at once", "not stored"])
+def test_repetition_of_what_the_store_does_not_have_is_told_so(submitters: Submitters, events: list[str]) -> None:
+    """It was acknowledged, and after a restart the application did not exist."""
+    first = submitters.submit()
+    submitters.desk.context.apps[FIRST].diagnostics.append("the disk is full")
+    submitters.handle(*events)
+
+    second = submitters.submit(SUBMISSION._replace(application_id=FIRST))
+
+    for answer in (first, second):
+        with pytest.raises(ApplicationRejectedError, match="was rejected: the disk is full"):
+            answer.result(TIMEOUT_S)
+
+
 def test_submission_that_fails_fails_its_client_only(submitters: Submitters, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(event: object) -> bool:
         raise OSError("no room")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from dispatcher.errors import DispatcherError, RejectedExecutionError
+from dispatcher.errors import DispatcherError
 from statemachines.resourcemanager import Resource, RMAppState
 from statemachines.resourcemanager.errors import (
     ApplicationAttemptNotFoundError,
@@ -224,7 +223,7 @@ def test_report_has_all_that_is_known(desk: Desk, clients: ClientRMService) -> N
     assert (report.submit_ms, report.start_ms, report.launch_ms) == (app.submit_ms, app.start_ms, 5)
     assert (report.finish_ms, report.deadline_ms) == (None, 99_000)
     assert (report.containers, report.allocated) == (2, Resource(3072, 1500, gpus=1, gpu_milli=500))
-    assert (report.running_containers, report.as_of_ms, report.am_node_label) == (2, desk.context.now_ms(), "gpu")
+    assert (report.running_containers, report.as_of_ms, report.am_node_label) == (2, desk.context.now_ms(), None)
 
 
 def test_report_has_what_the_scheduler_knows(desk: Desk, clients: ClientRMService) -> None:
@@ -497,8 +496,8 @@ def test_calls_of_other_threads_are_made_on_the_handler_thread(desk: Desk, clien
     seen: list[bool] = []
     with HandlerThread().of(desk) as handler:
         app.acknowledge = None
-        call = desk.context.call
-        desk.context.call = lambda function: call(lambda: (seen.append(handler.is_current()), function())[1])
+        execute = desk.context.execute
+        desk.context.execute = lambda function: execute(lambda: (seen.append(handler.is_current()), function())[1])
 
         report = clients.get_application_report(app.entity)
         with pytest.raises(ApplicationNotFoundError):
@@ -514,13 +513,3 @@ def test_reports_are_immutable(desk: Desk, clients: ClientRMService) -> None:
         with pytest.raises(AttributeError):
             setattr(report, field.name, None)
     assert hash(report) == hash(clients.get_application_report(report.application_id))
-
-
-def test_call_that_a_stop_has_cancelled_says_so(desk: Desk, clients: ClientRMService) -> None:
-    def cancelled(function: Callable[[], Any]) -> Any:
-        raise CancelledError
-
-    desk.context.call = cancelled
-
-    with pytest.raises(RejectedExecutionError, match="the resource manager has stopped: nothing was done"):
-        clients.get_new_application()

@@ -115,7 +115,7 @@ def test_ended_applications_are_recovered_unchanged() -> None:
         life = lives.to_the_end()
         clients = life.manager.clients
         context = life.manager.context
-        context.call = lambda function: function()  # the handler thread has ended: a call would wait forever
+        context.on_handler_thread = lambda: True  # the handler thread has ended: its state is this thread's
         reports.append(
             [(clients.get_application_report(id), clients.get_application_attempts(id)) for id in context.apps]
         )

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from statemachines.resourcemanager import ApplicationSubmission, Resource
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    Credentials,
+    LaunchContext,
+    LocalResource,
+    LogAggregationContext,
+    Resource,
+)
 from statemachines.resourcemanager.statestore import (
     ApplicationAttemptStateData,
     ApplicationStateData,
@@ -23,6 +30,19 @@ from ..stores import app_record, attempt_record
 NUMBERS = st.integers(-(2**70), 2**70)
 TEXTS = st.text(max_size=20)
 RESOURCES = st.builds(Resource, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.tuples(st.tuples(TEXTS, NUMBERS)) | st.just(()))
+MAPPINGS = st.dictionaries(TEXTS, TEXTS, max_size=3)
+LAUNCHES = st.builds(
+    LaunchContext,
+    commands=st.lists(TEXTS, max_size=3).map(tuple),
+    environment=MAPPINGS,
+    local_resources=st.dictionaries(
+        TEXTS, st.builds(LocalResource, TEXTS, TEXTS, TEXTS, NUMBERS, NUMBERS, st.none() | TEXTS), max_size=2
+    ),
+    service_data=MAPPINGS,
+    acls=MAPPINGS,
+    credentials=st.none() | st.builds(Credentials, MAPPINGS, MAPPINGS),
+    log_context=st.none() | st.builds(LogAggregationContext, st.none() | TEXTS, st.none() | TEXTS),
+)
 SUBMISSIONS = st.builds(
     ApplicationSubmission,
     name=TEXTS,
@@ -41,6 +61,8 @@ SUBMISSIONS = st.builds(
     node_label=st.none() | TEXTS,
     application_type=TEXTS,
     tags=st.lists(TEXTS, max_size=3).map(tuple),
+    am_node_label=st.none() | TEXTS,
+    launch=st.none() | LAUNCHES,
 )
 APPLICATIONS = st.builds(
     ApplicationStateData,
@@ -69,6 +91,8 @@ ATTEMPTS = st.builds(
 
 def types_in(value: Any) -> Any:
     """The type of a value and of all that is in it: a named tuple equals a plain one."""
+    if isinstance(value, dict):
+        value = tuple(sorted(value.items()))
     if isinstance(value, (tuple, frozenset)):
         return type(value), sorted(map(repr, map(types_in, value)))
     return type(value)
@@ -83,7 +107,10 @@ def test_record_comes_back_as_it_was(record: ApplicationStateData | ApplicationA
 
 def test_equal_records_make_equal_texts() -> None:
     submissions = [
-        app_record(1).submission._replace(gpu_models=frozenset(models)) for models in (["T4", "V100"], ["V100", "T4"])
+        app_record(1).submission._replace(
+            gpu_models=frozenset(names), launch=LaunchContext(environment=dict.fromkeys(names, ""))
+        )
+        for names in (["T4", "V100"], ["V100", "T4"])
     ]
 
     texts = {encode(app_record(1, submission=submission)) for submission in submissions}

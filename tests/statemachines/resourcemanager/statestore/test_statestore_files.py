@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.resourcemanager.statestore import SqliteRMStateStore, StateStoreError, StateStoreVersionError
 
 from ..stores import (
@@ -53,10 +55,52 @@ def test_file_of_a_newer_version_is_refused_and_not_touched(path: Path) -> None:
     error = refusal(path)
 
     assert isinstance(error, StateStoreVersionError)
-    assert (error.path, error.found, error.supported) == (path, 7, 1)
+    assert (error.path, error.found, error.supported) == (path, 7, 2)
     assert "version 7" in str(error)
-    assert "up to 1" in str(error)
+    assert "up to 2" in str(error)
     assert path.read_bytes() == before
+
+
+def test_file_of_the_version_before_opens_with_all_that_is_in_it(tmp_path: Path) -> None:
+    """The file was written by the program before submissions had a launch context."""
+    path = tmp_path / "state.db"
+    shutil.copyfile(Path(__file__).with_name("version1.db"), path)
+    owner = Owner()
+
+    with sqlite_store(path, owner) as store:
+        epoch, state = store.get_and_increment_epoch(), store.load_state()
+        store.handle(store_app(3))
+        owner.next_answers(1)
+
+    assert (epoch, [*state.applications]) == (1, [app_id(1), app_id(2)])
+    live, ended = state.applications.values()
+    assert live.data.submission == ApplicationSubmission(
+        "nightly",
+        Resource(1024, 1000, others=(("fpga", 1),)),
+        user="alice",
+        queue="root.default",
+        am_host="node1",
+        gpu_models=frozenset({"A100"}),
+        max_attempts=3,
+        priority=5,
+        application_id=app_id(1),
+        lifetime_s=3600,
+        attempt_failures_validity_interval_ms=1000,
+        keep_containers_across_attempts=True,
+        node_label="",
+        application_type="SPARK",
+        tags=("a", "b"),
+    )
+    assert (live.data.submission.launch, live.data.submission.am_node_label) == (None, None)
+    assert (live.data.launch_ms, [*live.attempts]) == (1500, [attempt_id(1)])
+    assert (ended.data.state, ended.data.diagnostics, ended.attempts[attempt_id(2)].exit_status) == (
+        "FAILED",
+        "it failed",
+        1,
+    )
+    assert applications_in(path) == [app_id(1), app_id(2), app_id(3)]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT version FROM meta").fetchall() == [(2,)]
 
 
 def test_file_that_is_not_a_database_is_rejected_and_left_unchanged(tmp_path: Path) -> None:

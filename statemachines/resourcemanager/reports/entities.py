@@ -1,4 +1,4 @@
-"""The reports for clients on applications, attempts, containers and nodes.
+"""The reports on applications, attempts, containers and nodes.
 
 They are built on the handler thread and immutable: any thread may read them.
 
@@ -12,18 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from statemachines.resourcemanager.cluster_metrics import ClusterMetrics as ClusterMetrics
-from statemachines.resourcemanager.cluster_metrics import cluster_metrics as cluster_metrics
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.live_sums import LiveSums
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import ResourceUsage, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.machines.states import RMAppState
+from statemachines.resourcemanager.reports.live_sums import LiveSums
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
+from statemachines.resourcemanager.submission import LaunchContext
 
 APPLICATION_STATES = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED")
 """The states for clients, in order. An application that ends is reported in its previous state until its end is
@@ -90,7 +89,7 @@ class ApplicationReport:
     as_of_ms: int
     """When this was the state. Until it changes, `usage` grows by `allocated` per second."""
     am_node_label: str | None
-    """Of its master; None: its queue's default."""
+    """The master's partition, where it is not `node_label`."""
     running_containers: int
     """Those that their nodes have reported to run."""
     reserved: Resource
@@ -101,6 +100,8 @@ class ApplicationReport:
     queue_share: float
     """`allocated` as a share of its queue's capacity; above 1, it uses what others leave. 0 without a capacity."""
     cluster_share: float
+    launch: LaunchContext | None = None
+    """Without credentials and the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ def application_report(context: RMContext, app: RMApp, live: LiveSums | None = N
         unmanaged_am=submission.unmanaged_am,
         node_label=submission.node_label,
         as_of_ms=now_ms,
-        am_node_label=attempt.master_request().node_label if attempt is not None else submission.node_label,
+        am_node_label=submission.am_node_label,
         running_containers=live.running,
         reserved=total_of(use.reserved),
         reserved_containers=len(use.reserved),
@@ -232,6 +233,7 @@ def application_report(context: RMContext, app: RMApp, live: LiveSums | None = N
         pending_containers=sum(count for _, count in use.pending),
         queue_share=use.queue_share,
         cluster_share=use.cluster_share,
+        launch=submission.without_secrets().launch,
     )
 
 

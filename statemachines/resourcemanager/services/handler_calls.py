@@ -1,0 +1,259 @@
+"""Calls of the services for other threads: made on the handler thread, with a result to wait for or a future.
+
+A service declares such a method once, as what the calling thread prepares; it returns what the handler thread does:
+
+    @on_handler_thread
+    def get_application_report(self, app_id: str, *, timeout: float | None = None) -> Callable[[], ApplicationReport]:
+        return lambda: reports.application_report(self._context, self._app(app_id))
+
+    get_application_report_later = later(get_application_report)
+
+For its callers the first returns an ApplicationReport and the second a Future of one.
+
+    waiting --the mail begins--> running --> completed with the result or the error of the call
+       +----timeout, cancelled, mailbox or service closed----> completed with an error; nothing was done
+                                   running --service closed--> completed with an error; it may still be done
+
+Threading: any thread may call; on the handler thread a call is made at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+from dispatcher.errors import DispatcherError, RejectedExecutionError
+from dispatcher.service import Service
+from statemachines.resourcemanager.context import RMContext
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+S = TypeVar("S", bound="HandlerThreadService")
+
+
+class HandlerThreadService(Service):
+    """A service whose methods are declared with `on_handler_thread` and `later`."""
+
+    def __init__(self, context: RMContext) -> None:
+        super().__init__()
+        self.calls = HandlerCalls(context)
+
+    def service_stop(self) -> None:
+        """Fail the calls that still wait; stop the dispatcher first."""
+        self.calls.close()
+
+
+def on_handler_thread(method: Callable[Concatenate[S, P], Callable[[], R]]) -> Callable[Concatenate[S, P], R]:
+    """A method that does on the handler thread what `method` returns, and waits for it.
+
+    `method` runs on the calling thread: it checks and copies arguments. It takes a keyword `timeout`, the longest wait
+    in seconds, and leaves it to this.
+
+    Raises (the method):
+        RejectedExecutionError: the resource manager has stopped.
+        TimeoutError: the handler thread has not done it within `timeout`; the message says whether it still may.
+    """
+
+    @wraps(method)
+    def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        timeout = cast("float | None", kwargs.get("timeout"))
+        return self.calls.call(method(self, *args, **kwargs), method.__name__, timeout)
+
+    return waiting
+
+
+class Stored(Generic[T]):
+    """The result of a change, which its client gets once the state store has the change. Handler thread only."""
+
+    def __init__(self, value: T) -> None:
+        """The one that makes the change sets `value`, and has the store call `confirm`, once."""
+        self.value = value
+        self._is_confirmed = False
+        self._on_confirmed: Callable[[], None] | None = None
+
+    def confirm(self) -> None:
+        self._is_confirmed = True
+        if self._on_confirmed is not None:
+            self._on_confirmed()
+
+    def when_confirmed(self, function: Callable[[], None]) -> None:
+        """Call `function` once: now, or by `confirm`."""
+        if self._is_confirmed:
+            function()
+        else:
+            self._on_confirmed = function
+
+
+def once_stored(method: Callable[Concatenate[S, P], Callable[[], Stored[R]]]) -> Callable[Concatenate[S, P], R]:
+    """As `on_handler_thread`, for a change: the answer comes once it is stored, but on the handler thread at once."""
+    return on_handler_thread(cast("Callable[Concatenate[S, P], Callable[[], R]]", method))
+
+
+def later(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Future[R]]:
+    """The form without blocking of a method declared with `on_handler_thread`.
+
+    All its errors but those of wrong arguments are in the future. With a `timeout`, the future fails with TimeoutError
+    if the handler thread has not begun by then; a cancelled call that has not begun is not made.
+    """
+    prepare = cast("Callable[Concatenate[S, P], Callable[[], R]]", cast(Any, method).__wrapped__)
+    name = cast(Any, method).__name__
+
+    def without_waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        try:
+            function = prepare(self, *args, **kwargs)
+        except DispatcherError as error:
+            refused: Future[R] = Future()
+            refused.set_exception(error)
+            return refused
+        return self.calls.later(function, name, cast("float | None", kwargs.get("timeout")))
+
+    without_waiting.__name__ = f"{name}_later"
+    without_waiting.__doc__ = f"As `{name}`, without waiting: a future of its result, which any thread may cancel."
+    return without_waiting
+
+
+class HandlerCalls:
+    """The calls of one service that wait for the handler thread. Any thread."""
+
+    def __init__(self, context: RMContext) -> None:
+        self._context = context  # never changes
+        self._lock = threading.Lock()  # leaf lock: nothing foreign is called while it is held
+        self._waiting: set[_Call[Any]] = set()  # guarded by _lock; the thread that removes a call completes it
+        self._is_closed = False  # guarded by _lock; set once
+
+    def call(self, function: Callable[[], T], name: str, timeout: float | None) -> T:
+        """The result of `function`, run on the handler thread. Raises what it raises, and as `on_handler_thread`."""
+        if self._context.on_handler_thread():
+            result = function()
+            return cast(T, result.value) if isinstance(result, Stored) else result
+        call = self._begin(function, name, None)
+        try:
+            return call.future.result(timeout)
+        except TimeoutError:
+            if call.future.done():  # just now, or the error is the function's own
+                return call.future.result()
+            with self._lock:
+                self._waiting.discard(call)
+                has_begun = call.has_begun
+            ending = "it may still be done" if has_begun else "nothing was done"
+            raise TimeoutError(
+                f"{name}: the handler thread of the resource manager did not answer within {timeout} s; {ending}"
+            ) from None
+
+    def later(self, function: Callable[[], T], name: str, timeout: float | None) -> Future[T]:
+        """As `call`, without waiting; `timeout` counts until it begins."""
+        if not self._context.on_handler_thread():
+            return self._begin(function, name, timeout).future
+        call = _Call(self, function, name, None)
+        with self._lock:
+            call.has_begun = True
+            self._waiting.add(call)  # the state store may still have to confirm it
+            is_closed = self._is_closed
+        call.run()
+        if is_closed and self.remove(call):
+            call.fail(RejectedExecutionError(f"{name}: the resource manager has stopped: it may have been done"))
+        return call.future
+
+    def close(self) -> None:
+        """Fail all waiting calls, and all further ones. More than once."""
+        with self._lock:
+            self._is_closed = True
+            waiting = [(call, call.has_begun) for call in self._waiting]
+            self._waiting.clear()
+        for call, has_begun in waiting:
+            ending = "it may have been done nevertheless" if has_begun else "nothing was done"
+            call.fail(RejectedExecutionError(f"{call.name}: the resource manager has stopped: {ending}"))
+
+    def _begin(self, function: Callable[[], T], name: str, timeout: float | None) -> _Call[T]:
+        call = _Call(self, function, name, None if timeout is None else time.monotonic() + timeout)
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._waiting.add(call)
+        if is_closed:
+            call.fail(RejectedExecutionError(f"{name}: the resource manager has stopped: nothing was done"))
+            return call
+        try:
+            self._context.execute(call)
+        except RejectedExecutionError as error:
+            if self.remove(call):
+                call.fail(error)
+        return call
+
+    def start(self, call: _Call[Any]) -> bool:
+        """Whether to make the call: its caller still waits. Handler thread."""
+        with self._lock:
+            call.has_begun = call in self._waiting and not call.future.cancelled()
+            return call.has_begun
+
+    def remove(self, call: _Call[Any]) -> bool:
+        """Whether the call was still waiting; it no longer is, and the caller of this completes it."""
+        with self._lock:
+            was_waiting = call in self._waiting
+            self._waiting.discard(call)
+        return was_waiting
+
+
+class _Call(Generic[T]):
+    """One call, as the runnable of its mail."""
+
+    def __init__(self, calls: HandlerCalls, function: Callable[[], T], name: str, deadline: float | None) -> None:
+        self._calls = calls  # never changes, like the next three
+        self._function = function
+        self.name = name
+        self._deadline = deadline  # monotonic seconds
+        self.future: Future[T] = Future()  # any thread may read and cancel it
+        self.has_begun = False  # guarded by the lock of the calls
+
+    def __call__(self) -> None:
+        if not self._calls.start(self):
+            self._calls.remove(self)
+            if self.future.cancelled():
+                self.future.set_running_or_notify_cancel()  # otherwise `concurrent.futures.wait` never sees its end
+            return
+        late_s = 0.0 if self._deadline is None else time.monotonic() - self._deadline
+        if late_s <= 0:
+            self.run()
+        elif self._calls.remove(self):
+            self.fail(
+                TimeoutError(f"{self.name}: the handler thread came to it {late_s:.3f} s too late: nothing was done")
+            )
+
+    def run(self) -> None:
+        """Make the call, and complete the future unless another thread has removed the call meanwhile."""
+        try:
+            result = self._function()
+        except BaseException as error:
+            if self._calls.remove(self):
+                self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            if isinstance(result, Stored):
+                result.when_confirmed(lambda: self._succeed(result.value))
+            else:
+                self._succeed(result)
+
+    def _succeed(self, result: T) -> None:
+        if self._calls.remove(self):
+            with suppress(InvalidStateError):  # cancelled while it ran
+                self.future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        with suppress(InvalidStateError):  # cancelled
+            self.future.set_exception(error)
+
+    def cancel(self) -> bool:
+        """The mailbox was closed before the mail could run."""
+        if self._calls.remove(self):
+            self.fail(RejectedExecutionError(f"{self.name}: the resource manager has stopped: nothing was done"))
+        return True
+
+    def __repr__(self) -> str:
+        return self.name

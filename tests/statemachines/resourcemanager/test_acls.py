@@ -1,0 +1,193 @@
+"""Access control lists: YARN's syntax, queues, administrators, owners, and the defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statemachines.resourcemanager import ApplicationSubmission, LaunchContext, Resource, ResourceManagerConfig
+from statemachines.resourcemanager.acls import AccessControlList, Caller, QueueACL, QueueACLs
+from statemachines.resourcemanager.errors import AccessDeniedError
+from statemachines.resourcemanager.reports import application_report
+
+from .builders import Workshop
+
+ANN, BOB = Caller("ann"), Caller("bob")
+ETL = Caller("carl", frozenset({"etl"}))
+ADMIN = Caller("root", is_admin=True)
+SUBMIT, ADMINISTER = QueueACL.SUBMIT_APPLICATIONS, QueueACL.ADMINISTER_QUEUE
+
+
+def acls(*queues: dict[str, Any], token: bool = False, admin_acl: str | None = None, **scheduler: Any) -> QueueACLs:
+    """`token`: callers prove who they are."""
+    kind = "capacity" if queues else "fifo"
+    values: dict[str, Any] = {"scheduler": {"kind": kind, **scheduler}, "admin_acl": admin_acl}
+    if queues:
+        values["scheduler"]["queues"] = queues
+    if token:
+        values["web"] = {"tokens_file": Path("tokens")}
+    return QueueACLs(ResourceManagerConfig.model_validate(values))
+
+
+def job(user: str = "ann", queue: str = "default", **lists: str) -> ApplicationSubmission:
+    launch = LaunchContext(acls=lists) if lists else None
+    return ApplicationSubmission("job", Resource(1, 1), user, queue, launch=launch)
+
+
+# -- the syntax -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("*", "ann bob carl"),
+        (" * ", "ann bob carl"),
+        ("ann *", "ann bob carl"),
+        ("* etl", "ann bob carl"),
+        (" ", ""),
+        ("", ""),
+        ("ann", "ann"),
+        ("ann,bob", "ann bob"),
+        (" etl", "carl"),
+        ("ann etl,dev", "ann carl"),
+        ("ann  dev, etl ", "ann carl"),
+        ("ann, bob", "ann"),  # bob is a group, as in Hadoop
+        (",,ann,, ,etl,", "ann carl"),
+        ("ANN", ""),
+        ("ann,*", "ann"),
+    ],
+)
+def test_list_allows_its_users_and_the_members_of_its_groups(text: str, allowed: str) -> None:
+    acl = AccessControlList.parse(text)
+
+    assert [caller.user for caller in (ANN, BOB, ETL) if acl.allows(caller)] == allowed.split()
+    assert AccessControlList.parse(str(acl)) == acl
+
+
+# -- queues -----------------------------------------------------------------------------------------------------------
+
+TREE = (
+    {
+        "name": "research",
+        "capacity": 50,
+        "acl_submit_applications": "ann",
+        "queues": [
+            {"name": "day", "capacity": 50},
+            {"name": "night", "capacity": 50, "acl_submit_applications": " etl", "acl_administer_queue": "bob"},
+        ],
+    },
+    {"name": "open", "capacity": 50},
+)
+
+
+@pytest.mark.parametrize(
+    ("queue", "submitters", "administrators"),
+    [
+        ("root.research.day", "ann", "ann bob carl"),
+        ("day", "ann", "ann bob carl"),
+        ("research.night", "ann carl", "bob"),
+        ("night", "ann carl", "bob"),
+        ("root.open", "ann bob carl", "ann bob carl"),
+        ("root", "ann bob carl", "ann bob carl"),
+        ("nowhere", "ann bob carl", "ann bob carl"),
+    ],
+)
+def test_lists_of_a_queue_grant_for_its_children(queue: str, submitters: str, administrators: str) -> None:
+    lists = acls(*TREE)
+
+    granted = [[each.user for each in (ANN, BOB, ETL) if lists.check(queue, acl, each)] for acl in (SUBMIT, ADMINISTER)]
+
+    assert granted == [submitters.split(), administrators.split()]
+
+
+def test_lists_of_the_root_grant_everywhere() -> None:
+    lists = acls(*TREE, acl_submit_applications="bob", acl_administer_queue=" ")
+
+    assert all(lists.check(queue, SUBMIT, BOB) for queue in ("root", "open", "night"))
+    assert [lists.check(queue, SUBMIT, ANN) for queue in ("root", "open", "night")] == [False, False, True]
+    assert [lists.check(queue, ADMINISTER, BOB) for queue in ("root", "open", "night")] == [False, False, True]
+
+
+def test_lists_of_the_root_count_for_the_one_queue_of_the_fifo_scheduler() -> None:
+    lists = acls(acl_submit_applications="ann", acl_administer_queue=" ")
+
+    assert [lists.may_submit("whatever", caller) for caller in (ANN, BOB)] == [True, False]
+    assert lists.path_of("whatever") == "root.default"
+
+
+def test_administrator_of_a_queue_may_submit_to_it() -> None:
+    lists = acls({"name": "a", "acl_submit_applications": "ann", "acl_administer_queue": "bob"})
+
+    assert [lists.may_submit("a", caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
+
+
+# -- administrators ---------------------------------------------------------------------------------------------------
+
+
+def test_administrators_of_the_cluster_may_do_everything() -> None:
+    lists = acls({"name": "a", "acl_submit_applications": " ", "acl_administer_queue": " "}, admin_acl=" etl")
+
+    for caller, may in ((ADMIN, True), (ETL, True), (BOB, False)):
+        assert [lists.check("a", acl, caller) for acl in QueueACL] == [may, may]
+        assert [lists.may_view(job(queue="a"), caller), lists.may_modify(job(queue="a"), caller)] == [may, may]
+    lists.check_administrator(ADMIN, "refreshNodes")
+    lists.check_administrator(ETL, "refreshNodes")
+    with pytest.raises(AccessDeniedError, match="User bob doesn't have permission to call 'refreshNodes'") as raised:
+        lists.check_administrator(BOB, "refreshNodes")
+    assert raised.value.user == "bob"
+
+
+def test_by_default_everyone_administers_where_callers_may_claim_any_name() -> None:
+    lists = acls()
+
+    lists.check_administrator(BOB, "refreshNodes")
+    assert lists.may_modify(job(), BOB)
+    assert lists.may_view(job(), BOB)
+    assert lists.may_submit("default", BOB)
+
+
+def test_by_default_owner_and_administrators_where_callers_prove_who_they_are() -> None:
+    lists = acls(token=True)
+
+    with pytest.raises(AccessDeniedError):
+        lists.check_administrator(BOB, "refreshNodes")
+    assert [lists.may_modify(job(), caller) for caller in (ANN, BOB, ADMIN)] == [True, False, True]
+    assert [lists.may_view(job(), caller) for caller in (ANN, BOB, ADMIN)] == [True, False, True]
+    assert lists.may_submit("default", BOB)  # what it submits is its own
+
+
+def test_this_process_may_do_everything() -> None:
+    lists = acls(token=True, admin_acl=" ", acl_submit_applications=" ")
+
+    lists.check_administrator(None, "refreshNodes")
+    assert lists.may_submit("default", None)
+    assert lists.may_modify(job(), None)
+
+
+# -- applications -----------------------------------------------------------------------------------------------------
+
+
+def test_application_s_own_lists() -> None:
+    lists = acls({"name": "a"}, token=True)
+    app = job(queue="a", VIEW_APP="bob", MODIFY_APP=" etl")
+
+    assert [lists.may_view(app, caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
+    assert [lists.may_modify(app, caller) for caller in (ANN, BOB, ETL)] == [True, False, True]
+
+
+def test_administrators_of_its_queue_view_and_modify_an_application() -> None:
+    lists = acls({"name": "a", "acl_administer_queue": "bob"})
+
+    assert [lists.may_view(job(queue="a"), caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
+    assert [lists.may_modify(job(queue="root.a"), caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
+
+
+def test_report_is_enough_to_say_who_may_view_it(workshop: Workshop) -> None:
+    lists = acls(token=True)
+    app = workshop.app("RUNNING", user="ann", launch=LaunchContext(acls={"VIEW_APP": "bob"}))
+
+    report = application_report(workshop.context, app)
+
+    assert [lists.may_view(report, caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
