@@ -42,15 +42,15 @@ async def following(manager: ResourceManager, refresh_ms: int = NEVER_MS) -> Asy
 
 
 @contextmanager
-def held_up(manager: ResourceManager) -> Iterator[None]:
-    """The handler thread is busy with one mail."""
+def held_up(manager: ResourceManager, which: int = 0) -> Iterator[None]:
+    """The handler thread of one of its dispatchers is busy with one mail."""
     begun, end = threading.Event(), threading.Event()
 
     def hold() -> None:
         begun.set()
         assert end.wait(TIMEOUT_S)
 
-    manager.dispatcher.mailbox_executor.execute(hold, "a mail that hangs")
+    manager.dispatchers[which].mailbox_executor.execute(hold, "a mail that hangs")
     assert begun.wait(TIMEOUT_S)
     try:
         yield
@@ -312,4 +312,25 @@ def test_with_a_scheduler_of_its_own_thread_the_model_comes_to_show_everything()
 
     settings = {"metrics": {"enabled": False}}
     with ResourceManager(ResourceManagerConfig.model_validate(settings)) as manager:
+        asyncio.run(look(manager))
+
+
+def test_what_the_scheduler_does_later_on_its_own_thread_is_shown_without_another_transition() -> None:
+    """It drops the asks of an ended attempt when the machines have come to their end."""
+
+    async def look(manager: ResourceManager) -> None:
+        async with following(manager, refresh_ms=1) as model, asyncio.timeout(TIMEOUT_S):
+            submission = ApplicationSubmission("app", Resource(1, 1))
+            app_id = await asyncio.to_thread(manager.clients.submit_application, submission)
+            while model.apps.get(app_id) is None or not model.apps[app_id].pending_containers:
+                await model.changed(model.number)
+            with held_up(manager, which=1):
+                await asyncio.to_thread(manager.clients.force_kill_application, app_id)
+                while model.apps[app_id].state != "KILLED":
+                    await model.changed(model.number)
+                assert model.apps[app_id].pending_containers == 1
+            while model.apps[app_id].pending_containers:
+                await model.changed(model.number)
+
+    with ResourceManager(ResourceManagerConfig.model_validate({"metrics": {"enabled": False}})) as manager:
         asyncio.run(look(manager))
