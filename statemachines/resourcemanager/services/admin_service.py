@@ -7,7 +7,6 @@ that it posts are handled later.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
@@ -66,11 +65,15 @@ class AdminService(Service):
         self._context.call(update)
 
     def replace_labels_on_node(self, node_id: str, partition: str) -> None:
-        """Move a node into a partition; empty: the default one. Raises NodeNotFoundError."""
+        """Move a node into a partition; empty: the default one. Raises NodeNotFoundError.
+
+        The label holds from now on, also when the node is lost, restarts or registers with another one.
+        """
 
         def move() -> None:
             node = self._node(node_id)
-            node.spec = replace(node.spec, partition=partition)  # for when it is added to the scheduler again
+            self._context.node_labels[node_id] = partition
+            node.take_spec(node.spec)
             self._context.post(NodeLabelsUpdateSchedulerEvent(node_id, partition))
 
         self._context.call(move)

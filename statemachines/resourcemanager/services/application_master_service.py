@@ -19,12 +19,12 @@ from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptStatusUpdateEvent,
     RMAppAttemptUnregistrationEvent,
 )
-from statemachines.resourcemanager.events.services import NodesListManagerEventType
 from statemachines.resourcemanager.ids import application_of, attempt_of
 from statemachines.resourcemanager.machines.rmappattempt import BEFORE_REGISTERING, MasterSession, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import END_IS_STORED
 from statemachines.resourcemanager.resource import GPU_MILLI, Resource
+from statemachines.resourcemanager.services.node_changes import NodeUpdate
 
 _LAST_RESPONSE_ID = 2**31 - 1
 """The id after it is 0, as with YARN's 32 bits."""
@@ -46,7 +46,7 @@ class AllocateResponse(NamedTuple):
     """Its containers that have ended."""
     response_id: int
     """To be sent with the next heartbeat."""
-    updated_nodes: Sequence[tuple[str, NodesListManagerEventType]] = ()
+    updated_nodes: Sequence[NodeUpdate] = ()
     """Nodes that became usable, unusable or DECOMMISSIONING."""
     resized: Sequence[tuple[str, Resource]] = ()
     """The requested resizes that were granted."""
@@ -139,10 +139,10 @@ class ApplicationMasterService(Service):
         scheduler.allocate(attempt_id, asks, releases, blacklist_additions, blacklist_removals)
         resized = self._resize(attempt_id, resizes) if resizes else ()
         finished = self._fetch_finished(attempt) if attempt.finished_containers else ()
-        app = attempt.app
-        updated_nodes: Sequence[tuple[str, NodesListManagerEventType]] = ()
-        if app.node_updates:
-            updated_nodes, app.node_updates = app.node_updates, []
+        updated_nodes: Sequence[NodeUpdate] = ()
+        changes = context.node_changes
+        if master.heard is not changes.latest:
+            updated_nodes, master.heard = changes.since(master.heard), changes.latest
         # The ids wrap to 0, which also answers registering. YARN would ask a master that sends it to register.
         next_id = master.response_id + 1 if master.response_id < _LAST_RESPONSE_ID else 0
         response = AllocateResponse(

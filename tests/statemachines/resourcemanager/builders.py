@@ -25,7 +25,6 @@ from statemachines.resourcemanager.events import (
     ContainerRequest,
     ContainerStatus,
     NMContainerStatus,
-    NodesListManagerEventType,
     RMAppAttemptEvent,
     RMAppAttemptEventType,
     RMAppAttemptRecoverEvent,
@@ -35,7 +34,6 @@ from statemachines.resourcemanager.events import (
     RMAppEvent,
     RMAppEventType,
     RMAppFailedAttemptEvent,
-    RMAppNodeUpdateEvent,
     RMAppRecoverEvent,
     RMAppStartAttemptEvent,
     RMContainerEvent,
@@ -249,9 +247,6 @@ def _app_event(app: RMApp, type_: RMAppEventType, more: dict[str, Any]) -> RMApp
     match type_:
         case RMAppEventType.RECOVER:
             return RMAppRecoverEvent(app.entity, **({"state": RecoveredApplication(app.record())} | more))
-        case RMAppEventType.NODE_UPDATE:
-            update = more.get("update", NodesListManagerEventType.NODE_UNUSABLE)
-            return RMAppNodeUpdateEvent(app.entity, NODE, update)
         case RMAppEventType.ATTEMPT_FAILED | RMAppEventType.ATTEMPT_KILLED:
             return RMAppFailedAttemptEvent(type_, app.entity, **({"diagnostics": "", "keep_containers": False} | more))
     return RMAppEvent(type_, app.entity, node=NODE, **more)
