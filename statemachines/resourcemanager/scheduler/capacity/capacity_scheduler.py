@@ -125,7 +125,7 @@ class CapacityPolicy(ContainerAllocator):
                 )
         if is_user_full(leaf, app.user, partition, amounts):
             used = leaf.users[app.user].used.get(partition, {})
-            return f"user {app.user} has {resource_of(used)}{_in(partition)}, its limit in queue {leaf.path}"
+            return f"user {app.user} has {resource_of(used)}{_in(partition)}, more than its limit in queue {leaf.path}"
         return None
 
     # -- usage --------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, d
 DEFAULT_PARTITION = ""
 _NOTHING = PartitionCapacityConfig(capacity=0, maximum_capacity=0)
 _ALL = Fraction(1)
+_ROUNDING = 1 + 1e-12
 
 _Order = tuple[bool, int, float, float, int]
 
@@ -319,10 +320,10 @@ def user_limit(leaf: LeafQueue, partition: str, required: Amounts) -> float:
 
 
 def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, newly_active: int = 0) -> bool:
-    """Whether the user has reached its limit; `newly_active`: additional users to count as active.
+    """Whether the user has more than its limit; `newly_active`: additional users to count as active.
 
-    A user below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger than
-    a user's part would be pending for ever.
+    A user at or below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger
+    than a user's part would be pending for ever.
     """
     share, part, has = (
         leaf.share(partition),
@@ -330,9 +331,14 @@ def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, 
         leaf.user_share(user, partition),
     )
     # The limit is never lower than this, whatever is required and used: a quick answer for most users.
-    if has < share.guarantee * min(part, leaf.config.user_limit_factor):
+    if has <= share.guarantee * min(part, leaf.config.user_limit_factor):
         return False
-    return has >= _limit(leaf, share, required, part)
+    return exceeds(has, _limit(leaf, share, required, part))
+
+
+def exceeds(share: float, limit: float) -> bool:
+    """Whether a user's share is beyond its limit, strictly: not by the rounding of a fraction alone."""
+    return share > limit * _ROUNDING
 
 
 def _part(leaf: LeafQueue, active_users: int) -> float:

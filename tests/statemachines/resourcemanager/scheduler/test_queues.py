@@ -292,25 +292,37 @@ def test_user_without_waiting_asks_leaves_its_part_to_the_others() -> None:
     assert (shared, went, user_limit(queue, "", ONE)) == (0.5, True, 1.0)
 
 
-def test_user_below_its_limit_gets_one_more_and_then_none() -> None:
+def test_user_at_its_limit_gets_one_more_and_then_none() -> None:
     built = tree({"name": "a", "minimum_user_limit_percent": 50}, total=Resource(100, 100))
     queue = leaf(built, "a")
-    use(queue, "ann", 49, asks=1)
+    use(queue, "ann", 50, asks=1)
     use(queue, "bob", 0, asks=1)
 
-    below = is_user_full(queue, "ann", "", ONE)
+    at_limit = is_user_full(queue, "ann", "", ONE)
     queue.charge("ann", "", ONE)
 
-    assert (below, is_user_full(queue, "ann", "", ONE), is_user_full(queue, "bob", "", ONE)) == (False, True, False)
+    assert (at_limit, is_user_full(queue, "ann", "", ONE), is_user_full(queue, "bob", "", ONE)) == (False, True, False)
 
 
 def test_user_limit_looks_at_the_dominant_resource() -> None:
     built = tree({"name": "a", "minimum_user_limit_percent": 50}, total=Resource(100, 10))
     queue = leaf(built, "a")
-    use(queue, "ann", 10, 5, asks=1)
+    use(queue, "ann", 10, 6, asks=1)
     use(queue, "bob", 0, asks=1)
 
     assert is_user_full(queue, "ann", "", ONE)
+
+
+@pytest.mark.parametrize("users", range(2, 12))
+def test_user_at_its_limit_is_not_beyond_it_by_rounding(users: int) -> None:
+    """The part of each user is a fraction that a float may miss either way."""
+    queues = {"name": "a", "capacity": 30, "minimum_user_limit_percent": 1}, {"name": "b", "capacity": 70}
+    built = tree(*queues, total=Resource(users * 1000, 1))
+    queue = leaf(built, "a")
+    for number in range(users):
+        use(queue, f"user{number}", 300, asks=1)
+
+    assert not is_user_full(queue, "user0", "", ())
 
 
 def test_masters_have_their_share_of_the_maximum_and_one_always_fits() -> None:
