@@ -8,11 +8,19 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 from bisect import bisect_left, insort_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
+from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, dominant_share, resource_of
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.scheduler.core.amounts import (
+    add,
+    amounts_of,
+    dominant_share,
+    maximum_allocation,
+    resource_of,
+)
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     PendingAsk,
@@ -130,18 +138,38 @@ class FifoScheduler(ResourceScheduler):
 
     def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
         nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
-        super().__init__(context, nodes, FifoPolicy(nodes), on_heartbeat=on_heartbeat)
+        super().__init__(context, nodes, FifoPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
 
 
 class FifoPolicy(SchedulingPolicy):
     """One queue, without limits."""
 
     # All fields are guarded by the scheduler's lock.
-    def __init__(self, nodes: ClusterNodeTracker) -> None:
+    def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         self.pending: PendingAsks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
         self._nodes = nodes
         self._applications = 0  # not ended
+        self._maximum = maximum_allocation(config.maximum_allocation_mb, config.maximum_allocation_vcores)
+        self._free: dict[str, dict[str, int]] = {}  # by partition; negative after a cut of the capacity
+
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        return self._maximum
+
+    def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
+        free: dict[str, int] = {}
+        for partition in attempt.asked_partitions():
+            add(free, ((type_, n) for type_, n in self._free.get(partition, {}).items() if n > 0))
+        return free
+
+    def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
+        add(self._free.setdefault(partition, {}), amounts_of(resource), -1)
+
+    def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
+        add(self._free.setdefault(partition, {}), amounts_of(resource))
+
+    def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
+        add(self._free.setdefault(partition, {}), amounts_of(capacity), sign)
 
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity

@@ -17,6 +17,7 @@ from statemachines.resourcemanager.ids import application_id, is_application_id
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.resource import GPU_MILLI
+from statemachines.resourcemanager.services.allocations import check_allocation
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 _NOT_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
@@ -90,6 +91,8 @@ class ApplicationSubmitter:
         id = submission.application_id or self.new_id()
         app = context.apps.get(id)
         if app is None:
+            if not submission.unmanaged_am:
+                check_allocation(context, submission.queue, [submission.am_resource])
             app = context.apps[id] = RMApp(context, id, submission)
             payload = {"name": submission.name, "user": submission.user, "queue": submission.queue}
             context.post(RMAppEvent(RMAppEventType.START, id, payload=payload))

@@ -68,6 +68,7 @@ class ClientRMService(Service):
 
         Raises:
             InvalidRequestError: the id, the master's size or the lifetime is not valid. Nothing was done.
+            InvalidResourceRequestError: its master is larger than its queue's maximum allocation. Nothing was done.
             ApplicationRejectedError: the application was refused or killed before it was stored.
             TimeoutError: not stored within `timeout` seconds; it may be stored later.
         """

@@ -49,6 +49,7 @@ from statemachines.resourcemanager.events import (
     SchedulerEvent,
 )
 from statemachines.resourcemanager.ids import application_id
+from statemachines.resourcemanager.resource import MaximumAllocation
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.statestore.records import RecoveredApplication
 from statemachines.simulation.workload import NodeSpec
@@ -116,6 +117,8 @@ class FakeScheduler:
         self.queue: str | None = "root.default"  # of every application
         self.longest_lifetime_s: int | None = None
         self.nodes_with_masters: set[str] = set()
+        self.largest = MaximumAllocation()
+        self.room = Resource(0, 0)  # the headroom of every attempt
 
     def handle(self, event: SchedulerEvent) -> None:
         self.news.append(event)
@@ -137,6 +140,12 @@ class FakeScheduler:
     def pull_newly_allocated(self, attempt_id: str) -> list[RMContainer]:
         new, self.allocated = self.allocated, []
         return new
+
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        return self.largest
+
+    def headroom(self, attempt_id: str) -> Resource:
+        return self.room
 
     def has_master_container(self, node_id: str) -> bool:
         return node_id in self.nodes_with_masters

@@ -8,13 +8,13 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import cast
 
 from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
 from statemachines.resourcemanager.scheduler.capacity.queues import (
@@ -24,6 +24,7 @@ from statemachines.resourcemanager.scheduler.capacity.queues import (
     Queue,
     QueueTree,
     full_queue,
+    headroom,
     is_user_full,
 )
 from statemachines.resourcemanager.scheduler.capacity.wait_sets import service_key
@@ -102,6 +103,18 @@ class CapacityPolicy(ContainerAllocator):
         if full_queue(app.leaf, partition, grown) is not None:
             return False
         return not is_user_full(app.leaf, app.user, partition, grown)
+
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        leaf = self.tree.leaf(queue)
+        return self.tree.maximum_allocation if leaf is None else leaf.maximum_allocation
+
+    def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
+        app = app_of(attempt)
+        total: dict[str, int] = {}
+        for partition in attempt.asked_partitions():
+            asks = [r.resource for _, r in attempt.pending if r.partition == partition]
+            add(total, headroom(app.leaf, app.user, partition, amounts_of(asks[0]) if asks else ()))
+        return total
 
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
         app = app_of(attempt)

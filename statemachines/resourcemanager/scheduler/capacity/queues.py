@@ -16,8 +16,12 @@ from fractions import Fraction
 from typing import Any
 
 from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
-from statemachines.resourcemanager.scheduler.capacity.queue_checks import ROOT, check_queues
-from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, dominant_share
+from statemachines.resourcemanager.scheduler.capacity.queue_checks import (
+    ROOT,
+    check_maximum_allocations,
+    check_queues,
+)
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, dominant_share, maximum_allocation
 
 DEFAULT_PARTITION = ""
 _NOTHING = PartitionCapacityConfig(capacity=0, maximum_capacity=0)
@@ -173,6 +177,9 @@ class LeafQueue(Queue):
         self.users: dict[str, User] = {}
         self.active_users = 0
         self.default_label = config.default_node_label or DEFAULT_PARTITION
+        self.maximum_allocation = maximum_allocation(
+            _nearest("maximum_allocation_mb", self), _nearest("maximum_allocation_vcores", self)
+        )
         self.maximum_lifetime_s = _nearest("maximum_lifetime_s", self)
         self.default_lifetime_s = _nearest("default_lifetime_s", self)
 
@@ -249,7 +256,12 @@ class QueueTree:
 
     def __init__(self, config: SchedulerConfig) -> None:
         check_queues(config.queues)
-        root = QueueConfig(name=ROOT, queues=config.queues)
+        largest_mb, most_vcores = config.maximum_allocation_mb, config.maximum_allocation_vcores
+        check_maximum_allocations(config.queues, largest_mb, most_vcores)
+        root = QueueConfig(
+            name=ROOT, queues=config.queues, maximum_allocation_mb=largest_mb, maximum_allocation_vcores=most_vcores
+        )
+        self.maximum_allocation = maximum_allocation(largest_mb, most_vcores)
         self.root = ParentQueue(root, None, 0, config.maximum_am_resource_percent)
         self._by_path = {queue.path: queue for queue in _walk(self.root)}
         self.leaves = {queue.config.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}
@@ -354,6 +366,23 @@ def _limit(leaf: LeafQueue, share: Share, required: Amounts, part: float) -> flo
         more = [(type_, share.used.get(type_, 0) + amount) for type_, amount in required]
         to_share = max(share.used_share, dominant_share(more, share.total))
     return min(to_share * part, guaranteed * leaf.config.user_limit_factor)
+
+
+def headroom(leaf: LeafQueue, user: str, partition: str, required: Amounts) -> list[tuple[str, int]]:
+    """What the user may still get in the partition, by type: within its limit, all queues' maxima and the free room.
+
+    As YARN's CapacityHeadroomProvider computes it. The root's maximum is the partition.
+    """
+    shares, used = leaf.lineage_shares(partition), leaf.users[user].used.get(partition, {})
+    limit = user_limit(leaf, partition, required)
+    free: list[tuple[str, int]] = []
+    for type_, whole in shares[0].total.items():
+        left = int(limit * _ROUNDING * whole) - used.get(type_, 0)
+        for share in shares:
+            left = min(left, share.limit.get(type_, 0) - share.used.get(type_, 0))
+        if left > 0:
+            free.append((type_, left))
+    return free
 
 
 def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bool:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from statemachines.resourcemanager.resource import GPU_MILLI, Resource, named
+from statemachines.resourcemanager.resource import GPU_MILLI, MaximumAllocation, Resource, named
 
 Amounts = tuple[tuple[str, int], ...]
 """(type, amount) pairs; amounts > 0."""
@@ -51,6 +51,11 @@ def add(to: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int = 1) -
             to[type_] = sum_
         else:
             to.pop(type_, None)
+
+
+def maximum_allocation(memory_mb: int | None, vcores: int | None) -> MaximumAllocation:
+    """From the keys of a configuration, where virtual cores are whole ones."""
+    return MaximumAllocation(memory_mb, None if vcores is None else vcores * 1000)
 
 
 def dominant_share(amounts: Iterable[tuple[str, int]], total: Mapping[str, int]) -> float:

@@ -399,3 +399,18 @@ def test_container_that_shrinks_makes_room_below_the_limit() -> None:
 
     assert len(cluster.pull(attempt)) == 1
     cluster.check()
+
+
+# -- headroom ---------------------------------------------------------------------------------------------------------
+
+
+def test_headroom_is_what_the_attempt_then_gets() -> None:
+    cluster = halves(a={"user_limit_factor": 2, "maximum_capacity": 80})
+    attempt = cluster.attempt_in("a")
+    cluster.get(attempt, *[ONE] * 20)
+    before = cluster.scheduler.headroom(attempt)
+
+    cluster.ask(attempt, *[ONE] * 60)
+
+    assert (before, cluster.scheduler.headroom(attempt)) == (Resource(30, 30), Resource(0, 0))
+    assert len(cluster.pull(attempt)) == 60

@@ -17,6 +17,7 @@ from statemachines.resourcemanager.scheduler.capacity.queues import (
     QueueTree,
     full_queue,
     has_room_for_master,
+    headroom,
     is_user_full,
     user_limit,
 )
@@ -416,3 +417,60 @@ def test_limits_hold_and_a_queues_usage_is_the_sum_of_its_childrens(steps: list[
             types = {type_ for part in parts for type_ in part}
             assert share.used == {type_: sum(part.get(type_, 0) for part in parts) for type_ in types}
     assert built.root.containers == len(charged)
+
+
+# -- the maximum allocation, and headroom ------------------------------------------------------------------------------
+
+
+def test_maximum_allocation_is_the_nearest_queue_s_or_the_scheduler_s() -> None:
+    built = tree(
+        {"name": "a", "capacity": 50, "maximum_allocation_mb": 80, "queues": [{"name": "b"}]},
+        {"name": "c", "capacity": 50, "maximum_allocation_vcores": 2},
+        maximum_allocation_mb=100,
+        maximum_allocation_vcores=4,
+    )
+
+    found = [leaf(built, "b").maximum_allocation, leaf(built, "c").maximum_allocation, built.maximum_allocation]
+
+    assert found == [(80, 4000), (100, 2000), (100, 4000)]
+
+
+def test_queue_may_not_take_larger_containers_than_the_scheduler() -> None:
+    queue = {"name": "a", "queues": [{"name": "b", "maximum_allocation_mb": 101}]}
+
+    with pytest.raises(
+        ConfigError,
+        match=r"^scheduler\.queues\[0\]\.queues\[0\]\.maximum_allocation_mb: 101 is more than "
+        r"scheduler\.maximum_allocation_mb, 100$",
+    ):
+        tree(queue, maximum_allocation_mb=100)
+
+
+@pytest.mark.parametrize(
+    ("used", "config", "expected"),
+    [
+        pytest.param({}, {}, 50, id="the user limit: the guarantee"),
+        pytest.param({"ann": 20}, {}, 30, id="without what the user has"),
+        pytest.param({"ann": 20}, {"user_limit_factor": 2}, 30, id="the limit grows with the use only"),
+        pytest.param({"ann": 20, "bob": 10}, {"minimum_user_limit_percent": 50}, 5, id="half of it for two users"),
+        pytest.param({"bob": 45}, {"user_limit_factor": 9, "maximum_capacity": 60}, 15, id="the queue's room"),
+        pytest.param({"ann": 61}, {"user_limit_factor": 1}, None, id="nothing for a user beyond the limit"),
+    ],
+)
+def test_headroom_is_what_user_and_queue_may_still_get(
+    used: dict[str, int], config: dict[str, Any], expected: int | None
+) -> None:
+    built = tree({"name": "a", "capacity": 50, **config}, {"name": "b", "capacity": 50}, total=Resource(100, 0))
+    queue = leaf(built, "a")
+    for user in {"ann": 0, **used}:
+        use(queue, user, used.get(user, 0), asks=1 if user in (used if len(used) > 1 else {"ann": 0}) else 0)
+
+    assert headroom(queue, "ann", "", ONE) == ([("memory_mb", expected)] if expected else [])
+
+
+def test_headroom_is_at_most_what_the_cluster_has_free() -> None:
+    built = tree({"name": "a", "capacity": 50}, {"name": "b", "capacity": 50}, total=Resource(100, 100))
+    use(leaf(built, "b"), "bob", 90, 20)
+    use(leaf(built, "a"), "ann", 0, asks=1)
+
+    assert headroom(leaf(built, "a"), "ann", "", ONE) == [("memory_mb", 10), ("vcores_milli", 50)]

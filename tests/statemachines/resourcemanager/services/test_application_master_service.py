@@ -14,6 +14,7 @@ from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
     InvalidApplicationMasterRequestError,
     InvalidContainerReleaseError,
+    InvalidResourceRequestError,
     UnknownAttemptError,
 )
 from statemachines.resourcemanager.events import (
@@ -23,6 +24,7 @@ from statemachines.resourcemanager.events import (
     NodesListManagerEventType,
 )
 from statemachines.resourcemanager.machines.rmappattempt import MasterSession
+from statemachines.resourcemanager.resource import MaximumAllocation
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 
 from ..builders import MASTER, TASK, Workshop, event_for, send
@@ -149,7 +151,7 @@ def test_registration_gives_the_attempt_the_address_of_its_master(
         8030,
         "http://node1/ui",
     )
-    assert response == ("root.a", [])
+    assert response == ("root.a", [], MaximumAllocation())
 
 
 @pytest.mark.parametrize(
@@ -281,6 +283,38 @@ def test_node_updates_come_once(desk: Desk, masters: ApplicationMasterService) -
     first, second = masters.allocate(attempt.entity), masters.allocate(attempt.entity)
 
     assert (list(first.updated_nodes), list(second.updated_nodes)) == ([lost], [])
+
+
+def test_response_has_the_headroom(desk: Desk, masters: ApplicationMasterService) -> None:
+    attempt = registered(desk)
+    desk.scheduler.room = LARGE
+
+    assert masters.allocate(attempt.entity).headroom == LARGE
+
+
+@pytest.mark.parametrize(
+    "call", [{"asks": [ContainerRequest(SMALL), ContainerRequest(LARGE)]}, {"resizes": [(TASK, LARGE)]}]
+)
+def test_container_beyond_the_maximum_allocation_is_refused_and_nothing_is_done(
+    desk: Desk, masters: ApplicationMasterService, call: dict[str, Any]
+) -> None:
+    attempt = registered(desk, queue="small")
+    desk.scheduler.largest = MaximumAllocation(1024)
+
+    with pytest.raises(
+        InvalidResourceRequestError, match=r"memory:2048 MB.* larger .* in queue small, <memory:1024 MB, vCores:any>"
+    ):
+        masters.allocate(attempt.entity, **call)
+
+    assert (desk.scheduler.asked, desk.posted.events) == ([], [])
+
+
+def test_master_learns_the_maximum_allocation_when_it_registers(desk: Desk, masters: ApplicationMasterService) -> None:
+    desk.scheduler.largest = MaximumAllocation(1024, 4000)
+    attempt = desk.attempt("RUNNING")
+    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
+
+    assert masters.register_application_master(attempt.entity).maximum_allocation == (1024, 4000)
 
 
 def test_every_master_hears_all_changes_of_nodes_in_their_order(desk: Desk, masters: ApplicationMasterService) -> None:
