@@ -118,6 +118,7 @@ class FakeScheduler:
         self.longest_lifetime_s: int | None = None
         self.nodes_with_masters: set[str] = set()
         self.largest = MaximumAllocation()
+        self.noticed: list[RMContainer] = []  # of which the attempt is given notice
         self.room = Resource(0, 0)  # the headroom of every attempt
 
     def handle(self, event: SchedulerEvent) -> None:
@@ -146,6 +147,10 @@ class FakeScheduler:
 
     def headroom(self, attempt_id: str) -> Resource:
         return self.room
+
+    def pull_preemption(self, attempt_id: str) -> list[RMContainer]:
+        noticed, self.noticed = self.noticed, []
+        return noticed
 
     def has_master_container(self, node_id: str) -> bool:
         return node_id in self.nodes_with_masters

@@ -26,7 +26,8 @@ from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, d
 DEFAULT_PARTITION = ""
 _NOTHING = PartitionCapacityConfig(capacity=0, maximum_capacity=0)
 _ALL = Fraction(1)
-_ROUNDING = 1 + 1e-12
+ROUNDING = 1 + 1e-12
+"""By this a float may miss a fraction."""
 
 _Order = tuple[bool, int, float, float, int]
 
@@ -180,6 +181,7 @@ class LeafQueue(Queue):
         self.maximum_allocation = maximum_allocation(
             _nearest("maximum_allocation_mb", self), _nearest("maximum_allocation_vcores", self)
         )
+        self.disables_preemption = bool(_nearest("disable_preemption", self))
         self.maximum_lifetime_s = _nearest("maximum_lifetime_s", self)
         self.default_lifetime_s = _nearest("default_lifetime_s", self)
 
@@ -350,7 +352,7 @@ def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, 
 
 def exceeds(share: float, limit: float) -> bool:
     """Whether a user's share is beyond its limit, strictly: not by the rounding of a fraction alone."""
-    return share > limit * _ROUNDING
+    return share > limit * ROUNDING
 
 
 def _part(leaf: LeafQueue, active_users: int) -> float:
@@ -366,23 +368,6 @@ def _limit(leaf: LeafQueue, share: Share, required: Amounts, part: float) -> flo
         more = [(type_, share.used.get(type_, 0) + amount) for type_, amount in required]
         to_share = max(share.used_share, dominant_share(more, share.total))
     return min(to_share * part, guaranteed * leaf.config.user_limit_factor)
-
-
-def headroom(leaf: LeafQueue, user: str, partition: str, required: Amounts) -> list[tuple[str, int]]:
-    """What the user may still get in the partition, by type: within its limit, all queues' maxima and the free room.
-
-    As YARN's CapacityHeadroomProvider computes it. The root's maximum is the partition.
-    """
-    shares, used = leaf.lineage_shares(partition), leaf.users[user].used.get(partition, {})
-    limit = user_limit(leaf, partition, required)
-    free: list[tuple[str, int]] = []
-    for type_, whole in shares[0].total.items():
-        left = int(limit * _ROUNDING * whole) - used.get(type_, 0)
-        for share in shares:
-            left = min(left, share.limit.get(type_, 0) - share.used.get(type_, 0))
-        if left > 0:
-            free.append((type_, left))
-    return free
 
 
 def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bool:
