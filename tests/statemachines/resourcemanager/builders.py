@@ -75,6 +75,7 @@ _ENTITY_PREFIXES = {  # of whom an event is for; the first key that its name beg
     "Scheduler APP": "application_",
     "Scheduler NODE": "node",
     "Scheduler CONTAINER": "container_",
+    "Scheduler EDIT": "root",
     "NodesListManager": "node",
     "RMStateStore STORE_APP_ATTEMPT": "appattempt_",
     "RMStateStore UPDATE_APP_ATTEMPT": "appattempt_",
@@ -118,6 +119,7 @@ class FakeScheduler:
         self.longest_lifetime_s: int | None = None
         self.nodes_with_masters: set[str] = set()
         self.largest = MaximumAllocation()
+        self.is_settled = True
         self.noticed: list[RMContainer] = []  # of which the attempt is given notice
         self.room = Resource(0, 0)  # the headroom of every attempt
 

@@ -73,7 +73,11 @@ def _demand(queue: Queue, partition: str, by_leaf: _Attempts, demands: dict[Leaf
 
 
 def _wanted(leaf: LeafQueue, partition: str, attempts: list[SchedulerApplicationAttempt]) -> Sums:
-    """What pending asks of active applications want, without reserved ones, as far as their users' limits allow."""
+    """What pending asks of active applications want, as far as their users' limits allow.
+
+    An ask with a reservation counts as well, although its queue is charged with the reservation: otherwise nothing
+    would be taken for an ask that waits while small rests on many nodes make up what it wants (YARN-5731).
+    """
     by_user: dict[str, Sums] = {}
     rooms: dict[str, dict[str, int]] = {}
     for attempt in attempts:
@@ -81,10 +85,9 @@ def _wanted(leaf: LeafQueue, partition: str, attempts: list[SchedulerApplication
         if not app.is_active or attempt.is_stopped:
             continue
         for (_, requirements), allocator in attempt.pending.items():
-            count = len(allocator) - allocator.reservations
-            if requirements.partition == partition and count > 0:
+            if requirements.partition == partition:
                 amounts = amounts_of(requirements.resource)
-                add(by_user.setdefault(app.user, {}), [(type_, n * count) for type_, n in amounts])
+                add(by_user.setdefault(app.user, {}), [(type_, n * len(allocator)) for type_, n in amounts])
                 if app.user not in rooms:
                     rooms[app.user] = user_room(leaf, app.user, partition, amounts)
     wanted: Sums = {}
