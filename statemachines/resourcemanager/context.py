@@ -68,7 +68,7 @@ class RMContext:
         self.post: Callable[[Any], bool] = dispatcher.event_handler.handle
         self.timers = timers
         self.now_ms: Callable[[], int] = now_ms or timers.current_processing_time
-        self._steady_ms = steady_ms or self.now_ms
+        self.steady_ms: Callable[[], int] = steady_ms or self.now_ms
         self.recorder = recorder
         self.cluster_timestamp = cluster_timestamp
         self.epoch = 0  # restarts of the resource manager; set before the handler thread starts
@@ -106,7 +106,7 @@ class RMContext:
         return (*(each for each in liveliness if each.interval_ms is not None), self.app_lifetime_monitor)
 
     def _monitor(self, name: str, interval_ms: int | None, expire: Callable[[str], None]) -> LivelinessMonitor:
-        return LivelinessMonitor(name, interval_ms, self._steady_ms, expire)
+        return LivelinessMonitor(name, interval_ms, self.steady_ms, expire)
 
     def _expire_attempt(self, attempt_id: str) -> None:
         self.post(RMAppAttemptEvent(RMAppAttemptEventType.EXPIRE, attempt_id, "the master was silent for too long"))

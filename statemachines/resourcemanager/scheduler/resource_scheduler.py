@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
@@ -52,10 +52,18 @@ class ResourceScheduler:
         self._books = SchedulerBooks(context, nodes, policy)  # guarded by _lock
         handlers = EventHandlers(context, nodes, self._books, policy, on_heartbeat=on_heartbeat)
         self._handlers = handlers.by_type  # never changes; called under _lock
+        self._preemption = handlers.preemption  # guarded by _lock
+        self.is_settled = True
+        """Whether a round of preemption would do nothing: the last one did nothing, and nothing has happened since.
+
+        Written under _lock, read without.
+        """
 
     def handle(self, event: SchedulerEvent) -> None:
         with self._lock:
             self._handlers[event.type._name_](event)
+            is_round = event.type is SchedulerEventType.EDIT_SCHEDULE
+            self.is_settled = is_round and not self._preemption.is_under_way
             self._assign_containers()
 
     # -- for masters and attempts -------------------------------------------------------------------------------------
@@ -78,6 +86,7 @@ class ResourceScheduler:
             attempt = books.attempts.get(attempt_id)
             if attempt is None or attempt.is_stopped:
                 return
+            self.is_settled = False
             for container_id in releases:
                 container = attempt.live.get(container_id)
                 # A container that was not pulled rejects RELEASED: it would lose its room and never end.
@@ -106,6 +115,15 @@ class ResourceScheduler:
                 self._context.post(RMContainerEvent(RMContainerEventType.ACQUIRED, container.entity))
             return new
 
+    def pull_preemption(self, attempt_id: str) -> list[RMContainer]:
+        """The attempt's live containers that are to be preempted, of which no call has told yet."""
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            if attempt is None or not attempt.preempted:
+                return []
+            preempted, attempt.preempted = attempt.preempted, []
+            return [attempt.live[container_id] for container_id in preempted if container_id in attempt.live]
+
     def request_resize(self, container_id: str, resource: Resource) -> bool:
         """Resize a running container; False if its node or a limit does not allow it.
 
@@ -122,6 +140,7 @@ class ResourceScheduler:
             ):
                 return False
             is_done = self._books.resize(attempt, container, resource)
+            self.is_settled = False
             self._assign_containers()
             return is_done
 
@@ -185,6 +204,7 @@ class ResourceScheduler:
                 asks = books.withdraw(attempt)
                 self._policy.move(app, queue, has_attempt=True)
                 books.request_again(attempt, asks)
+            self.is_settled = False
             self._assign_containers()
 
     def update_priority(self, application: str, priority: int) -> None:
@@ -196,6 +216,7 @@ class ResourceScheduler:
             if app.attempt is not None:
                 self._books.rank_again(app.attempt)
             self._policy.priority_changed(app)
+            self.is_settled = False
             self._assign_containers()
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:

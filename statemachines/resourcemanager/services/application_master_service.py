@@ -24,6 +24,7 @@ from statemachines.resourcemanager.machines.rmappattempt import BEFORE_REGISTERI
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import END_IS_STORED
 from statemachines.resourcemanager.resource import GPU_MILLI, NOTHING, MaximumAllocation, Resource
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.services.allocations import check_allocation
 from statemachines.resourcemanager.services.node_changes import NodeUpdate
 
@@ -41,6 +42,15 @@ class RegisterResponse(NamedTuple):
     """The largest container that may be asked for."""
 
 
+class PreemptionMessage(NamedTuple):
+    """Notice to a master of containers that are about to be killed, after YARN's PreemptionContract."""
+
+    containers: Sequence[str]
+    """Killed with exit status EXIT_PREEMPTED after the grace period, unless the need for them has gone."""
+    resource: Resource
+    """Their sum. The master may release as much in other containers instead."""
+
+
 class AllocateResponse(NamedTuple):
     """The response to a master's heartbeat."""
 
@@ -55,6 +65,8 @@ class AllocateResponse(NamedTuple):
     """The requested resizes that were granted."""
     headroom: Resource = NOTHING
     """What it could still be allocated, after this call: by the limits of user and queues, and the free room."""
+    preemption: PreemptionMessage | None = None
+    """New notices of preemption, if any."""
 
 
 class ApplicationMasterService(Service):
@@ -202,9 +214,9 @@ class ApplicationMasterService(Service):
         # The ids wrap to 0, which also answers registering. YARN would ask a master that sends it to register.
         next_id = master.response_id + 1 if master.response_id < _LAST_RESPONSE_ID else 0
         allocated = scheduler.pull_newly_allocated(attempt.entity)
-        response = AllocateResponse(
-            allocated, finished, next_id, updated_nodes, resized, scheduler.headroom(attempt.entity)
-        )
+        headroom, preempted = scheduler.headroom(attempt.entity), scheduler.pull_preemption(attempt.entity)
+        notice = _notice_of(preempted) if preempted else None
+        response = AllocateResponse(allocated, finished, next_id, updated_nodes, resized, headroom, notice)
         master.response_id = next_id
         master.last_response = response
         return response
@@ -262,3 +274,10 @@ class ApplicationMasterService(Service):
             # The master does not know the containers of earlier attempts.
             return [status for _, status in ended if attempt_of(status.container) == attempt.entity]
         return [status for _, status in ended]
+
+
+def _notice_of(preempted: Sequence[RMContainer]) -> PreemptionMessage:
+    amounts: dict[str, int] = {}
+    for container in preempted:
+        add(amounts, amounts_of(container.request.resource))
+    return PreemptionMessage([container.entity for container in preempted], resource_of(amounts))

@@ -76,6 +76,7 @@ _ENTITY_PREFIXES = {  # of whom an event is for; the first key that its name beg
     "Scheduler APP": "application_",
     "Scheduler NODE": "node",
     "Scheduler CONTAINER": "container_",
+    "Scheduler EDIT": "root",
     "NodesListManager": "node",
     "RMStateStore STORE_APP_ATTEMPT": "appattempt_",
     "RMStateStore UPDATE_APP_ATTEMPT": "appattempt_",
@@ -120,6 +121,8 @@ class FakeScheduler:
         self.nodes_with_masters: set[str] = set()
         self.node_uses: dict[str, NodeUse] = {}
         self.largest = MaximumAllocation()
+        self.is_settled = True
+        self.noticed: list[RMContainer] = []  # of which the attempt is given notice
         self.room = Resource(0, 0)  # the headroom of every attempt
 
     def handle(self, event: SchedulerEvent) -> None:
@@ -148,6 +151,10 @@ class FakeScheduler:
 
     def headroom(self, attempt_id: str) -> Resource:
         return self.room
+
+    def pull_preemption(self, attempt_id: str) -> list[RMContainer]:
+        noticed, self.noticed = self.noticed, []
+        return noticed
 
     def has_master_container(self, node_id: str) -> bool:
         return node_id in self.nodes_with_masters

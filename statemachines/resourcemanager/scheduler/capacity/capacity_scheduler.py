@@ -16,7 +16,9 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
-from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, headroom, is_user_full, why_closed
+from statemachines.resourcemanager.scheduler.capacity.headroom import headroom
+from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full, why_closed
+from statemachines.resourcemanager.scheduler.capacity.preemption_candidates import preemption_candidates
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
 from statemachines.resourcemanager.scheduler.capacity.queue_infos import guaranteed_amounts, queue_info
 from statemachines.resourcemanager.scheduler.capacity.queues import (
@@ -32,6 +34,7 @@ from statemachines.resourcemanager.scheduler.core.application import (
 )
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core.policy import Candidate, Reserved
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -57,6 +60,7 @@ class CapacityPolicy(ContainerAllocator):
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         super().__init__(nodes)
+        self._config = config
         self.tree = QueueTree(config)
         self.activations = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
         self._fair_apps: dict[QueueApplication, None] = {}  # in queues with the fair ordering policy
@@ -136,6 +140,11 @@ class CapacityPolicy(ContainerAllocator):
             used = leaf.users[app.user].used.get(partition, {})
             return f"user {app.user} has {resource_of(used)}{_in(partition)}, more than its limit in queue {leaf.path}"
         return None
+
+    def preemption_candidates(
+        self, attempts: Iterable[SchedulerApplicationAttempt], reserved: Iterable[Reserved]
+    ) -> list[Candidate]:
+        return preemption_candidates(self.tree, self._config.preemption, self._nodes, attempts, reserved)
 
     # -- usage --------------------------------------------------------------------------------------------------------
 

@@ -92,34 +92,17 @@ def user_master_limit(leaf: LeafQueue, partition: str) -> dict[str, int]:
     share = leaf.share(partition)
     most = share.guarantee * _part(leaf, leaf.active_users) * leaf.config.user_limit_factor * float(leaf.am_share)
     limit = master_limit(leaf, partition)
-    return {type_: min(amount, _times(share.total.get(type_, 0), most)) for type_, amount in limit.items()}
+    return {type_: min(amount, part_of(share.total.get(type_, 0), most)) for type_, amount in limit.items()}
 
 
 def user_limit_amounts(leaf: LeafQueue, partition: str, required: Amounts = ()) -> dict[str, int]:
     """The user limit by type, at most the queue's maximum."""
     share, limit = leaf.share(partition), user_limit(leaf, partition, required)
-    return {type_: min(amount, _times(share.total.get(type_, 0), limit)) for type_, amount in share.limit.items()}
+    return {type_: min(amount, part_of(share.total.get(type_, 0), limit)) for type_, amount in share.limit.items()}
 
 
-def headroom(leaf: LeafQueue, user: str, partition: str, required: Amounts) -> list[tuple[str, int]]:
-    """What the user may still get in the partition, by type: within its limit, all queues' maxima and the free room.
-
-    As YARN's CapacityHeadroomProvider computes it. The root's maximum is the partition.
-    """
-    shares, used = leaf.lineage_shares(partition), leaf.users[user].used.get(partition, {})
-    limit = user_limit(leaf, partition, required)
-    free: list[tuple[str, int]] = []
-    for type_, whole in shares[0].total.items():
-        left = _times(whole, limit) - used.get(type_, 0)
-        for share in shares:
-            left = min(left, share.limit.get(type_, 0) - share.used.get(type_, 0))
-        if left > 0:
-            free.append((type_, left))
-    return free
-
-
-def _times(amount: int, share: float) -> int:
-    """Rounded down, but not for the error of a float; at most `amount`: a type that no node has makes shares infinite."""
+def part_of(amount: int, share: float) -> int:
+    """Rounded down, but not for the error of a float; at most `amount`: a type that no node has makes it infinite."""
     return int(amount * min(1.0, share * _ROUNDING))
 
 

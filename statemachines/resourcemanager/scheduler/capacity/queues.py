@@ -98,7 +98,7 @@ class Share:
 class Queue:
     """The common part of parents and leaves."""
 
-    def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int = 0) -> None:
+    def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, scheduler: SchedulerConfig) -> None:
         self.config = config
         self.parent = parent
         self.index = index  # among its siblings
@@ -108,6 +108,8 @@ class Queue:
         self.pending = 0  # applications whose attempt may not start its master yet
         self.containers = 0
         self.maximum_applications = config.maximum_applications  # None: no limit of its own
+        # Whether its containers are safe from preemption for other queues, as all are where there is none.
+        self.disables_preemption = not scheduler.preemption.enabled or bool(_nearest("disable_preemption", self))
         self.shares: dict[str, Share] = {}  # by partition
         for partition in (DEFAULT_PARTITION, *config.accessible_node_labels):
             self.share(partition)
@@ -148,7 +150,7 @@ class ParentQueue(Queue):
     """A queue with child queues."""
 
     def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, scheduler: SchedulerConfig) -> None:
-        super().__init__(config, parent, index)
+        super().__init__(config, parent, index, scheduler)
         self.children: tuple[Queue, ...] = tuple(
             ParentQueue(child, self, number, scheduler) if child.queues else LeafQueue(child, self, number, scheduler)
             for number, child in enumerate(config.queues)
@@ -161,7 +163,7 @@ class LeafQueue(Queue):
     maximum_applications: int
 
     def __init__(self, config: QueueConfig, parent: ParentQueue, index: int, scheduler: SchedulerConfig) -> None:
-        super().__init__(config, parent, index)
+        super().__init__(config, parent, index, scheduler)
         own = config.maximum_am_resource_percent
         percent = scheduler.maximum_am_resource_percent if own is None else own
         self.am_share = _fraction(percent)  # what masters may use of its maximum
@@ -303,9 +305,9 @@ def _fraction(percent: float) -> Fraction:
     return Fraction(str(percent)) / 100
 
 
-def _nearest(key: str, leaf: LeafQueue) -> int | None:
-    """The setting of the leaf, or of the nearest queue above it that has one."""
-    for queue in reversed(leaf.lineage):
+def _nearest(key: str, below: Queue) -> int | None:
+    """The setting of the queue, or of the nearest queue above it that has one."""
+    for queue in reversed(below.lineage):
         value: int | None = getattr(queue.config, key)
         if value is not None:
             return value

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts
 from statemachines.resourcemanager.scheduler.core.application import (
@@ -30,6 +31,12 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Assignment = tuple[AppPlacementAllocator, PendingAsk, SchedulerNode]
 """An ask, and the node for its container."""
+
+
+Reserved = tuple[SchedulerApplicationAttempt, SchedulerNode]
+"""A node that is reserved for an attempt."""
+Candidate = tuple[SchedulerApplicationAttempt, RMContainer]
+"""A container to preempt: a live one of the attempt, or one that is reserved for it."""
 
 
 class PendingIndex(Protocol):
@@ -105,6 +112,12 @@ class SchedulingPolicy(ABC):
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
         """Which limit holds up such an ask; None: no limit does."""
         return None
+
+    def preemption_candidates(
+        self, attempts: Iterable[SchedulerApplicationAttempt], reserved: Iterable[Reserved]
+    ) -> list[Candidate]:
+        """The containers that are to make room for queues below their guarantees. Changes nothing."""
+        return []
 
     # -- usage --------------------------------------------------------------------------------------------------------
 

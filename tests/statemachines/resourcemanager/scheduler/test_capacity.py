@@ -414,3 +414,12 @@ def test_headroom_is_what_the_attempt_then_gets() -> None:
 
     assert (before, cluster.scheduler.headroom(attempt)) == (Resource(30, 30), Resource(0, 0))
     assert len(cluster.pull(attempt)) == 60
+
+
+def test_headroom_is_finite_though_a_type_is_asked_for_that_no_node_has() -> None:
+    cluster = halves()
+    attempt = cluster.attempt_in("a")
+
+    cluster.ask(attempt, Resource(1, 1, others=(("fpga", 1),)))
+
+    assert cluster.scheduler.headroom(attempt) == Resource(100, 100)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from dispatcher.errors import ConfigError
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.config import SchedulerConfig
+from statemachines.resourcemanager.scheduler.capacity.headroom import headroom
 from statemachines.resourcemanager.scheduler.capacity.limits import (
     full_queue,
     has_room_for_master,
-    headroom,
     is_user_full,
     user_limit,
 )

@@ -292,6 +292,16 @@ def test_response_has_the_headroom(desk: Desk, masters: ApplicationMasterService
     assert masters.allocate(attempt.entity).headroom == LARGE
 
 
+def test_response_has_new_notices_of_preemption_once(desk: Desk, masters: ApplicationMasterService) -> None:
+    attempt = registered(desk)
+    containers = [desk.live(attempt.entity, number) for number in (2, 3)]
+    desk.scheduler.noticed = list(containers)
+
+    first, second = masters.allocate(attempt.entity).preemption, masters.allocate(attempt.entity).preemption
+
+    assert (first, second) == (([each.entity for each in containers], LARGE), None)
+
+
 @pytest.mark.parametrize(
     "call", [{"asks": [ContainerRequest(SMALL), ContainerRequest(LARGE)]}, {"resizes": [(TASK, LARGE)]}]
 )
