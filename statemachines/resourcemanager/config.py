@@ -120,6 +120,12 @@ class QueueConfig(ConfigModel):
         ge=1,
         description="default lifetime of an application, seconds; null: the parent's; at the root the maximum",
     )
+    maximum_allocation_mb: int | None = Field(
+        None, ge=1, description="maximum memory of a container, MB; null: the parent's; at the root the scheduler's"
+    )
+    maximum_allocation_vcores: int | None = Field(
+        None, ge=1, description="maximum virtual cores of a container; null: the parent's; at the root the scheduler's"
+    )
     ordering_policy: Literal["fifo", "fair"] = Field(
         "fifo",
         description="which application is served first: fifo (priority, then age) or fair (the one that uses least)",
@@ -172,6 +178,12 @@ class SchedulerConfig(ConfigModel):
     )
     maximum_am_resource_percent: float = Field(
         10, ge=0, le=100, description="percent of a queue's maximum that masters may use, unless the queue sets it"
+    )
+    maximum_allocation_mb: int | None = Field(
+        None, ge=1, description="maximum memory of a container, MB; larger ones are refused; null: no maximum"
+    )
+    maximum_allocation_vcores: int | None = Field(
+        None, ge=1, description="maximum virtual cores of a container; more are refused; null: no maximum"
     )
     node_locality_delay: int = Field(
         40,

@@ -25,6 +25,7 @@ from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.scheduling import Scheduler
 from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
+from statemachines.resourcemanager.services.node_changes import NodeChangeLog
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
     table.FACTORY.name: table.FACTORY for table in (rmapp_table, rmappattempt_table, rmcontainer, rmnode_table)
@@ -79,7 +80,9 @@ class RMContext:
         self.containers: dict[str, RMContainer] = {}  # live ones
         self.nodes: dict[str, RMNode] = {}
         self.inactive_nodes: dict[str, RMNode] = {}
+        self.node_labels: dict[str, str] = {}  # by node: the partition that an administrator gave it
         self.master_sessions: dict[str, MasterSession] = {}  # by attempt: masters that may call
+        self.node_changes = NodeChangeLog()
         am_ms = round(config.am_expiry_interval_s * 1000) if expires else None
         nm_ms = round(config.nm_expiry_interval_s * 1000) if expires else None
         self.am_liveliness_monitor = self._monitor("AMLivelinessMonitor", am_ms, self._expire_attempt)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class Scheduler(Protocol):
     def move_application(self, application: str, queue: str) -> None: ...
 
     def update_priority(self, application: str, priority: int) -> None: ...
+
+    def maximum_allocation(self, queue: str) -> MaximumAllocation: ...
+
+    def headroom(self, attempt_id: str) -> Resource: ...
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None: ...
 

@@ -19,6 +19,7 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
     InvalidApplicationMasterRequestError,
+    InvalidResourceRequestError,
     UnknownAttemptError,
 )
 from statemachines.resourcemanager.events.records import (
@@ -326,6 +327,9 @@ class SimulatedMaster:
         except ApplicationMasterNotRegisteredError:
             self._asks = [*asks, *self._asks]
             self._register(self)
+            return
+        except InvalidResourceRequestError as error:  # as MapReduce's master: it can never do its work
+            self._cluster.end_container(self.container, EXIT_FAILURE, str(error))
             return
         for container in response.allocated:
             try:

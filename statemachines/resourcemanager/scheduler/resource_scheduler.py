@@ -27,8 +27,8 @@ from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.event_handlers import EventHandlers
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
@@ -125,6 +125,15 @@ class ResourceScheduler:
             self._assign_containers()
             return is_done
 
+    def headroom(self, attempt_id: str) -> Resource:
+        """What the attempt could still be allocated in the partitions that it asks in, by limits and free room.
+
+        It is the sum over all nodes: not each of them may have room for a large container.
+        """
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            return resource_of(self._policy.headroom(attempt) if attempt is not None else {})
+
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         """The attempt's containers that have not ended, including those inherited from the previous attempt."""
         with self._lock:
@@ -137,6 +146,11 @@ class ResourceScheduler:
         """Why the application must be rejected (unknown queue, full queue ...), for its diagnostics; or None."""
         with self._lock:
             return self._policy.check_submission(submission)
+
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        """The largest container that the queue takes; of an unknown queue, the largest that the cluster takes."""
+        with self._lock:
+            return self._policy.maximum_allocation(queue)
 
     def queue_of(self, application: str) -> str | None:
         """The path of the application's queue; None if the scheduler does not have the application."""

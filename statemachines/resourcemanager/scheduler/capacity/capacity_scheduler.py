@@ -8,15 +8,15 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
-from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full, why_closed
+from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, headroom, is_user_full, why_closed
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
 from statemachines.resourcemanager.scheduler.capacity.queue_infos import guaranteed_amounts, queue_info
 from statemachines.resourcemanager.scheduler.capacity.queues import (
@@ -100,6 +100,18 @@ class CapacityPolicy(ContainerAllocator):
             return False
         return not is_user_full(app.leaf, app.user, partition, grown)
 
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        leaf = self.tree.leaf(queue)
+        return self.tree.maximum_allocation if leaf is None else leaf.maximum_allocation
+
+    def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
+        app = app_of(attempt)
+        total: dict[str, int] = {}
+        for partition in attempt.asked_partitions():
+            asks = [r.resource for _, r in attempt.pending if r.partition == partition]
+            add(total, headroom(app.leaf, app.user, partition, amounts_of(asks[0]) if asks else ()))
+        return total
+
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
         app = app_of(attempt)
         leaf, partition = app.leaf, requirements.partition
@@ -122,7 +134,7 @@ class CapacityPolicy(ContainerAllocator):
                 )
         if is_user_full(leaf, app.user, partition, amounts):
             used = leaf.users[app.user].used.get(partition, {})
-            return f"user {app.user} has {resource_of(used)}{_in(partition)}, its limit in queue {leaf.path}"
+            return f"user {app.user} has {resource_of(used)}{_in(partition)}, more than its limit in queue {leaf.path}"
         return None
 
     # -- usage --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue, QueueTree, Share
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, dominant_share
 
+_ROUNDING = 1 + 1e-12  # the error of a share, as a float
+
 
 def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | None:
     """The first queue, from the root down, that `amounts` more would bring beyond its maximum, or None."""
@@ -30,10 +32,10 @@ def user_limit(leaf: LeafQueue, partition: str, required: Amounts) -> float:
 
 
 def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, newly_active: int = 0) -> bool:
-    """Whether the user has reached its limit; `newly_active`: additional users to count as active.
+    """Whether the user has more than its limit; `newly_active`: additional users to count as active.
 
-    A user below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger than
-    a user's part would be pending for ever.
+    A user at or below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger
+    than a user's part would be pending for ever.
     """
     share, part, has = (
         leaf.share(partition),
@@ -41,9 +43,14 @@ def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, 
         leaf.user_share(user, partition),
     )
     # The limit is never lower than this, whatever is required and used: a quick answer for most users.
-    if has < share.guarantee * min(part, leaf.config.user_limit_factor):
+    if has <= share.guarantee * min(part, leaf.config.user_limit_factor):
         return False
-    return has >= _limit(leaf, share, required, part)
+    return exceeds(has, _limit(leaf, share, required, part))
+
+
+def exceeds(share: float, limit: float) -> bool:
+    """Whether a user's share is beyond its limit, strictly: not by the rounding of a fraction alone."""
+    return share > limit * _ROUNDING
 
 
 def _part(leaf: LeafQueue, active_users: int) -> float:
@@ -94,9 +101,26 @@ def user_limit_amounts(leaf: LeafQueue, partition: str, required: Amounts = ()) 
     return {type_: min(amount, _times(share.total.get(type_, 0), limit)) for type_, amount in share.limit.items()}
 
 
+def headroom(leaf: LeafQueue, user: str, partition: str, required: Amounts) -> list[tuple[str, int]]:
+    """What the user may still get in the partition, by type: within its limit, all queues' maxima and the free room.
+
+    As YARN's CapacityHeadroomProvider computes it. The root's maximum is the partition.
+    """
+    shares, used = leaf.lineage_shares(partition), leaf.users[user].used.get(partition, {})
+    limit = user_limit(leaf, partition, required)
+    free: list[tuple[str, int]] = []
+    for type_, whole in shares[0].total.items():
+        left = _times(whole, limit) - used.get(type_, 0)
+        for share in shares:
+            left = min(left, share.limit.get(type_, 0) - share.used.get(type_, 0))
+        if left > 0:
+            free.append((type_, left))
+    return free
+
+
 def _times(amount: int, share: float) -> int:
-    """Rounded down, but not for the error of a float."""
-    return int(amount * share + 1e-6)
+    """Rounded down, but not for the error of a float; at most `amount`: a type that no node has makes it infinite."""
+    return int(amount * min(1.0, share * _ROUNDING))
 
 
 def why_closed(

@@ -16,8 +16,12 @@ from fractions import Fraction
 from typing import Any
 
 from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
-from statemachines.resourcemanager.scheduler.capacity.queue_checks import ROOT, check_queues
-from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, dominant_share
+from statemachines.resourcemanager.scheduler.capacity.queue_checks import (
+    ROOT,
+    check_maximum_allocations,
+    check_queues,
+)
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, dominant_share, maximum_allocation
 from statemachines.resourcemanager.scheduler.core.users import User
 
 DEFAULT_PARTITION = ""
@@ -173,6 +177,9 @@ class LeafQueue(Queue):
         self.users: dict[str, User] = {}
         self.active_users = 0
         self.default_label = config.default_node_label or DEFAULT_PARTITION
+        self.maximum_allocation = maximum_allocation(
+            _nearest("maximum_allocation_mb", self), _nearest("maximum_allocation_vcores", self)
+        )
         self.maximum_lifetime_s = _nearest("maximum_lifetime_s", self)
         self.default_lifetime_s = _nearest("default_lifetime_s", self)
 
@@ -246,12 +253,17 @@ class QueueTree:
 
     def __init__(self, config: SchedulerConfig) -> None:
         check_queues(config.queues)
+        largest_mb, most_vcores = config.maximum_allocation_mb, config.maximum_allocation_vcores
+        check_maximum_allocations(config.queues, largest_mb, most_vcores)
         root = QueueConfig(
             name=ROOT,
             queues=config.queues,
             acl_submit_applications=config.acl_submit_applications,
             acl_administer_queue=config.acl_administer_queue,
+            maximum_allocation_mb=largest_mb,
+            maximum_allocation_vcores=most_vcores,
         )
+        self.maximum_allocation = maximum_allocation(largest_mb, most_vcores)
         self.root = ParentQueue(root, None, 0, config)
         self._by_path = {queue.path: queue for queue in _walk(self.root)}
         self.leaves = {queue.config.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}

@@ -84,6 +84,12 @@ class SchedulerApplicationAttempt:
         self.prefix = container_prefix(self.id, epoch)
         self.rank = self.app.rank
 
+    def asked_partitions(self) -> list[str]:
+        """The partitions of its pending asks; without any, its default partition."""
+        if not self.pending:
+            return [self.default_label]
+        return list(dict.fromkeys([requirements.partition for _, requirements in self.pending]))
+
     def next_container_id(self) -> str:
         number = self.next_number
         self.next_number = number + 1

@@ -11,11 +11,11 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
@@ -93,6 +93,14 @@ class SchedulingPolicy(ABC):
     def may_grow(self, attempt: SchedulerApplicationAttempt, partition: str, old: Resource, new: Resource) -> bool:
         """Whether limits allow a container to be resized from `old` to `new`."""
         return True
+
+    @abstractmethod
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        """ResourceScheduler's."""
+
+    @abstractmethod
+    def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
+        """ResourceScheduler's, in amounts by type."""
 
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
         """Which limit holds up such an ask; None: no limit does."""
