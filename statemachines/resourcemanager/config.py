@@ -303,7 +303,7 @@ class ResourceManagerConfig(ConfigModel):
     @property
     def knows_callers(self) -> bool:
         """Whether clients over TCP prove who they are; otherwise they may claim any name."""
-        return self.web.tokens_file is not None or (self.web.tls is not None and self.web.tls.client_ca is not None)
+        return self.web.auth_in_use == "token"
 
     @model_validator(mode="after")
     def _heartbeats_in_time(self) -> Self:

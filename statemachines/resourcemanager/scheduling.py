@@ -12,7 +12,9 @@ from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
+    from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
     from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
+    from statemachines.resourcemanager.scheduler.waiting import WaitingAsk, WaitReason
 
 
 class Scheduler(Protocol):
@@ -60,7 +62,9 @@ class Scheduler(Protocol):
 
     def waiting(self) -> list[tuple[str, ContainerRequest]]: ...
 
-    def why_waiting(self, attempt_id: str, request: ContainerRequest) -> str: ...
+    def why_waiting(self, attempt_id: str, request: ContainerRequest) -> WaitReason: ...
+
+    def waiting_asks(self, attempt_id: str, looks: NodeLooks | None = None) -> list[WaitingAsk]: ...
 
     def queues(self) -> Sequence[QueueInfo]: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -48,11 +49,15 @@ class AMLauncherEvent(RMEvent):
 
 @dataclass(eq=False, repr=False, slots=True)
 class RMStateStoreEvent(RMEvent):
-    """`entity` is an application or an attempt, `state` its record. `notify` False: the write is not answered."""
+    """`entity` is an application or an attempt, `state` its record. `notify` False: the write is not answered.
+
+    `on_stored` is called on the handler thread once the record is durable.
+    """
 
     type: RMStateStoreEventType
     state: Any = None
     notify: bool = True
+    on_stored: Callable[[], None] | None = None
 
 
 @dataclass(eq=False, repr=False, slots=True)

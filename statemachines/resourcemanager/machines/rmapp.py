@@ -152,8 +152,14 @@ class RMApp(Entity):
 
     # -- what the hooks do --------------------------------------------------------------------------------------------
 
-    def store(self, type: RMStateStoreEventType, *, notify: bool = True) -> None:
-        self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify))
+    def store(
+        self,
+        type: RMStateStoreEventType,
+        *,
+        notify: bool = True,
+        on_stored: Callable[[], None] | None = None,
+    ) -> None:
+        self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify, on_stored))
 
     def note(self, diagnostics: str) -> None:
         """Keep diagnostics once: a master that unregistered and its attempt's end bring the same ones."""

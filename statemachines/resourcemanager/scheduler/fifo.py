@@ -149,6 +149,7 @@ class FifoPolicy(SchedulingPolicy):
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
+        self._config = config  # its access control lists are the queues'
         self.pending: PendingAsks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
         self._maximum = maximum_allocation(config.maximum_allocation_mb, config.maximum_allocation_vcores)
@@ -271,6 +272,8 @@ class FifoPolicy(SchedulingPolicy):
             partitions=(partition,),
             users=tuple(_user_info(name, user, total) for name, user in users.items()) if is_leaf else (),
             pending=pending,
+            acl_submit_applications=None if is_leaf else self._config.acl_submit_applications,
+            acl_administer_queue=None if is_leaf else self._config.acl_administer_queue,
             pending_containers=sum(user.pending_containers for user in users.values()),
         )
 

@@ -29,12 +29,18 @@ from statemachines.resourcemanager.events.scheduler import SchedulerEvent, Sched
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
+from statemachines.resourcemanager.scheduler.core.application import (
+    AppPlacementAllocator,
+    SchedulerApplicationAttempt,
+)
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.event_handlers import EventHandlers
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core.placement import NodeLooks, why_reserved, why_unplaced
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
+from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk, WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
@@ -58,6 +64,7 @@ class ResourceScheduler:
 
         Written under _lock, read without.
         """
+        self._opportunity = handlers.opportunity  # never changes; called under _lock
 
     def handle(self, event: SchedulerEvent) -> None:
         with self._lock:
@@ -243,14 +250,27 @@ class ResourceScheduler:
             allocators = self._policy.in_order(self._books.attempts.values())
             return [(allocator.attempt.id, ask.request) for allocator in allocators for ask in allocator]
 
-    def why_waiting(self, attempt_id: str, request: ContainerRequest) -> str:
-        """Why a pending ask has no container yet, for reports."""
+    def why_waiting(self, attempt_id: str, request: ContainerRequest) -> WaitReason:
+        """Why a pending ask has no container yet, for reports. It costs one look at each node."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None:
-                return f"{attempt_id} has ended"
+                return WaitReason(WaitCause.ENDED, f"{attempt_id} has ended")
             requirements = self._books.requirements_of(attempt, request)
-            return self._policy.why_held_up(attempt, requirements) or _why_unplaced(self._nodes, requirements)
+            return self._why_waiting(attempt, requirements, attempt.pending.get((request.priority, requirements)))
+
+    def waiting_asks(self, attempt_id: str, looks: NodeLooks | None = None) -> list[WaitingAsk]:
+        """The attempt's pending asks, equal ones together, in order of service.
+
+        `looks`: shared by the attempts of one report, which bounds what the report costs.
+        """
+        looks = looks or NodeLooks()
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            if attempt is None:
+                return []
+            allocators = sorted(attempt.pending.values(), key=lambda each: (each.priority, each.first.arrival))
+            return [self._waiting_ask(attempt, allocator, looks) for allocator in allocators]
 
     def queues(self) -> Sequence[QueueInfo]:
         """All queues, parents before children; the root first."""
@@ -286,6 +306,41 @@ class ResourceScheduler:
             node = self._nodes.get(node_id)
             return node.use() if node is not None else NodeUse()
 
+    # -- reasons ------------------------------------------------------------------------------------------------------
+
+    def _why_waiting(
+        self,
+        attempt: SchedulerApplicationAttempt,
+        requirements: NodeRequirements,
+        allocator: AppPlacementAllocator | None,
+        looks: NodeLooks | None = None,
+    ) -> WaitReason:
+        if allocator is not None and allocator.reservations:
+            node = self._books.reserved_for(allocator)
+            if node is not None:
+                return why_reserved(node, requirements)
+        held_up = self._policy.why_held_up(attempt, requirements)
+        if held_up is not None:
+            return held_up
+        opportunity = self._opportunity() if self._on_heartbeat else None
+        if looks is None or allocator is None:
+            return why_unplaced(self._nodes, requirements, allocator, opportunity)
+        return looks.why_unplaced(self._nodes, requirements, allocator, opportunity)
+
+    def _waiting_ask(
+        self, attempt: SchedulerApplicationAttempt, allocator: AppPlacementAllocator, looks: NodeLooks
+    ) -> WaitingAsk:
+        requirements = allocator.requirements
+        return WaitingAsk(
+            requirements.resource,
+            len(allocator),
+            allocator.priority,
+            requirements.partition,
+            tuple(allocator.hosts()),
+            allocator.first.since_ms,
+            self._why_waiting(attempt, requirements, allocator, looks),
+        )
+
     # -- assignment ---------------------------------------------------------------------------------------------------
 
     def _assign_containers(self) -> None:
@@ -296,26 +351,12 @@ class ResourceScheduler:
         policy.activate_applications()
         if self._on_heartbeat:
             return
-        if self._books.pending_count:
-            satisfy = self._books.satisfy
-            for allocator, ask, node in policy.assign_containers(list(nodes.freed)):
-                satisfy(allocator, ask, node)
-        nodes.settle_freed()
-
-
-def _why_unplaced(nodes: Iterable[SchedulerNode], requirements: NodeRequirements) -> str:
-    """Why no node takes an ask that the limits allow."""
-    partition = requirements.partition
-    here = [node for node in nodes if node.partition == partition]
-    if not here:
-        return f"partition {partition!r} has no nodes" if partition else "the cluster has no nodes"
-    if not any(requirements.allows(node) for node in here):
-        return "the nodes that it requires do not exist, or it has blacklisted them"
-    able = [node for node in here if requirements.could_fit(node)]
-    if not able:
-        return "no node could ever take it"
-    if all(node.is_draining for node in able):
-        return "all that could take it are being decommissioned"
-    if any(requirements.fits(node) for node in able if not node.is_draining):
-        return "it waits for a node's heartbeat, or for a node that it prefers"
-    return "all that could take it are busy"
+        satisfy = self._books.satisfy
+        while True:
+            if self._books.pending_count:
+                for allocator, ask, node in policy.assign_containers(list(nodes.freed)):
+                    satisfy(allocator, ask, node)
+            nodes.settle_freed()
+            # A user whose last ask was served is no longer active, and masters of the others may start.
+            if not policy.activate_applications():
+                return

@@ -91,6 +91,16 @@ class ClientReports(HandlerThreadService):
     get_applications_later = later(get_applications)
 
     @on_handler_thread
+    def get_waiting(
+        self, app_ids: Collection[str], *, timeout: float | None = None
+    ) -> Callable[[], list[reports.WaitingReport]]:
+        """What these applications wait for, in the order given; unknown ones are left out."""
+        wanted = tuple(app_ids)
+        return lambda: reports.waiting_reports(self._context, wanted)
+
+    get_waiting_later = later(get_waiting)
+
+    @on_handler_thread
     def get_application_attempts(
         self, app_id: str, *, timeout: float | None = None
     ) -> Callable[[], list[reports.ApplicationAttemptReport]]:

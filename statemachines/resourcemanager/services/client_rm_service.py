@@ -29,7 +29,7 @@ from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import END_IS_STORED, RMAppState
 from statemachines.resourcemanager.services.application_submitter import ApplicationSubmitter
 from statemachines.resourcemanager.services.client_reports import ClientReports, check_names
-from statemachines.resourcemanager.services.handler_calls import later, on_handler_thread
+from statemachines.resourcemanager.services.handler_calls import Stored, later, on_handler_thread, once_stored
 from statemachines.resourcemanager.services.rm_app_manager import move_application, update_lifetime, update_priority
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
@@ -138,18 +138,18 @@ class ClientRMService(ClientReports):
 
     fail_application_attempt_later = later(fail_application_attempt)
 
-    @on_handler_thread
+    @once_stored
     def move_application_across_queues(
         self, app_id: str, queue: str, *, caller: Caller | None = None, timeout: float | None = None
-    ) -> Callable[[], None]:
-        """Move an application with its containers and requests to another queue.
+    ) -> Callable[[], Stored[None]]:
+        """Move an application with its containers and requests to another queue. Returns once that is stored.
 
         Raises:
             ApplicationNotFoundError: the application does not exist.
             InvalidRequestError: its state or the queue does not allow it; the message says why.
         """
 
-        def move() -> None:
+        def move() -> Stored[None]:
             app = self._to_change(app_id, caller)
             if caller is not None and not self.acls.may_submit(queue, caller):
                 raise AccessDeniedError(
@@ -157,54 +157,63 @@ class ClientRMService(ClientReports):
                     f"User {caller.user} cannot submit applications to target queue or the target queue doesn't exist: "
                     f"{queue} while moving {app_id}",
                 )
-            move_application(self._context, app, queue)
+            stored = Stored(None)
+            move_application(self._context, app, queue, stored.confirm)
+            return stored
 
         return move
 
     move_application_across_queues_later = later(move_application_across_queues)
 
-    @on_handler_thread
+    @once_stored
     def update_application_priority(
         self, app_id: str, priority: int, *, caller: Caller | None = None, timeout: float | None = None
-    ) -> Callable[[], int]:
-        """Change an application's priority, unless it has ended; returns its current priority.
+    ) -> Callable[[], Stored[int]]:
+        """Change an application's priority, unless it has ended; returns its current priority, once that is stored.
 
         Raises:
             ApplicationNotFoundError: the application does not exist.
             InvalidRequestError: it is neither ACCEPTED nor RUNNING.
         """
 
-        def update() -> int:
+        def update() -> Stored[int]:
             app = self._to_change(app_id, caller)
-            if app.state not in END_IS_STORED:
-                self._check_active(app, "priority")
-                update_priority(self._context, app, priority)
-            return app.submission.priority
+            stored = Stored(app.submission.priority)
+            if app.state in END_IS_STORED:
+                stored.confirm()
+                return stored
+            self._check_active(app, "priority")
+            update_priority(self._context, app, priority, stored.confirm)
+            stored.value = app.submission.priority
+            return stored
 
         return update
 
     update_application_priority_later = later(update_application_priority)
 
-    @on_handler_thread
+    @once_stored
     def update_application_timeouts(
         self, app_id: str, lifetime_s: int | None, *, caller: Caller | None = None, timeout: float | None = None
-    ) -> Callable[[], int | None]:
+    ) -> Callable[[], Stored[int | None]]:
         """Change when an application is killed: `lifetime_s` after its submission; None: its queue's default.
 
-        The queue's maximum lifetime is the limit. Returns the new deadline, Unix ms; None: no deadline, or the
-        application has ended.
+        The queue's maximum lifetime is the limit. Returns the new deadline, Unix ms, once it is stored; None: no
+        deadline, or the application has ended.
 
         Raises:
             ApplicationNotFoundError: the application does not exist.
             InvalidRequestError: the new deadline is past, or the application is neither ACCEPTED nor RUNNING.
         """
 
-        def update() -> int | None:
+        def update() -> Stored[int | None]:
             app = self._to_change(app_id, caller)
+            stored: Stored[int | None] = Stored(None)
             if app.state in END_IS_STORED:
-                return None
+                stored.confirm()
+                return stored
             self._check_active(app, "lifetime")
-            return update_lifetime(self._context, app, lifetime_s)
+            stored.value = update_lifetime(self._context, app, lifetime_s, stored.confirm)
+            return stored
 
         return update
 

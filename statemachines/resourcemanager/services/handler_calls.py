@@ -68,6 +68,33 @@ def on_handler_thread(method: Callable[Concatenate[S, P], Callable[[], R]]) -> C
     return waiting
 
 
+class Stored(Generic[T]):
+    """The result of a change, which its client gets once the state store has the change. Handler thread only."""
+
+    def __init__(self, value: T) -> None:
+        """The one that makes the change sets `value`, and has the store call `confirm`, once."""
+        self.value = value
+        self._is_confirmed = False
+        self._on_confirmed: Callable[[], None] | None = None
+
+    def confirm(self) -> None:
+        self._is_confirmed = True
+        if self._on_confirmed is not None:
+            self._on_confirmed()
+
+    def when_confirmed(self, function: Callable[[], None]) -> None:
+        """Call `function` once: now, or by `confirm`."""
+        if self._is_confirmed:
+            function()
+        else:
+            self._on_confirmed = function
+
+
+def once_stored(method: Callable[Concatenate[S, P], Callable[[], Stored[R]]]) -> Callable[Concatenate[S, P], R]:
+    """As `on_handler_thread`, for a change: the answer comes once it is stored, but on the handler thread at once."""
+    return on_handler_thread(cast("Callable[Concatenate[S, P], Callable[[], R]]", method))
+
+
 def later(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Future[R]]:
     """The form without blocking of a method declared with `on_handler_thread`.
 
@@ -103,7 +130,8 @@ class HandlerCalls:
     def call(self, function: Callable[[], T], name: str, timeout: float | None) -> T:
         """The result of `function`, run on the handler thread. Raises what it raises, and as `on_handler_thread`."""
         if self._context.on_handler_thread():
-            return function()
+            result = function()
+            return cast(T, result.value) if isinstance(result, Stored) else result
         call = self._begin(function, name, None)
         try:
             return call.future.result(timeout)
@@ -123,7 +151,13 @@ class HandlerCalls:
         if not self._context.on_handler_thread():
             return self._begin(function, name, timeout).future
         call = _Call(self, function, name, None)
+        with self._lock:
+            call.has_begun = True
+            self._waiting.add(call)  # the state store may still have to confirm it
+            is_closed = self._is_closed
         call.run()
+        if is_closed and self.remove(call):
+            call.fail(RejectedExecutionError(f"{name}: the resource manager has stopped: it may have been done"))
         return call.future
 
     def close(self) -> None:
@@ -193,18 +227,23 @@ class _Call(Generic[T]):
 
     def run(self) -> None:
         """Make the call, and complete the future unless another thread has removed the call meanwhile."""
-        is_own = self._calls.remove
         try:
             result = self._function()
         except BaseException as error:
-            if not self.has_begun or is_own(self):
+            if self._calls.remove(self):
                 self.fail(error)
             if not isinstance(error, Exception):
                 raise
         else:
-            if not self.has_begun or is_own(self):
-                with suppress(InvalidStateError):  # cancelled while it ran
-                    self.future.set_result(result)
+            if isinstance(result, Stored):
+                result.when_confirmed(lambda: self._succeed(result.value))
+            else:
+                self._succeed(result)
+
+    def _succeed(self, result: T) -> None:
+        if self._calls.remove(self):
+            with suppress(InvalidStateError):  # cancelled while it ran
+                self.future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
         with suppress(InvalidStateError):  # cancelled

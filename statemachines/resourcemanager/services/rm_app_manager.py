@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import InvalidRequestError
@@ -28,6 +29,13 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 log = logging.getLogger(__name__)
 
 _MOVABLE = frozenset({RMAppState.SUBMITTED, RMAppState.ACCEPTED, RMAppState.RUNNING})
+
+
+OnStored = Callable[[], None]
+
+
+def _nothing() -> None:
+    """No client waits."""
 
 
 class RMAppManager:
@@ -70,8 +78,10 @@ class RMAppManager:
             log.warning("%s", error)
 
 
-def move_application(context: RMContext, app: RMApp, queue: str) -> None:
+def move_application(context: RMContext, app: RMApp, queue: str, on_stored: OnStored = _nothing) -> None:
     """Move an application with its containers and requests to another queue, unless it is there already.
+
+    `on_stored`, here and below, is called on the handler thread once the store has the change.
 
     Raises:
         InvalidRequestError: the queue does not exist or cannot take the application, or the application is not
@@ -84,6 +94,7 @@ def move_application(context: RMContext, app: RMApp, queue: str) -> None:
             "ACCEPTED or RUNNING"
         )
     if queue in (app.submission.queue, scheduler.queue_of(app.entity)):
+        on_stored()
         return
     problem = scheduler.check_move(app.entity, queue)
     if problem is None:
@@ -93,16 +104,18 @@ def move_application(context: RMContext, app: RMApp, queue: str) -> None:
             problem = str(error)
     if problem is not None:
         raise InvalidRequestError(f"{app.entity} cannot be moved to queue {queue}: {problem}")
-    _replace(app, app.submission._replace(queue=queue))
+    _replace(app, app.submission._replace(queue=queue), on_stored)
 
 
-def update_priority(context: RMContext, app: RMApp, priority: int) -> None:
+def update_priority(context: RMContext, app: RMApp, priority: int, on_stored: OnStored = _nothing) -> None:
     """Change the priority of an application that the scheduler has."""
     context.scheduler.update_priority(app.entity, priority)
-    _replace(app, app.submission._replace(priority=priority))
+    _replace(app, app.submission._replace(priority=priority), on_stored)
 
 
-def update_lifetime(context: RMContext, app: RMApp, lifetime_s: int | None) -> int | None:
+def update_lifetime(
+    context: RMContext, app: RMApp, lifetime_s: int | None, on_stored: OnStored = _nothing
+) -> int | None:
     """Change how long after its submission an application is killed, as far as its queue allows.
 
     Returns the deadline, Unix ms; None: no deadline.
@@ -117,7 +130,7 @@ def update_lifetime(context: RMContext, app: RMApp, lifetime_s: int | None) -> i
             f"{app.entity} cannot have a lifetime of {granted_s} s: it was submitted longer ago. "
             "Set a longer lifetime, or kill it"
         )
-    _replace(app, app.submission._replace(lifetime_s=granted_s))
+    _replace(app, app.submission._replace(lifetime_s=granted_s), on_stored)
     if deadline_ms is None:
         context.app_lifetime_monitor.unregister(app.entity)
     else:
@@ -125,11 +138,11 @@ def update_lifetime(context: RMContext, app: RMApp, lifetime_s: int | None) -> i
     return deadline_ms
 
 
-def _replace(app: RMApp, submission: ApplicationSubmission) -> None:
-    """Keep and store a changed submission, without an answer from the store."""
+def _replace(app: RMApp, submission: ApplicationSubmission, on_stored: OnStored) -> None:
+    """Keep and store a changed submission, without an answer from the store to the application."""
     app.submission = submission
     app.context.recorder.changed(app)
-    app.store(RMStateStoreEventType.UPDATE_APP, notify=False)
+    app.store(RMStateStoreEventType.UPDATE_APP, notify=False, on_stored=on_stored)
 
 
 def recover(context: RMContext, state: RMState) -> None:

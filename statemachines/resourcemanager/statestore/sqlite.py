@@ -13,7 +13,7 @@ the store's own thread, and once that has ended to the thread that stops the sto
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -100,9 +100,14 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
         context = self._context
         assert context is not None  # attached before the first write
         # As mail: a full or draining queue may refuse an event from another thread, and the application would wait
-        # forever. Once the mailbox is closed, no application waits any longer.
+        # forever.
+        self._execute(lambda: context.post(event))
+
+    def _execute(self, function: Callable[[], object]) -> None:
+        assert self._context is not None  # attached before the first write
+        # Once the mailbox is closed, no application and no client waits any longer.
         with contextlib.suppress(RejectedExecutionError):
-            context.execute(lambda: context.post(event))
+            self._context.execute(function)
 
     def _opened(self) -> StateDatabase:
         assert self._database is not None  # inited

@@ -103,6 +103,8 @@ class RMStateStore(ABC):
 
     def _answer(self, event: RMStateStoreEvent) -> None:
         """Acknowledge a durable write, if the event asks for it."""
+        if event.on_stored is not None:
+            self._execute(event.on_stored)
         if not event.notify:
             return
         answer = _ANSWERS.get(event.type._name_)
@@ -123,6 +125,10 @@ class RMStateStore(ABC):
     def _post(self, event: RMEvent) -> None:
         assert self._context is not None  # attached before the first write
         self._context.post(event)
+
+    def _execute(self, function: Callable[[], None]) -> None:
+        """Call a function on the handler thread, from the thread on which this store answers."""
+        function()
 
 
 class MemoryRMStateStore(RMStateStore):

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.service import ServiceState
 from dispatcher.util.foreign import tell
-from statemachines.resourcemanager.cluster_metrics import ClusterMetrics
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
+    ClusterMetrics,
     ContainerReport,
     NodeReport,
 )

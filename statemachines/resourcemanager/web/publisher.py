@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from dispatcher.errors import RejectedExecutionError
 from statemachines.changes import Changed, Changes
 from statemachines.resourcemanager import reports
-from statemachines.resourcemanager.cluster_metrics import ClusterMetrics, cluster_metrics
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
@@ -29,8 +28,10 @@ from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
+    ClusterMetrics,
     ContainerReport,
     NodeReport,
+    cluster_metrics,
 )
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo

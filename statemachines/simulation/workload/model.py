@@ -50,7 +50,7 @@ class RecordedWaits:
         if attempt is None or attempt.state is not RMAppAttemptState.SCHEDULED:
             return
         self.waiting += 1
-        self.reasons[context.scheduler.why_waiting(attempt.entity, attempt.master_request())] += 1
+        self.reasons[context.scheduler.why_waiting(attempt.entity, attempt.master_request()).cause.value] += 1
 
 
 class WorkloadRunner:

@@ -217,7 +217,8 @@ def test_replay_reports_asks_that_no_node_can_take() -> None:
     replay = run(work)
 
     assert replay.waiting() == [
-        "appattempt_0_0001_000001 waits for <memory:11 MB, vCores:0.001>: no node could ever take it"
+        "appattempt_0_0001_000001 waits for <memory:11 MB, vCores:0.001>: no node could ever take it: it needs 11 MB, "
+        "and the largest, n1:45454, has 10 MB in all"
     ]
     assert replay.progress().applications_by_state == {"ACCEPTED": 1, "FINISHED": 1}
 
@@ -229,7 +230,7 @@ def test_replay_reports_asks_that_wait_behind_endless_applications() -> None:
 
     (line,) = replay.waiting()
     assert line.startswith("appattempt_0_0002_000001 waits for ")
-    assert line.endswith(": all that could take it are busy")
+    assert line.endswith(": no node has 10 MB free; the closest, n1:45454, has 9 MB")
     assert replay.progress().applications_by_state == {"RUNNING": 1, "ACCEPTED": 1}
 
 

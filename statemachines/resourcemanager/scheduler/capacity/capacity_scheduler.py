@@ -17,6 +17,7 @@ from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
 from statemachines.resourcemanager.scheduler.capacity.headroom import headroom
+from statemachines.resourcemanager.scheduler.capacity.hold_ups import why_held_up
 from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full, why_closed
 from statemachines.resourcemanager.scheduler.capacity.preemption_candidates import preemption_candidates
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
@@ -37,6 +38,7 @@ from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNod
 from statemachines.resourcemanager.scheduler.core.policy import Candidate, Reserved
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
+from statemachines.resourcemanager.scheduler.waiting import WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
@@ -116,30 +118,9 @@ class CapacityPolicy(ContainerAllocator):
             add(total, headroom(app.leaf, app.user, partition, amounts_of(asks[0]) if asks else ()))
         return total
 
-    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
+    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> WaitReason | None:
         app = app_of(attempt)
-        leaf, partition = app.leaf, requirements.partition
-        if not app.is_active:
-            where, percent = f"queue {leaf.path}", f"{float(leaf.am_share):.4g}"
-            if self.activations[leaf].is_first(app):
-                return f"masters already use their share of {where}, {percent} of its maximum"
-            return f"its application is pending: others come first for the share of masters in {where}, {percent}"
-        if not leaf.may_use(partition):
-            return f"queue {leaf.path} may not use partition {partition}"
-        amounts = amounts_of(requirements.resource)
-        for queue in leaf.lineage:
-            share = queue.share(partition)
-            if share.maximum == 1 and share.has_room(()):
-                continue  # the queue may use the whole partition: the ask waits for room, not for the limit
-            if not share.has_room(amounts):
-                return (
-                    f"queue {queue.path} has {resource_of(share.used)}{_in(partition)}; its maximum is "
-                    f"{resource_of(share.limit)}"
-                )
-        if is_user_full(leaf, app.user, partition, amounts):
-            used = leaf.users[app.user].used.get(partition, {})
-            return f"user {app.user} has {resource_of(used)}{_in(partition)}, more than its limit in queue {leaf.path}"
-        return None
+        return why_held_up(app, requirements, is_first=self.activations[app.leaf].is_first(app))
 
     def preemption_candidates(
         self, attempts: Iterable[SchedulerApplicationAttempt], reserved: Iterable[Reserved]
@@ -152,7 +133,9 @@ class CapacityPolicy(ContainerAllocator):
         app = app_of(attempt)
         app.leaf.users[app.user].add_pending(requirements, delta)
         if app.is_active and app.leaf.add_asks(app.user, delta):
-            # One active user fewer raises the limit of the others, in every partition.
+            # One active user fewer raises the limits of the others, in every partition.
+            if app.leaf.pending:
+                self._to_activate[app.leaf] = None
             for partition in app.leaf.shares:
                 self._user_limits_grew(app.leaf, partition)
 
@@ -228,11 +211,14 @@ class CapacityPolicy(ContainerAllocator):
         self.activations[app.leaf].remove(app)
         self._to_activate[app.leaf] = None
 
-    def activate_applications(self) -> None:
+    def activate_applications(self) -> bool:
+        is_any = False
         while self._to_activate:
             leaf, _ = self._to_activate.popitem()
             while (app := self.activations[leaf].next()) is not None:
                 self._activate(app)
+                is_any = True
+        return is_any
 
     def _activate(self, app: QueueApplication) -> None:
         self.activations[app.leaf].activate(app)

@@ -49,7 +49,7 @@ def queue_info(queue: Queue) -> QueueInfo:
         accessible_node_labels=tuple(config.accessible_node_labels),
         default_node_label=config.default_node_label,
         partitions=tuple(_partition_info(queue, name, of, users) for name, of in queue.shares.items()),
-        users=tuple(_user_info(leaf, name, user) for name, user in leaf.users.items()) if leaf is not None else (),
+        users=_user_infos(leaf) if leaf is not None else (),
         reserved=resource_of(sum_of(user.reserved for user in users)),
         pending=resource_of(pending_amounts(users)),
         reserved_containers=sum(user.reserved_containers for user in users),
@@ -59,8 +59,8 @@ def queue_info(queue: Queue) -> QueueInfo:
         user_limit_percent=config.minimum_user_limit_percent,
         user_limit_factor=config.user_limit_factor,
         ordering_policy=config.ordering_policy if leaf is not None else PRIORITY_UTILIZATION,
-        acl_submit_applications=_acl(config, "acl_submit_applications"),
-        acl_administer_queue=_acl(config, "acl_administer_queue"),
+        acl_submit_applications=config.acl_submit_applications,
+        acl_administer_queue=config.acl_administer_queue,
         preemption_disabled=queue.disables_preemption,
     )
 
@@ -105,15 +105,21 @@ def _partition_info(queue: Queue, partition: str, share: Share, users: list[User
     )
 
 
-def _user_info(leaf: LeafQueue, name: str, user: User) -> QueueUserInfo:
+def _user_infos(leaf: LeafQueue) -> tuple[QueueUserInfo, ...]:
+    limit = resource_of(user_limit_amounts(leaf, DEFAULT_PARTITION))
+    am_limit = resource_of(user_master_limit(leaf, DEFAULT_PARTITION))
+    return tuple(_user_info(name, user, limit, am_limit) for name, user in leaf.users.items())
+
+
+def _user_info(name: str, user: User, limit: Resource, am_limit: Resource) -> QueueUserInfo:
     return QueueUserInfo(
         user=name,
         used=resource_of(sum_of([user.used])),
         reserved=resource_of(sum_of([user.reserved])),
         pending=resource_of(pending_amounts([user])),
         am_used=resource_of(sum_of([user.masters])),
-        user_limit=resource_of(user_limit_amounts(leaf, DEFAULT_PARTITION)),
-        am_limit=resource_of(user_master_limit(leaf, DEFAULT_PARTITION)),
+        user_limit=limit,
+        am_limit=am_limit,
         active_applications=user.active_applications,
         pending_applications=user.applications - user.active_applications,
         allocated_containers=user.containers - user.reserved_containers,
@@ -126,12 +132,6 @@ def _user_info(leaf: LeafQueue, name: str, user: User) -> QueueUserInfo:
 def _guaranteed(share: Share) -> Resource:
     capacity = share.capacity
     return resource_of({type_: n * capacity.numerator // capacity.denominator for type_, n in share.total.items()})
-
-
-def _acl(config: QueueConfig, key: str) -> str:
-    """The configured list; without one, everyone's."""
-    found: str | None = getattr(config, key, None)
-    return "*" if found is None else found
 
 
 def guaranteed_amounts(leaf: LeafQueue) -> Mapping[str, float]:

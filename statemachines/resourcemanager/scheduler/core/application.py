@@ -31,6 +31,7 @@ class PendingAsk(NamedTuple):
     arrival: int  # unique; greater is later
     request: ContainerRequest
     rack: str | None  # the preferred rack, or the rack of the preferred host
+    since_ms: int = 0  # when it was made, Unix ms
 
 
 class SchedulingOpportunity(NamedTuple):
@@ -174,8 +175,17 @@ class AppPlacementAllocator:
     def choose(self, node: SchedulerNode, opportunity: SchedulingOpportunity | None = None) -> PendingAsk | None:
         """The ask to serve on this node, which meets the requirements: one that prefers the node, else the first.
 
-        With an `opportunity`, asks that prefer another node wait for the locality delay; without one, they do not.
+        With an `opportunity`, asks that prefer another node wait for the locality delay; without one, they do not. An
+        opportunity that none of them takes is counted as missed.
         """
+        ask = self.find(node, opportunity)
+        if ask is None and opportunity is not None and self._last_missed != opportunity.number:
+            self._last_missed = opportunity.number
+            self.missed_opportunities += 1
+        return ask
+
+    def find(self, node: SchedulerNode, opportunity: SchedulingOpportunity | None = None) -> PendingAsk | None:
+        """As `choose`, without counting."""
         if not self._local:
             return next(iter(self._off_switch.values()))
         by_location = self._by_location
@@ -190,10 +200,14 @@ class AppPlacementAllocator:
             return next(iter(self._off_switch.values()))
         if self.missed_opportunities >= opportunity.off_switch_delay:
             return next(iter(self._local.values()))
-        if self._last_missed != opportunity.number:
-            self._last_missed = opportunity.number
-            self.missed_opportunities += 1
         return None
+
+    def hosts(self) -> list[str]:
+        """The hosts that its asks prefer or require."""
+        hosts = {host for kind, host in self._by_location if kind == "host"}
+        if self.requirements.host is not None:
+            hosts.add(self.requirements.host)
+        return sorted(hosts)
 
 
 def _locations(ask: PendingAsk) -> Iterator[tuple[str, str]]:

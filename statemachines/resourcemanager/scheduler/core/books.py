@@ -87,14 +87,14 @@ class SchedulerBooks:
     def request_again(self, attempt: SchedulerApplicationAttempt, asks: Iterable[PendingAsk]) -> None:
         """The same for withdrawn asks, whose requirements or queue have changed."""
         for ask in asks:
-            self._request(attempt, ask.request, self._policy.allocates_on_arrival, ask.arrival)
+            self._request(attempt, ask.request, self._policy.allocates_on_arrival, ask)
 
     def _request(
         self,
         attempt: SchedulerApplicationAttempt,
         request: ContainerRequest,
         on_arrival: bool,
-        arrival: int | None = None,
+        withdrawn: PendingAsk | None = None,
     ) -> None:
         requirements, rack = self.requirements_of(attempt, request), request.rack
         if request.host is not None:
@@ -104,7 +104,10 @@ class SchedulerBooks:
             if node is not None:
                 self.allocate(attempt, request, node)
                 return
-        ask = PendingAsk(next(self._arrivals) if arrival is None else arrival, request, rack)
+        if withdrawn is None:
+            ask = PendingAsk(next(self._arrivals), request, rack, self._context.now_ms())
+        else:
+            ask = withdrawn._replace(rack=rack)
         key = request.priority, requirements
         allocator = attempt.pending.get(key)
         if allocator is not None:
@@ -204,6 +207,14 @@ class SchedulerBooks:
         node.recover(container.entity, resource, container.gpu_devices)
         attempt.live[container.entity] = self.containers[container.entity] = container
         self._policy.charge(attempt, node.partition, resource)
+
+    def reserved_for(self, allocator: AppPlacementAllocator) -> SchedulerNode | None:
+        """A node that is reserved for these asks."""
+        for container in allocator.attempt.reservations.values():
+            node = self._nodes.get(container.node)
+            if node is not None and self._reserved.get(node) is allocator:
+                return node
+        return None
 
     def live(self, container_id: str) -> tuple[SchedulerApplicationAttempt, RMContainer] | None:
         """The container and its attempt, if the container has room on a node."""

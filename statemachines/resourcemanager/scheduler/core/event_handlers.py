@@ -168,7 +168,7 @@ class EventHandlers:
                 most -= most > 0
             elif node.reserved_container is not None:
                 return
-        opportunity, count = self._opportunity(), 0
+        opportunity, count = self.opportunity(), 0
         while count != most and books.pending_count and not node.is_draining:
             chosen = policy.choose(node, opportunity)
             if chosen is None:
@@ -180,7 +180,8 @@ class EventHandlers:
             if allocator is not None:
                 self._books.reserve(node, allocator)
 
-    def _opportunity(self) -> SchedulingOpportunity:
+    def opportunity(self) -> SchedulingOpportunity:
+        """The present heartbeat, and the locality delays as they are now."""
         nodes, delay = len(self._nodes), self._config.node_locality_delay
         if delay < 0:
             return SchedulingOpportunity(self._heartbeats, 0, 0)

@@ -27,6 +27,7 @@ from statemachines.resourcemanager.scheduler.core.application import (
 )
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.scheduler.waiting import WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Assignment = tuple[AppPlacementAllocator, PendingAsk, SchedulerNode]
@@ -109,7 +110,7 @@ class SchedulingPolicy(ABC):
     def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
         """ResourceScheduler's, in amounts by type."""
 
-    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> str | None:
+    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> WaitReason | None:
         """Which limit holds up such an ask; None: no limit does."""
         return None
 
@@ -153,8 +154,9 @@ class SchedulingPolicy(ABC):
     def remove_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
         """The attempt has ended. The next one inherits the containers that it still has."""
 
-    def activate_applications(self) -> None:
-        """Activate the pending applications that may run now."""
+    def activate_applications(self) -> bool:
+        """Activate the pending applications that may run now; whether there were any."""
+        return False
 
     def priority_changed(self, app: SchedulerApplication) -> None:
         """The application's priority changed; its pending asks have been sorted anew."""

@@ -29,6 +29,7 @@ from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.waiting import WaitCause
 from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec
@@ -55,6 +56,10 @@ LEAVES = ("a", "c", "d")
 TIMEOUT_S = 20.0
 MOST_EVENTS = 50_000  # far more than any course needs to come to rest
 SCHEDULERS: dict[str, dict[str, Any]] = {"fifo": {"kind": "fifo"}, "capacity": {"kind": "capacity", "queues": QUEUES}}
+_LIMITS = frozenset(
+    {WaitCause.QUEUE_LIMIT, WaitCause.USER_LIMIT, WaitCause.AM_LIMIT, WaitCause.USER_AM_LIMIT, WaitCause.PARTITION}
+)
+_NO_NODE = frozenset({WaitCause.NO_ROOM, WaitCause.NEVER_FITS, WaitCause.NO_NODES})
 _USABLE = ("RUNNING", "DECOMMISSIONING")
 _EVENTS = (
     RMAppEventType,
@@ -285,10 +290,10 @@ class Course:
     def _unexplained(self, attempt_id: str, request: ContainerRequest) -> list[str]:
         """A queue's or user's limit is a reason; so is that no node has room. It has to be said."""
         why = self.context.scheduler.why_waiting(attempt_id, request)
-        if any(word in why for word in ("queue", "pending", "user")):
+        if why.cause in _LIMITS:
             return []
         fitting = [node.node_id for node in self.context.scheduler.nodes() if node.fits(request.resource)]
-        if not fitting and ("busy" in why or "no node" in why):
+        if not fitting and why.cause in _NO_NODE:
             return []
         return [f"{request} of {attempt_id} waits, fits on {fitting}: {why}"]
 

@@ -8,7 +8,11 @@ from typing import Any, cast
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
-from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, is_user_full
+from statemachines.resourcemanager.scheduler.capacity.limits import (
+    has_room_for_master,
+    has_room_for_users_master,
+    is_user_full,
+)
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
@@ -123,14 +127,15 @@ class QueueCluster(Cluster):
             assert leaf.active == len(mine) - len(pending)
             assert leaf.pending == len(pending)
             for app in pending:
-                assert not has_room_for_master(leaf, app.master_partition, app.master_amounts)
-                assert app in activation._pending[app.master_partition, app.master_amounts]
+                need = app.master_partition, app.master_amounts
+                assert not (has_room_for_master(leaf, *need) and has_room_for_users_master(leaf, app.user, *need))
+                assert app in activation._pending[app.user, *need]
 
     def check_waiting(self, nodes: dict[str, SchedulerNode]) -> None:
         """Each pending ask is held up by a limit or fits on no node, and `why_waiting` gives that reason."""
         asks: Counter[tuple[LeafQueue, str]] = Counter()
         for attempt, request in self.scheduler.waiting():
-            app, why = self.app_of(attempt), self.scheduler.why_waiting(attempt, request)
+            app, why = self.app_of(attempt), self.scheduler.why_waiting(attempt, request).sentence
             if not app.is_active:
                 assert "masters" in why
                 continue
@@ -159,8 +164,8 @@ class QueueCluster(Cluster):
             if not share.has_room(amounts) and not (share.maximum == 1 and share.has_room(()))
         ]
         if full:
-            return f"queue {full[0].path} has"
-        return f"user {app.user} has" if is_user_full(leaf, app.user, partition, amounts) else None
+            return f"queue {full[0].path} has used"
+        return f"user {app.user} has used" if is_user_full(leaf, app.user, partition, amounts) else None
 
     def fits(self, attempt: str, request: ContainerRequest, node: SchedulerNode) -> bool:
         return (

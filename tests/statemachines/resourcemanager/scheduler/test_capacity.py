@@ -8,6 +8,7 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.scheduler.waiting import WaitCause
 
 from .queue_cluster import QueueCluster
 
@@ -41,7 +42,7 @@ def test_queue_uses_idle_room_of_its_sibling() -> None:
 
     assert len(containers) == 100
     assert cluster.info("root.a").used_capacity == 2.0
-    assert cluster.scheduler.why_waiting(attempt, cluster.request(ONE)) == "all that could take it are busy"
+    assert cluster.scheduler.why_waiting(attempt, cluster.request(ONE)).cause is WaitCause.NO_ROOM
     cluster.check()
 
 
@@ -52,8 +53,8 @@ def test_queue_stops_at_its_maximum_though_there_is_room() -> None:
     containers = cluster.get(attempt, *[ONE] * 70)
 
     assert len(containers) == 60
-    why = cluster.scheduler.why_waiting(attempt, cluster.request(ONE))
-    assert why == ("queue root.a has <memory:60 MB, vCores:0.06>; its maximum is <memory:60 MB, vCores:0.06>")
+    why = cluster.scheduler.why_waiting(attempt, cluster.request(ONE)).sentence
+    assert why == "queue root.a has used 60 MB of its 60 MB; the request needs 1 MB"
     cluster.check()
 
 
@@ -80,7 +81,7 @@ def test_parent_bounds_its_children_together() -> None:
     counts = [len(cluster.get(attempt, *[ONE] * 4)) for attempt in (x, y)]
 
     assert counts == [4, 1]
-    assert cluster.scheduler.why_waiting(y, cluster.request(ONE)).startswith("queue root.p has")
+    assert cluster.scheduler.why_waiting(y, cluster.request(ONE)).sentence.startswith("queue root.p has")
     cluster.check()
 
 
@@ -133,7 +134,7 @@ def test_users_share_a_queue_and_the_first_does_not_keep_it() -> None:
 
     # Ann, at the limit, comes first and gets one more, as in YARN; then it is bob's turn.
     assert (len(cluster.pull(ann)), len(cluster.pull(bob))) == (1, 4)
-    assert "more than its limit" in cluster.scheduler.why_waiting(ann, cluster.request(ONE))
+    assert cluster.scheduler.why_waiting(ann, cluster.request(ONE)).cause is WaitCause.USER_LIMIT
     cluster.check()
 
 
@@ -144,8 +145,8 @@ def test_user_does_not_get_beyond_the_factor_though_there_is_room() -> None:
     containers = cluster.get(attempt, *[ONE] * 50)
 
     assert len(containers) == 26
-    assert cluster.scheduler.why_waiting(attempt, cluster.request(ONE)) == (
-        "user ann has <memory:26 MB, vCores:0.026>, more than its limit in queue root.a"
+    assert cluster.scheduler.why_waiting(attempt, cluster.request(ONE)).sentence == (
+        "user ann has used 26 MB in queue root.a, where the limit of a user is 25 MB with 1 active user"
     )
     cluster.check()
 
@@ -184,13 +185,14 @@ def test_applications_beyond_the_share_of_masters_are_pending_and_come_in_their_
     masters = {attempt: cluster.get(attempt, ONE) for attempt in attempts}
 
     before = [len(masters[attempt]) for attempt in attempts]
-    whys = [cluster.scheduler.why_waiting(attempt, cluster.request(ONE)) for attempt in attempts[2:]]
+    whys = [cluster.scheduler.why_waiting(attempt, cluster.request(ONE)).sentence for attempt in attempts[2:]]
     cluster.remove_attempt(attempts[0])
 
     assert before == [1, 1, 0, 0]
     assert whys == [
-        "its application is pending: others come first for the share of masters in queue root.a, 0.2",
-        "masters already use their share of queue root.a, 0.2 of its maximum",
+        "the masters of queue root.a have used 2 MB of the 2 MB that they may use, 20 % of its maximum; this "
+        f"application's master needs 1 MB{behind}"
+        for behind in (", and other applications come first", "")
     ]
     assert [len(cluster.pull(attempt)) for attempt in attempts[2:]] == [0, 1]
     assert (cluster.info("root.a").applications, cluster.info("root").pending_applications) == (4, 1)
@@ -362,7 +364,7 @@ def test_maximum_holds_for_gpus() -> None:
 
     assert len(containers) == 4
     assert cluster.info("root.a").used == Resource(4, 4, gpus=1, gpu_milli=2000)
-    assert "root.a" in cluster.scheduler.why_waiting(attempt, cluster.request(Resource(1, 1, gpus=1)))
+    assert "root.a" in cluster.scheduler.why_waiting(attempt, cluster.request(Resource(1, 1, gpus=1))).sentence
     cluster.check()
 
 

@@ -134,7 +134,7 @@ def test_moved_application_takes_its_containers_and_asks_along(cluster: QueueClu
     assert [cluster.info(path).containers for path in ("root", "root.research", "root.batch")] == [4, 0, 4]
     assert cluster.info("root.batch").used == Resource(4, 4)
     assert [info.applications for info in cluster.scheduler.queues()] == [1, 0, 0, 0, 1]
-    assert "queue root.batch has" in cluster.scheduler.why_waiting(attempt, cluster.request(Resource(9, 9)))
+    assert "queue root.batch has" in cluster.scheduler.why_waiting(attempt, cluster.request(Resource(9, 9))).sentence
     cluster.check()
 
 

@@ -60,8 +60,8 @@ def test_each_partition_has_its_own_limits(labelled: QueueCluster) -> None:
     of_default = labelled.get(attempt, *[labelled.request(ONE, node_label="") for _ in range(12)])
 
     assert (len(of_gpu), len(of_default)) == (8, 10)
-    assert labelled.scheduler.why_waiting(attempt, labelled.request(ONE)) == (
-        "queue root.a has <memory:8 MB, vCores:0.008> of partition gpu; its maximum is <memory:8 MB, vCores:0.008>"
+    assert labelled.scheduler.why_waiting(attempt, labelled.request(ONE)).sentence == (
+        "queue root.a has used 8 MB of its 8 MB in partition gpu; the request needs 1 MB"
     )
     labelled.check()
 
@@ -73,7 +73,7 @@ def test_queue_gets_nothing_of_a_partition_that_it_may_not_use(labelled: QueueCl
     labelled.ask(attempt, request)
 
     assert labelled.pull(attempt) == []
-    assert labelled.scheduler.why_waiting(attempt, request) == "queue root.c may not use partition gpu"
+    assert labelled.scheduler.why_waiting(attempt, request).sentence == "queue root.c may not use partition gpu"
     labelled.check()
 
 
@@ -177,13 +177,13 @@ def test_limits_hold_on_heartbeats_and_delayed_asks_are_served_by_a_later_one() 
     for host in ("n1", "n2", "n3"):
         report(cluster, host)
     held = cluster.get(attempt)
-    why = cluster.scheduler.why_waiting(attempt, cluster.request(ONE))
+    why = cluster.scheduler.why_waiting(attempt, cluster.request(ONE)).sentence
 
     cluster.finish(held[0])  # its node reports that with a heartbeat, and then has room
     report(cluster, "n3")
 
     assert (len(held), len(cluster.pull(attempt))) == (18, 1)
-    assert why.startswith("queue root.a has <memory:18 MB")
+    assert why.startswith("queue root.a has used 18 MB of its 18 MB")
     cluster.check()
 
 

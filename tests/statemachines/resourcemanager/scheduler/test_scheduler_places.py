@@ -235,17 +235,20 @@ def test_report_says_why_an_ask_waits(cluster: Cluster) -> None:
     cluster.get(attempt, HALF)
 
     def why(resource: Resource, **more: object) -> str:
-        return cluster.scheduler.why_waiting(attempt, cluster.request(resource, **more))
+        sentence: str = cluster.scheduler.why_waiting(attempt, cluster.request(resource, **more)).sentence
+        return sentence
 
-    assert why(ALL) == "all that could take it are busy"
-    assert why(Resource(11, 1)) == "no node could ever take it"
-    assert why(SMALL, node_label="x") == "partition 'x' has no nodes"
-    assert "do not exist" in why(SMALL, host="n2", relax_locality=False)
+    assert why(ALL) == "no node has 10 MB and 0.01 vcores free; the closest, n1:45454, has 5 MB and 0.005 vcores"
+    assert why(Resource(11, 1)).startswith("no node could ever take it: it needs 11 MB, and the largest, n1:45454")
+    assert why(SMALL, node_label="x") == "partition x has no nodes"
+    assert "host n2, which has none" in why(SMALL, host="n2", relax_locality=False)
     cluster.decommission(node)
-    assert why(SMALL) == "all that could take it are being decommissioned"
+    assert why(SMALL) == "all nodes that could take it are being decommissioned, such as n1:45454"
     cluster.lose_node(node)
     assert why(SMALL) == "the cluster has no nodes"
-    assert cluster.scheduler.why_waiting("appattempt_0_0099_000001", cluster.request(ALL)).endswith("has ended")
+    assert cluster.scheduler.why_waiting("appattempt_0_0099_000001", cluster.request(ALL)).sentence.endswith(
+        "has ended"
+    )
 
 
 def test_events_of_one_container_come_in_order(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, QueueInfo
+from statemachines.resourcemanager.scheduler.waiting import WaitingAsk
 
 from ..builders import FakeScheduler, Workshop
 
@@ -30,12 +31,16 @@ class DeskScheduler(FakeScheduler):
         self.priorities: list[tuple[str, int]] = []
         self.resized: list[tuple[str, Resource]] = []
         self.too_large: set[Resource] = set()  # what `request_resize` refuses
+        self.waits: dict[str, list[WaitingAsk]] = {}  # by attempt
         self.known_queues = [QueueInfo("root", "RUNNING", 1.0, 1.0, 0.0, NOTHING, 0, 0, 0)]
         self.uses: dict[str, ApplicationUse] = {}  # by attempt, but for its live containers
 
     def application_use(self, attempt_id: str) -> ApplicationUse:
         use = self.uses.get(attempt_id, ApplicationUse())
         return use._replace(live=tuple(self.live_containers(attempt_id)))
+
+    def waiting_asks(self, attempt_id: str, looks: Any = None) -> list[WaitingAsk]:
+        return self.waits.get(attempt_id, [])
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         return self.live.get(attempt_id, [])

@@ -120,6 +120,60 @@ def test_wrong_arguments_are_a_mistake_of_the_caller_at_once(board: Blackboard) 
         board.write_later()  # type: ignore[call-arg]
 
 
+# -- changes that are stored ------------------------------------------------------------------------------------------
+
+CHANGES: dict[str, Callable[[ClientRMService, str], Future[Any]]] = {
+    "move": lambda clients, app: clients.move_application_across_queues_later(app, "root.b"),
+    "priority": lambda clients, app: clients.update_application_priority_later(app, 7),
+    "lifetime": lambda clients, app: clients.update_application_timeouts_later(app, 60),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("on_handler", [False, True])
+def test_client_is_answered_once_its_change_is_stored(
+    desk: Desk, handler: HandlerThread, change: Callable[[ClientRMService, str], Future[Any]], on_handler: bool
+) -> None:
+    """It was answered before: a kill of the process at that moment lost the change."""
+    app, clients = desk.app("RUNNING"), ClientRMService(desk.context)
+
+    answer = handler.call(lambda: change(clients, app.entity)) if on_handler else change(clients, app.entity)
+    handler.flush()
+    before = answer.done()
+    (event,) = desk.posted.events
+    handler.call(event.on_stored)
+
+    assert (before, answer.done(), desk.posted.news()) == (False, True, ["RMStateStore UPDATE_APP"])
+    assert answer.result() in (None, 7, app.submit_ms + 60_000)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("on_handler", [False, True])
+def test_stop_fails_changes_that_are_not_stored(
+    desk: Desk, handler: HandlerThread, change: Callable[[ClientRMService, str], Future[Any]], on_handler: bool
+) -> None:
+    app, clients = desk.app("RUNNING"), ClientRMService(desk.context)
+    answer = handler.call(lambda: change(clients, app.entity)) if on_handler else change(clients, app.entity)
+    handler.flush()
+
+    clients.stop()
+
+    with pytest.raises(RejectedExecutionError, match="it may have been done nevertheless"):
+        answer.result(0)
+    handler.call(desk.posted.events[0].on_stored)  # too late: it is dropped
+
+
+def test_change_of_nothing_is_answered_without_the_store(desk: Desk, handler: HandlerThread) -> None:
+    running, ended = desk.app("RUNNING", queue="root.a"), desk.app("FINISHED", priority=3)
+    clients = ClientRMService(desk.context)
+
+    clients.move_application_across_queues(running.entity, "root.a", timeout=TIMEOUT_S)
+    priority = clients.update_application_priority(ended.entity, 7, timeout=TIMEOUT_S)
+    deadline = clients.update_application_timeouts(ended.entity, 7, timeout=TIMEOUT_S)
+
+    assert (priority, deadline, desk.posted.events) == (3, None, [])
+
+
 # -- a handler that hangs ---------------------------------------------------------------------------------------------
 
 

@@ -19,8 +19,10 @@ from ..stores import (
     Stores,
     app_id,
     app_record,
+    applications_in,
     attempt_id,
     attempt_record,
+    copy_of,
     remove_app,
     remove_attempt,
     store_app,
@@ -52,6 +54,27 @@ def found(stores: Stores) -> RMState:
         return store.load_state()
     finally:
         stores.close(store)
+
+
+def test_write_is_confirmed_once_it_is_kept(stores: Stores, tmp_path: Path) -> None:
+    """A copy of the file at that moment, as a power cut would leave it, has the write."""
+    kept: list[Any] = []
+    copy = tmp_path / "copy"
+    copy.mkdir()
+
+    def look(number: int) -> None:
+        path = tmp_path / "state.db"
+        kept.append((number, applications_in(copy_of(path, copy)) if path.exists() else None))
+
+    store = stores.open(Owner())
+    store.handle(store_app(1))
+    event = update_app(1, notify=False, launch_ms=5)
+    event.on_stored = lambda: look(1)
+    store.handle(event)
+    stores.close(store)
+
+    assert kept in ([(1, [app_id(1)])], [(1, None)])
+    assert found(stores).applications[app_id(1)].data.launch_ms == 5
 
 
 def test_next_resource_manager_finds_the_last_record_of_each(stores: Stores) -> None:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from statemachines.resourcemanager import reports
-from statemachines.resourcemanager.cluster_metrics import cluster_metrics
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.reports import ApplicationReport, NodeReport
+from statemachines.resourcemanager.reports import ApplicationReport, NodeReport, cluster_metrics
 from statemachines.resourcemanager.web.model import ReadModel
 
 

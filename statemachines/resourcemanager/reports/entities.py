@@ -1,4 +1,4 @@
-"""The reports for clients on applications, attempts, containers and nodes.
+"""The reports on applications, attempts, containers and nodes.
 
 They are built on the handler thread and immutable: any thread may read them.
 
@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from statemachines.resourcemanager.cluster_metrics import ClusterMetrics as ClusterMetrics
-from statemachines.resourcemanager.cluster_metrics import cluster_metrics as cluster_metrics
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import ResourceUsage, RMAppAttempt

@@ -1,0 +1,74 @@
+"""Why an application waits, for clients. Built on the handler thread and immutable: any thread may read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.machines.rmapp import RMApp
+from statemachines.resourcemanager.machines.states import RMAppAttemptState, RMAppState
+from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
+from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk, WaitReason
+
+_BEFORE_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
+_ACTIVE = frozenset({RMAppState.ACCEPTED, RMAppState.RUNNING})
+_MASTER_STARTS = frozenset(
+    {RMAppAttemptState.ALLOCATED_SAVING, RMAppAttemptState.ALLOCATED, RMAppAttemptState.LAUNCHED}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingReport:
+    """What one application waits for."""
+
+    application_id: str
+    as_of_ms: int
+    """Unix ms of the resource manager's clock."""
+    reason: WaitReason | None
+    """Of the ask that is served first, or why it has no asks yet; None: it waits for nothing."""
+    asks: tuple[WaitingAsk, ...] = ()
+    """Its pending asks, equal ones together, in order of service."""
+
+    @property
+    def sentence(self) -> str | None:
+        return self.reason.sentence if self.reason is not None else None
+
+
+def waiting_report(context: RMContext, app: RMApp, looks: NodeLooks | None = None) -> WaitingReport:
+    """`looks`: shared by the applications of one answer, which bounds what the answer costs."""
+    now_ms = context.now_ms()
+    attempt = app.current_attempt
+    if app.state in _ACTIVE and attempt is not None:
+        asks = tuple(context.scheduler.waiting_asks(attempt.entity, looks))
+        if asks:
+            return WaitingReport(app.entity, now_ms, asks[0].reason, asks)
+    return WaitingReport(app.entity, now_ms, _why_no_asks(context, app))
+
+
+def waiting_reports(context: RMContext, app_ids: Iterable[str]) -> list[WaitingReport]:
+    """Of those that are known, in the order given."""
+    looks, found = NodeLooks(), [context.apps.get(app_id) for app_id in app_ids]
+    return [waiting_report(context, app, looks) for app in found if app is not None]
+
+
+def _why_no_asks(context: RMContext, app: RMApp) -> WaitReason | None:
+    state, attempt = app.state, app.current_attempt
+    if state in _BEFORE_STORED:
+        return WaitReason(WaitCause.STORING, "its submission is being stored", user=app.submission.user)
+    if state is RMAppState.SUBMITTED:
+        # Once the scheduler has the application, its queue counts it, and may be full by that.
+        is_known = context.scheduler.queue_of(app.entity) is not None
+        refusal = None if is_known else context.scheduler.check_submission(app.submission)
+        if refusal is not None:
+            return WaitReason(WaitCause.QUEUE_CLOSED, refusal, app.submission.queue, app.submission.user)
+    elif state is not RMAppState.ACCEPTED:
+        return None
+    if attempt is None or attempt.state not in _MASTER_STARTS:
+        return WaitReason(WaitCause.SCHEDULING, "the scheduler has not taken it yet", app.submission.queue)
+    if attempt.master_container is None:
+        return WaitReason(WaitCause.MASTER_STARTING, "its master, which it starts itself, has not registered yet")
+    sentence = (
+        f"its master has container {attempt.master_container} on node {attempt.master_node} and has not registered yet"
+    )
+    return WaitReason(WaitCause.MASTER_STARTING, sentence, node=attempt.master_node)
