@@ -4,6 +4,8 @@ Register handlers for the Enum classes of your events, post events from any thre
 in order. See `AsyncDispatcher`.
 """
 
+from dispatcher.util.lazy import lazy_names
+
 TYPE_CHECKING = False  # as in `typing`, whose import takes a while
 if TYPE_CHECKING:
     from dispatcher.async_dispatcher import AsyncDispatcher
@@ -119,15 +121,7 @@ _HOMES = {
     "dispatchers": "dispatcher.view",
 }
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

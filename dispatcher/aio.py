@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> bool:
-    """As `dispatcher.event_handler.handle(event)`, but waits for room in a full queue, and in write-ahead mode for the
-    disk, without blocking the loop.
+    """As `dispatcher.event_handler.handle(event)`, but does not block the loop while it waits for room in a full queue
+    or, in write-ahead mode, for the disk.
 
     Posts awaited one after another are handled in that order. Cancelling the waiting task may leave the post running:
     the event may still enter the queue once there is room, or once it is on the disk.
@@ -65,6 +65,6 @@ async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], descript
 async def stop(dispatcher: AsyncDispatcher | MultiDispatcher) -> None:
     """As `dispatcher.stop()`, which waits for the drain, without blocking the loop.
 
-    Called by an `async def` handler of the dispatcher, it does not wait; the dispatcher stops once that has ended.
+    Called by an `async def` handler of the dispatcher, it does not wait; the dispatcher stops once the handler ends.
     """
     await asyncio.to_thread(dispatcher.stop)

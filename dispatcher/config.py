@@ -136,8 +136,8 @@ class JournalConfig(ConfigModel):
     )
     history_index: bool = Field(
         True,
-        description="write beside each closed segment which of its frames have rows about which entity: the history of "
-        "an entity is then found without reading the whole journal",
+        description="write an index of the entities beside each closed segment: the history of an entity is then found "
+        "without reading the whole journal",
     )
     permissions: PermissionsName = Field(
         "private",

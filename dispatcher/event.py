@@ -62,24 +62,25 @@ def handling_callable(handler: Handler) -> Callable[[Any], Any]:
     handle = getattr(handler, "handle", handler)
     if not callable(handle):
         raise TypeError(f"a handler is a callable or has a method handle(event); {text_of(handler)} is neither")
-    if isinstance(handler, AsyncioHandler) or _is_coroutine_function(handle):
+    if isinstance(handler, AsyncioHandler) or is_coroutine_function(handle):
         raise TypeError(
             f"{text_of(handler)} is an `async def` handler, and there is no event loop to run it. Give the dispatcher "
             "your loop, AsyncDispatcher(loop=loop), or register aio.AsyncioHandler(coroutine, loop=loop). Handlers "
-            "that share an Enum class, and InlineDispatcher's, are plain functions only."
+            "that share an Enum class, and InlineDispatcher's, must be plain functions."
         )
     return handle
 
 
 def is_async(handler: Any) -> bool:
     """Whether the handler's events are handled by coroutines."""
-    return isinstance(handler, AsyncioHandler) or _is_coroutine_function(getattr(handler, "handle", handler))
+    return isinstance(handler, AsyncioHandler) or is_coroutine_function(getattr(handler, "handle", handler))
 
 
 _CALL = attrgetter("__call__")
 
 
-def _is_coroutine_function(handle: Any) -> bool:
+def is_coroutine_function(handle: Any) -> bool:
+    """Whether calling it makes a coroutine: an `async def`, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(_CALL(type(handle)))
 
 
@@ -112,7 +113,7 @@ class AsyncioHandler:
         capacity: int = 100,
     ) -> None:
         function: Any = getattr(coroutine, "handle", coroutine)
-        if not _is_coroutine_function(function):
+        if not is_coroutine_function(function):
             raise TypeError(
                 f"AsyncioHandler takes an `async def` function, or an object whose method handle(event) is one; "
                 f"{text_of(coroutine)} is neither. Register a plain handler as it is."
@@ -129,7 +130,7 @@ class AsyncioHandler:
 
     def handle(self, event: Any) -> Any:
         """Raises TypeError: only a dispatcher runs it."""
-        raise TypeError(f"{self!r} is called by the dispatcher with which it is registered, and by nobody else")
+        raise TypeError(f"{self!r} can be called only by the dispatcher that it is registered with")
 
     def __repr__(self) -> str:
         return f"<AsyncioHandler {text_of(self.handler)}>"

@@ -1,19 +1,19 @@
-"""Whether this process does its work: the answers of `/livez` and `/readyz`, for probes and service managers.
+"""The health of this process: what `/livez` and `/readyz` answer to probes and service managers.
 
-`live` says whether it can do its work or could do it again, or else has to be restarted; `ready` whether it does its
-work now. What they look at:
+`live`: the process works, or can recover by itself; otherwise it has to be restarted. `ready`: it works now. Both look
+at:
 
 - every dispatcher of the process, as long as it is referred to (`dispatcher.view.dispatchers`);
-- every service that is watched, with all its parts. `run_until_signal` watches the service that it runs, and a
-  `MetricsServer` that is part of a CompositeService watches the whole to which it belongs; for others there is
-  `health.watch(service)`. A watched service is not kept alive;
+- every watched service, with all its parts. `run_until_signal` watches the service that it runs; a `MetricsServer` in a
+  CompositeService watches the outermost composite; `health.watch(service)` adds others. Watching a service does not
+  keep it alive;
 - for `ready`, the checks that the program has registered (`register_check`).
 
-Ready means that every one of these services is STARTED, and none of `REASONS` holds. A dispatcher that belongs to no
-watched service may come and go: once something is watched, its orderly stop is no reason.
+Ready means that all these services are STARTED, and none of `REASONS` holds. Once a service is watched, dispatchers
+outside the watched ones may come and go: their orderly stop is no reason.
 
-Threads: any thread may call any function. An answer waits neither for the handler thread nor for a lock that a handler
-or logging may hold; only for a check that is under way, until its time is over.
+Any thread may call any function. An answer waits neither for the handler thread nor for a lock that a handler or
+logging may hold; only for running checks, at most for their timeouts.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from dispatcher.util.foreign import plain_text
 from dispatcher.view import DispatcherView, dispatchers
 
 REASONS: Final = ("failed", "stopped", "starting", "draining", "stuck", "journal_failed", "queue_full", "check")
-"""Why a process is not ready. Of several, the first of these is the status of the answer."""
+"""Why a process is not ready, gravest first: the first that holds is the status of the answer."""
 QUEUE_FULL_AFTER_S: Final = 1.0
-"""A bounded queue that has been at its capacity for so long is a reason."""
+"""A bounded queue at its capacity for this long is a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class HealthReason:
     service: str | None = None
     """The name of another service that it is about."""
     seconds: float | None = None
-    """For how long: stuck, queue_full."""
+    """For how long it has been stuck, or its queue full."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that are set."""
@@ -70,7 +70,7 @@ class HealthAnswer:
     reasons: tuple[HealthReason, ...]
     """In the order of `REASONS`."""
     uptime_s: float
-    """Since this process has loaded the module."""
+    """Seconds since this process loaded the module."""
 
     def to_json(self) -> str:
         """As JSON, in one line: `{"status": "ok", "reasons": [], "uptime_s": 86400.1}`."""
@@ -81,7 +81,7 @@ class HealthAnswer:
 class Health:
     """Answers for the dispatchers that `views` returns, the watched services and the checks. Any thread.
 
-    `dispatcher.health.health` is the one of the process; one of your own sees a part of it.
+    `dispatcher.health.health` is the one of the process; an instance of your own may look at fewer dispatchers.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class Health:
     def register_check(self, name: str, check: Callable[[], Any], timeout_s: float = 1.0) -> None:
         """Not ready unless `check()` returns True; an earlier check of the name is replaced.
 
-        It runs on a thread of its own when `ready` asks, at most once a second; in between its last answer is used. It
-        has failed if it returns False, raises, or does not return within `timeout_s` seconds. One that has not returned
-        is not called a second time. The log has a line when a check fails, and when it succeeds again.
+        It runs on a thread of its own when `ready` asks, at most once a second; in between, its last answer is used. It
+        has failed if it returns False, raises, or does not return within `timeout_s` seconds. It is not called again
+        before it has returned. The log tells when a check begins to fail, and when it succeeds again.
 
         Raises:
-            TypeError: `check` is not a plain callable, or `name` not a text.
-            ValueError: `name` is empty, or `timeout_s` is not a time.
+            TypeError: `check` is not callable or is an `async def`, or `name` is not a str.
+            ValueError: `name` is empty, or `timeout_s` is not positive and finite.
         """
         self._checks.add(name, check, timeout_s)
 
@@ -161,7 +161,7 @@ class Health:
     def ready(self, *, waits_for_checks: bool = True) -> HealthAnswer:
         """Not ok: a service is not started, or one of the other `REASONS` holds.
 
-        Waits for checks that are under way, for the longest of their timeouts; or uses the last answer of each.
+        Waits for running checks, at most for the longest of their timeouts; or uses the last answer of each.
         """
         views = self.views()
         services = self._services()

@@ -70,9 +70,8 @@ class Route:
         self.event_class = class_name(event_type)
         # Only members of Enums have a name. Other values are counted together: there may be any number of them.
         self.name: str = type_name(event_type) if is_member(event_type) else "(no Enum member)"
-        self.handle: Callable[
-            [Any], Any
-        ]  # this and the three below: replaced under the table's lock, read by any thread
+        # These four are replaced under the table's lock, and read by any thread.
+        self.handle: Callable[[Any], Any]
         self.plain_turn: Turn  # calls `handle`
         self.on_error: OnError
         self.registered: bool

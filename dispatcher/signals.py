@@ -11,14 +11,18 @@ import logging
 import os
 import select
 import signal
+import sys
 import threading
 from types import FrameType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from dispatcher.health import parts_of
 from dispatcher.service import Service, ServiceState
 from dispatcher.supervision.systemd import Supervision
 from dispatcher.util.foreign import tell
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +81,8 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         is_ending = self._ends_process and self.received is not None
+        if is_ending:
+            _expect_late_signals()
         for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_IGN if is_ending else handler)
         if self._previous_wakeup is not None:
@@ -98,6 +104,17 @@ class StopSignals:
             os.write(self._write_end, b"n")
         except OSError:
             return  # the pipe is closed, or full: then a byte to read is already there
+
+
+def _expect_late_signals() -> None:
+    """Print nothing of a signal that comes while its handler gives way to SIG_IGN: Python reports it as an error."""
+    report = sys.unraisablehook
+
+    def report_others(unraisable: UnraisableHookArgs) -> None:
+        if not str(unraisable.exc_value).endswith("ignored due to race condition"):
+            report(unraisable)
+
+    sys.unraisablehook = report_others
 
 
 def run_until_signal(service: Service) -> int:

@@ -1,7 +1,7 @@
-"""A read-only look at a dispatcher, for whatever shows or checks it: health, metrics, the operations door.
+"""A read-only view of a dispatcher, for health, metrics and the ops API.
 
 Every method is for any thread. None waits for the handler thread or takes a lock that a handler may hold, so a view
-answers while a handler hangs. Numbers that are read one after another may be of slightly different moments.
+answers while a handler hangs. Numbers read one after another may be from slightly different moments.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class DispatcherView:
         return take_stats(self._queue, self._dispatching, self._routes, self._processor, self._journal, is_failed)
 
     def running(self) -> RunningNow | None:
-        """The event or mail that the handler thread is at work on; None: it waits, or is between two."""
+        """The event or mail that the handler thread is running; None: it waits, or is between two."""
         run = current_run(self._dispatching.progress, self._processor)
         if run is None:
             return None
@@ -138,9 +138,9 @@ class DispatcherView:
         )
 
     def running_s(self) -> float:
-        """How long the handler thread has been at work on its event or mail, in seconds; 0.0: it is not.
+        """How long the handler thread has been running its event or mail, in seconds; 0.0: it runs none.
 
-        Unlike `running`, it looks at nothing that belongs to the event.
+        Unlike `running`, it reads nothing that belongs to the event.
         """
         run = current_run(self._dispatching.progress, self._processor)
         return run.seconds() if run is not None else 0.0
@@ -153,7 +153,7 @@ class DispatcherView:
         return list(reversed(traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)))
 
     def types(self) -> list[TypeNumbers]:
-        """Every event type that was handled or has failed."""
+        """The numbers of every event type of which an event was handled or failed."""
         stats = self.stats()
         return [
             TypeNumbers(
@@ -186,9 +186,9 @@ class DispatcherView:
         return self._queue.contents.by_entity(limit)
 
     def oldest_wait_s(self) -> float | None:
-        """How long the oldest queued event has waited, in seconds, at least; None: the queue is empty.
+        """How long the oldest queued event has waited, in seconds; None: the queue is empty.
 
-        It is exact if posts note their time (`measure_times: all`, or a journal), else to the second.
+        Exact if posts note their time (`measure_times: all`, or a journal), otherwise up to a second too low.
         """
         return self._dispatching.backlog.oldest_wait_s()
 
@@ -197,7 +197,7 @@ class DispatcherView:
         return self._dispatcher.is_starting()
 
     def is_draining(self) -> bool:
-        """A stop waits for the handler thread to handle what is queued."""
+        """A stop is waiting for the queued events to be handled."""
         return self._queue.phase in (DRAINING, STOPPED) and not self._drain.finished.is_set()
 
     def is_drained(self) -> bool:
@@ -209,11 +209,11 @@ class DispatcherView:
         return self._thread.is_alive()
 
     def full_since_s(self) -> float | None:
-        """How long a bounded queue has been at its capacity, in seconds, to the second; None: it is not."""
+        """How long a bounded queue has been full, in seconds, up to a second too low; None: it is not full."""
         return self._dispatching.backlog.full_since_s()
 
     def journal_is_failed(self) -> bool:
-        """The journal could not be written and has ended."""
+        """Writing the journal failed, and it has ended."""
         return self._journal is not None and self._journal.is_failed
 
     def forget(self) -> None:

@@ -1,8 +1,8 @@
-"""Which entities there are and in which state, published by the thread that moves them and read by any.
+"""The current state of every entity, published by the handler thread and read by any thread.
 
-The handler thread appends a row for each transition, and at most four times a second folds the new rows into the
-changes since the last reading: of each entity the last one. It never waits for a reader. A reader takes the rows that
-are not folded yet and the changes, and merges them into its own tables; so it also sees what a handler did that hangs.
+The handler thread appends a row for each transition. At most four times a second it folds the new rows into the changes
+since the last reading, which keep only the last one of each entity. It never waits for a reader. A reader folds the
+remaining rows itself and merges the changes into its own tables, so it also sees what a hanging handler has done.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Row = tuple[str, str, str, str, "str | None", int]
 class EntityLog:
     """The entities of one recorder. The handler thread appends rows and calls `look`; any thread calls the rest.
 
-    `ends`: by machine, the states in which an entity is forgotten. `ring`: where transitions are kept, if anywhere.
+    `ends`: by machine, the states in which an entity is forgotten. `ring`: also gets the transitions; None: they are
+    not kept.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class EntityLog:
         _logs.add(self)
 
     def look(self) -> None:
-        """Fold the rows if that was last done 250 ms ago. Handler thread."""
+        """Fold the rows unless that was done less than 250 ms ago. Handler thread."""
         now_ns = self._clock_ns()
         if now_ns >= self._publish_at_ns and self._lock.acquire(blocking=False):
             try:
@@ -69,7 +70,7 @@ class EntityLog:
     # -- any thread ------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Make the ring complete up to now."""
+        """Move all transitions so far into the ring."""
         with self._lock:
             self._fold()
 
@@ -93,7 +94,7 @@ class EntityLog:
             ]
 
     def _caught_up(self) -> dict[str, _Table]:
-        """The tables with all that has happened. The owner of `_reading`."""
+        """The tables, up to date. The caller holds `_reading`."""
         with self._lock:
             self._fold()
             changes, self._changes = self._changes, {}
@@ -105,7 +106,7 @@ class EntityLog:
         return self._tables
 
     def _fold(self) -> None:
-        """Move the rows into the ring and the changes. The owner of `_lock`; no foreign code runs in here."""
+        """Move the rows into the ring and the changes. The caller holds `_lock`; no foreign code runs in here."""
         count = len(self.rows)
         if not count:
             return
@@ -122,7 +123,8 @@ class EntityLog:
             if after in changed.ends:
                 changed.forget(row[0])
                 continue
-            if not row[2]:
+            # One that went since the last reading is not new: the reader still has to learn that it went.
+            if not row[2] and row[0] not in changed.last:
                 changed.made.add(row[0])
             changed.last[row[0]] = row
         ring = self._ring
@@ -155,17 +157,17 @@ def _columns(rows: list[Row]) -> TransitionColumns | None:
 
 
 class _Changes:
-    """Of one machine's entities, what the reader does not know yet."""
+    """What the reader does not know yet about one machine's entities."""
 
     __slots__ = ("ends", "last", "made")
 
     def __init__(self, ends: frozenset[str]) -> None:
         self.ends = ends | {GONE}
         self.last: dict[str, Row | None] = {}  # by entity: the last change; None: it is gone
-        self.made: set[str] = set()  # entities of which the reader has never heard
+        self.made: set[str] = set()  # new entities: the reader does not have them
 
     def forget(self, entity: str) -> None:
-        if entity in self.made:  # without a reader, only the living are kept
+        if entity in self.made:  # no reader has to learn of it, and without a reader nothing piles up
             self.made.discard(entity)
             self.last.pop(entity, None)
         else:
@@ -179,7 +181,7 @@ class _Since(NamedTuple):
 
 
 class _Table:
-    """One machine's entities as the reader knows them."""
+    """One machine's entities as of the last reading. The owner of `_reading` uses it."""
 
     def __init__(self) -> None:
         self.states: dict[str, _Since] = {}
@@ -224,7 +226,7 @@ class _Table:
 
 
 class SortedIds:
-    """Texts in order, in blocks: adding or removing one moves a block, not all of them."""
+    """Sorted texts in blocks: adding or removing one moves the rest of its block, not all that follow."""
 
     _BLOCK: Final = 1000
 
@@ -233,7 +235,7 @@ class SortedIds:
         self._firsts: list[str] = []  # the first text of each block
 
     def add(self, text: str) -> None:
-        """Add a text that is not there."""
+        """Add a text, which must not be there yet."""
         if not self._blocks:
             self._blocks, self._firsts = [[text]], [text]
             return
@@ -248,7 +250,7 @@ class SortedIds:
             self._firsts.insert(number + 1, rest[0])
 
     def remove(self, text: str) -> None:
-        """Remove a text that is there."""
+        """Remove a text, which must be there."""
         number = bisect_right(self._firsts, text) - 1
         block = self._blocks[number]
         del block[bisect_left(block, text)]
@@ -258,7 +260,7 @@ class SortedIds:
             del self._blocks[number], self._firsts[number]
 
     def following(self, after: str, least: str) -> Iterator[str]:
-        """The texts beyond `after` that are not less than `least`, in order."""
+        """The texts greater than `after` and not less than `least`, in order. An empty `after` excludes none."""
         start = max(after, least)
         number = max(0, bisect_right(self._firsts, start) - 1)
         for block in self._blocks[number:]:

@@ -8,13 +8,12 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dispatcher.cli.console import aligned, echo, echo_json
+from dispatcher.cli.console import RowFormat, aligned, echo, echo_json
 from dispatcher.errors import DispatcherError
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows
 from dispatcher.util.units import NS_PER_S
@@ -46,11 +45,6 @@ class MomentError(DispatcherError):
         )
 
 
-class StateFormat(Enum):
-    table = "table"
-    json = "json"
-
-
 def state(
     journal: Annotated[Path, typer.Argument(help="folder of the journal")],
     at: Annotated[
@@ -64,8 +58,8 @@ def state(
         typer.Option("--all/--summary", help=f"list all entities, or only counts; default: the {LISTED} latest"),
     ] = None,
     format: Annotated[
-        StateFormat, typer.Option("--format", "-f", help="json lists all entities unless --summary is given")
-    ] = StateFormat.table,
+        RowFormat, typer.Option("--format", "-f", help="json lists all entities unless --summary is given")
+    ] = RowFormat.table,
 ) -> None:
     """Replay the transitions through the state machines alone, and show each entity's state.
 
@@ -86,8 +80,8 @@ def state(
     )
     if machine is not None and not travel.counts():
         factory_of(machine)  # raises for an unknown name
-    lines = _as_json(travel, everything) if format is StateFormat.json else _as_table(travel, everything)
-    show = echo_json if format is StateFormat.json else echo
+    lines = _as_json(travel, everything) if format is RowFormat.json else _as_table(travel, everything)
+    show = echo_json if format is RowFormat.json else echo
     for line in lines:
         show(line)
     for line in (*_remark_lines(travel), *(f"damage: {damage}" for damage in damages)):

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
+
+from dispatcher.cli import main
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "config" / "workloads" / "sample"
 TIMEOUT_S = 60.0
 
 COMMAND = [sys.executable, "-c", "from dispatcher.cli import main; main()"]
+
+
+class Ended(NamedTuple):
+    """A command that has run in this process."""
+
+    code: object
+    out: str
+    err: str
+
+
+def run_here(*args: object) -> Ended:
+    """Run `dispatcher ARGS` in this process, to the end."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    argv, sys.argv = sys.argv, ["dispatcher", *map(str, args)]
+    code: object = None
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        sys.argv = argv
+        out.flush()
+        err.flush()
+    return Ended(code, *(stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err)))  # type: ignore[attr-defined]
 
 
 def run_command(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -5,25 +5,22 @@ The commands run in this process: thousands of mistakes would take minutes in pr
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher import JournalConfig, JournalWriter
-from dispatcher.cli import USER_ERROR, group, main
+from dispatcher.cli import USER_ERROR, group
 
+from .commands import Ended, run_here
 from .journal_rows import begin, end
 
 TRACEBACK = "Traceback"
@@ -101,29 +98,6 @@ COMMANDS: tuple[tuple[tuple[str, ...], dict[str, Sequence[str]]], ...] = (
 """Each command with its flags, and what is given for them. NAME is one of NAMES."""
 
 
-class Ended(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-def run(*args: str) -> Ended:
-    """As `dispatcher ARGS`, in this process."""
-    out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
-    argv, sys.argv = sys.argv, ["dispatcher", *args]
-    code: object = None
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as ended:
-        code = ended.code
-    finally:
-        sys.argv = argv
-        out.flush()
-        err.flush()
-    return Ended(code, *(stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err)))  # type: ignore[attr-defined]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The working folder: with a journal and a workload that are sound, and a configuration that is not."""
@@ -178,7 +152,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(args=command_lines())
 def test_any_mistake_in_a_command_line_is_one_printable_line(folder: Path, args: list[str]) -> None:
-    check(run(*args), args)
+    check(run_here(*args), args)
     assert (folder / "journal").is_dir()
 
 
@@ -187,14 +161,14 @@ def test_any_mistake_in_a_command_line_is_one_printable_line(folder: Path, args:
 def test_any_name_in_the_place_of_a_path_is_taken_or_refused(folder: Path, words: tuple[str, ...], name: str) -> None:
     args = [name if word == "NAME" else word for word in words]
 
-    check(run(*args), args)
+    check(run_here(*args), args)
 
 
 def test_a_command_prints_names_of_a_journal_escaped(folder: Path) -> None:
     """Raw escape sequences and line ends of entities reached the terminal from `journal state`."""
-    table, listed = run("journal", "state", "journal"), run("journal", "state", "journal", "--format", "json")
-    events = run("journal", "tail", "journal")
-    history, rows = (run("journal", "history", "journal", HOSTILE, "--format", each) for each in ("table", "json"))
+    table, listed = run_here("journal", "state", "journal"), run_here("journal", "state", "journal", "--format", "json")
+    events = run_here("journal", "tail", "journal")
+    history, rows = (run_here("journal", "history", "journal", HOSTILE, "--format", each) for each in ("table", "json"))
 
     for ended in (table, listed, events, history, rows):
         check(ended, ())
@@ -223,8 +197,10 @@ def test_a_command_prints_names_of_logs_and_workloads_escaped(tmp_path: Path, fo
     (tmp_path / "evil\x1b[2J.json").write_text(json.dumps(JOBS))
     (tmp_path / "two\nlines.log").write_text(LOG)
 
-    logs = run("yarn-log", str(tmp_path))
-    replayed = run("replay", str(tmp_path / "evil\x1b[2J.json"), "--no-report", "--output", str(tmp_path / "\x1b[2J"))
+    logs = run_here("yarn-log", str(tmp_path))
+    replayed = run_here(
+        "replay", str(tmp_path / "evil\x1b[2J.json"), "--no-report", "--output", str(tmp_path / "\x1b[2J")
+    )
 
     for ended in (logs, replayed):
         check(ended, ())
@@ -235,7 +211,7 @@ def test_a_command_prints_names_of_logs_and_workloads_escaped(tmp_path: Path, fo
 @pytest.mark.parametrize("command", ["report", "replay", "sweep", "yarn-log"])
 def test_a_master_that_spark_cannot_know_is_refused_before_anything_is_read(command: str, folder: Path) -> None:
     """Spark answered with a Java stack, after seconds or, with a replay, after minutes."""
-    ended = run(command, "nowhere", "--master", "nonsense")
+    ended = run_here(command, "nowhere", "--master", "nonsense")
 
     check(ended, ())
     assert ended.err.startswith("dispatcher: --master 'nonsense': not a place where Spark runs; give local[*], ")

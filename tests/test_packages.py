@@ -51,6 +51,15 @@ def test_a_python_worker_that_reads_a_journal_imports_no_reports_and_no_resource
     )
 
 
+def test_the_door_is_opened_without_what_it_does_not_need_at_its_start() -> None:
+    pytest.importorskip("starlette", reason="the extra web is not installed")
+    code = "import sys, dispatcher.ops.door, dispatcher.web.server; print(*sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert not {"prometheus_client", "http.server", "jinja2", "typer"} & set(loaded.stdout.split())
+
+
 def imported_by(node: ast.ImportFrom) -> set[str]:
     """The names that a statement imports; for `*`, the public ones that its module defines."""
     if node.names[0].name != "*":

@@ -1,4 +1,4 @@
-"""`dispatcher config list|show`: the configuration that comes with the package, of daemons and of what watches them."""
+"""`dispatcher config list|show`: the example configuration of daemons and their monitoring."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dispatcher.cli.console import echo, echo_text
 from dispatcher.errors import ConfigError
 
 FOLDERS: Final = ("", "grafana", "systemd")
-"""Where the examples are, below the folder `config` of the repository."""
+"""Folders with examples, below the repository's `config`."""
 
 config = typer.Typer(no_args_is_help=True, help="Print the example configuration, to start your own from.")
 

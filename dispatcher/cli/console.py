@@ -7,6 +7,7 @@ terminal or the line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 
 import typer
 from rich.console import Console
@@ -16,6 +17,13 @@ from rich.text import Text
 from dispatcher.util.terminal import printable
 
 _MOST_WIDTH = 10_000
+
+
+class RowFormat(Enum):
+    """`--format` of commands that print rows."""
+
+    table = "table"
+    json = "json"
 
 
 def standard_output() -> Console:

@@ -1,4 +1,4 @@
-"""`dispatcher token new`: tokens for the web doors of daemons."""
+"""`dispatcher token new`: tokens for daemons' web doors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dispatcher.cli.console import echo
 from dispatcher.web.config import ROLES
 from dispatcher.web.tokens import add_line, new_token
 
-token = typer.Typer(no_args_is_help=True, help="Make tokens for the web doors of daemons.")
+token = typer.Typer(no_args_is_help=True, help="Create tokens for daemons' web doors.")
 
 Role = Enum("Role", {role: role for role in ROLES})  # type: ignore[misc]
 
 
-# Typer makes a command without a name of a group's only one; with a callback, it stays a group.
+# Typer turns a group with one command into that command, unless it has a callback.
 @token.callback()
 def tokens() -> None: ...
 
@@ -25,14 +25,15 @@ def tokens() -> None: ...
 @token.command()
 def new(
     name: Annotated[str, typer.Argument(help="the user's name: at most 100 letters, digits and . _ @ + -")],
-    role: Annotated[Role, typer.Option(help="view: look; user: also submit work; admin: also operate the daemon")],
+    role: Annotated[Role, typer.Option(help="view: read; user: also submit work; admin: also operate the daemon")],
     file: Annotated[
-        Path | None, typer.Option(help="add the token's line to this file (web.tokens_file), made if it does not exist")
+        Path | None,
+        typer.Option(help="append the token's line to this file (web.tokens_file); it is created if missing"),
     ] = None,
 ) -> None:
-    """Print a new token, once: only its hash is kept, in the line for web.tokens_file.
+    """Create a token and print it. It cannot be shown again: web.tokens_file holds only its hash.
 
-    The token is the only line on standard output. Without --file, the line goes to standard error.
+    Standard output gets the token alone. Without --file, the line for web.tokens_file goes to standard error.
     """
     made, line = new_token(name, role.value)
     if file is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
 from operator import length_hint
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.backlog import Backlog
@@ -26,11 +26,8 @@ from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent
-from dispatcher.routes import RoutingTable
+from dispatcher.routes import NO_TYPE, RoutingTable
 from dispatcher.util.foreign import type_of
-
-_NOTHING: Final = object()
-"""Is not the type of any event."""
 
 
 class BatchDispatching:
@@ -215,20 +212,19 @@ class BatchDispatching:
         """
         entries, mailbox, progress = self._entries, self._mailbox, self.progress
         bounded, room, give_back = self._bounded, self._room, self._room.permits.append
-        overdrafts, waiters = room.overdrafts, room.waiters
         event: Any = None
         # Consecutive events of one type share one lookup of the route, and the batch keeps the handler it found. That
         # is safe because a thread that changes registrations also sends a mail, which ends the batch.
-        known: Any = _NOTHING
+        known: Any = NO_TYPE
         while True:
             try:
                 for event in batch:
                     if bounded:
-                        if overdrafts:
-                            room.give_back()
+                        if room.is_crowded:
+                            room.serve()
                         else:
                             give_back(None)
-                            if waiters:
+                            if room.is_crowded:  # by a producer that may have looked for a permit before
                                 room.wake_one()
                     progress.entry = event
                     if event.type is not known:

@@ -75,7 +75,7 @@ class Coroutines:
         self._warned_of: Call | None = None  # the timers' thread
 
     def connect(self, dispatching: BatchDispatching, errors: ErrorPolicy, processor: MailboxProcessor) -> None:
-        """Give it the other parts of its dispatcher, some of which need it first. They never change."""
+        """Connect the dispatcher's other parts, which are made after this one. They never change."""
         self._queue, self._routes, self._errors = dispatching.queue, dispatching.routes, errors
         self._times, self._journaled = dispatching.times, dispatching.journaled
         self._slow_ns = dispatching.slow.limit_ns
@@ -84,7 +84,7 @@ class Coroutines:
     # -- any thread ----------------------------------------------------------------------------------------------------
 
     def bind(self, handler: Handler) -> Callable[[Any], Any]:
-        """The callable that the handler thread calls with each event of the handler, which may be a plain one.
+        """The callable that the handler thread calls with each event of the handler, be it `async def` or plain.
 
         Raises:
             TypeError: it is not a handler, or is an `async def` and no loop was given.
@@ -105,7 +105,7 @@ class Coroutines:
         return call is not None and call.lane.owner is self
 
     def is_on_loop(self) -> bool:
-        """Whether the caller's thread runs the event loop of a handler, which would wait as long as that thread."""
+        """Whether the caller's thread runs the event loop of a handler, which blocks with that thread."""
         if not self._lanes:
             return False
         from asyncio import get_running_loop
@@ -130,7 +130,7 @@ class Coroutines:
         self._send(self.give_up, "give up on coroutines")
 
     def flush_due(self) -> None:
-        """The journal's rows are due. They wait in vain for the default action while that is suspended."""
+        """The journal's rows are due. While the default action is suspended, a mail has to write them."""
         if self._suspension is not None:
             self._send(self._flush_if_due, "flush the journal")
 
@@ -220,7 +220,7 @@ class Coroutines:
             self._journaled.flush_if_due(waits=self._suspension is not None)
 
     def _finish(self, call: Call) -> None:
-        """Account for an event whose coroutine has ended, as for one whose handler has returned."""
+        """Account for an event whose coroutine has ended, as a batch does for a plain handler's event."""
         is_nested, outcome, error = self._is_nested(), "handled", call.error
         if error is None:
             call.route.handled += 1

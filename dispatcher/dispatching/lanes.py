@@ -33,9 +33,9 @@ _MOST_FRAMES: Final = 50
 
 
 class EventTaken(BaseException):
-    """Raised instead of the return of a handler: the event is in hand until its coroutine has ended.
+    """Raised by a handler whose event stays in hand until its coroutine has ended.
 
-    An exception, because the path of a handler that returns is the hot one.
+    An exception, so that plain handlers, whose return is the hot path, pay nothing for it.
     """
 
 

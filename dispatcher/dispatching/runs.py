@@ -1,6 +1,6 @@
-"""Runs: what the handler thread is at work on, an event or a mail, and since when; and the runs that took too long.
+"""Runs: the event or mail that the handler thread is running, since when, and the runs that took too long.
 
-A handler that yields to mail stays the run: its event is what waits for the thread.
+While a handler yields to mail, its event remains the run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def mail_text(mail: Mail) -> str:
 
 
 def current_run(progress: Progress, processor: MailboxProcessor) -> Run | None:
-    """What the handler thread is at work on; None: it waits, or is between two runs. Any thread."""
+    """What the handler thread is running; None: it waits, or is between two runs. Any thread."""
     running = processor.running()
     if running is not None:
         return Run("mail", *running)
@@ -71,14 +71,14 @@ def duration(seconds: float) -> str:
 class SlowRuns:
     """Runs longer than a limit (None: no run is). The handler thread reports them when they end.
 
-    A run that was logged while it ran is logged again with its duration, by the later of two threads: the one that
-    logged it, or the handler thread.
+    A run that was logged while it ran is logged again, with its duration, when it has ended: by the handler thread or
+    by the thread that logged it, whichever comes later.
     """
 
     def __init__(self, name: str, limit_s: float | None) -> None:
         self._name = name
         self.limit_ns: Final = _NEVER_NS if limit_s is None else int(limit_s * 1e9)
-        # Starts of runs that were logged, of which seldom one is left over; any thread, in single steps.
+        # Starts of runs that were logged and have not ended; any thread, in single steps.
         self._announced: deque[int] = deque(maxlen=4)
         self._ended: tuple[int, int, str] = (0, 0, "")  # the last slow run; the handler thread replaces it whole
 

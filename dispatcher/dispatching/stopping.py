@@ -46,13 +46,13 @@ class StopWait:
     def wait(self, timeout_s: float, *, is_handling: bool) -> None:
         """Wait until all is handled and the thread has ended; after the timeout, discard and report what is left.
 
-        Returns at once if the caller `is_handling` an event or runs the loop of coroutines: the end waits for it. If
+        Returns at once if the caller `is_handling` an event or is on the loop of the coroutines: the drain needs it. If
         there are coroutines, another thread waits instead.
         """
         if is_handling or (self._coroutines.is_on_loop() and not self._drain.is_drained()):
             if self._coroutines.is_used() and not self._drain.finished.is_set():
                 if not is_handling:
-                    message = "%s: stop is called on the thread of its event loop, and goes on in the background; "
+                    message = "%s: stop was called on its event loop's thread and continues in the background; "
                     tell(log, logging.WARNING, f"{message}`await aio.stop(dispatcher)` waits for it", self._name)
                 threading.Thread(target=self._wait, args=(timeout_s,), name=f"{self._name}-stop", daemon=True).start()
             return

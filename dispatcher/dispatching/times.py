@@ -1,8 +1,8 @@
 """Measuring how long events spend in the queue and in their handlers, and how long the handler thread is idle.
 
-An event is timed singly if the configuration says so, if handlers are so slow that timing costs little, if its post
-noted the time. Other events are timed by the batch, with two readings of the clock. Events that were timed singly also
-count for their types, and one of each batch does (TypeSampling).
+An event is timed singly if the configuration says so, if handlers are so slow that timing costs little, or if its post
+noted the time. Other events are timed by the batch, with two readings of the clock. Events that are timed singly also
+count for their types, and so does one event of each batch (TypeSampling).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class EventTimes:
         self.singly = times != "all"  # handler thread
         self.timed = 0  # events of this batch that were timed singly; handler thread
         self.timed_ns = 0  # their time in the handlers; handler thread
-        self._pace_ns = _QUICK_NS  # of an event in the last quick batch; handler thread
+        self._pace_ns = _QUICK_NS  # of an event in the last quick batch, at most _QUICK_NS; handler thread
 
-    def note(self, route: Route, started_ns: int, finished_ns: int, enqueued_ns: int = 0) -> None:
+    def note(self, route: Route, started_ns: int, finished_ns: int, enqueued_ns: int) -> None:
         """Record an event that was timed singly. `enqueued_ns`: 0 if its post did not note the time."""
         handling_ns = finished_ns - started_ns
         self.timed += 1
@@ -56,12 +56,12 @@ class EventTimes:
         route.handling_ns += handling_ns
 
     def note_taken(self, handing_over_ns: int) -> None:
-        """An event was handed to a coroutine, which took that long: the batch's other events did not."""
+        """Handing an event to a coroutine took this long, which is no time of the batch's other events."""
         self.timed += 1
         self.timed_ns += handing_over_ns
 
     def note_coroutine(self, route: Route, started_ns: int, finished_ns: int, enqueued_ns: int) -> None:
-        """Record an event whose coroutine has ended. Its time is none of the batch's."""
+        """Record an event whose coroutine has ended. Its time does not count for the batch."""
         timed, timed_ns = self.timed, self.timed_ns
         self.note(route, started_ns, finished_ns, enqueued_ns)
         self.timed, self.timed_ns = timed, timed_ns
@@ -83,7 +83,7 @@ class EventTimes:
             if mean_ns <= _QUICK_NS:
                 self._pace_ns = mean_ns
             # Time beyond the usual pace goes to one event: count and sum are exact, the distribution is a guess.
-            pace_ns = min(mean_ns, self._pace_ns)
+            pace_ns = self._pace_ns
             if self.measures:
                 self.handling_time.observe(pace_ns, bare - 1)
                 self.handling_time.observe(bare_ns - pace_ns * (bare - 1))

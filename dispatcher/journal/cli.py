@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dispatcher import journal as journals
-from dispatcher.cli.console import aligned, echo, echo_json
+from dispatcher.cli.console import RowFormat, aligned, echo, echo_json
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
@@ -91,34 +90,29 @@ def recover(
         echo(f"{len(recovered.accepted)} events were accepted and not handled", err=True)
 
 
-class HistoryFormat(Enum):
-    table = "table"
-    json = "json"
-
-
 @app.command()
 def history(
     journal: Journal,
-    entity: Annotated[str, typer.Argument(help="id of the application, container, node or the like")],
+    entity: Annotated[str, typer.Argument(help="id of an application, container, node or other entity")],
     machine: Annotated[str | None, typer.Option(help="only transitions of machines of this name")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="how many rows")] = 100,
     before_seq: Annotated[
-        int | None, typer.Option(help="only rows with a smaller seq, such as the last one printed before")
+        int | None, typer.Option(help="only rows with a smaller seq, to continue after the last row printed")
     ] = None,
     format: Annotated[
-        HistoryFormat, typer.Option("--format", "-f", help="json: an object for each row, with all columns")
-    ] = HistoryFormat.table,
+        RowFormat, typer.Option("--format", "-f", help="json: an object per row, with all columns")
+    ] = RowFormat.table,
 ) -> None:
-    """Print an entity's transitions, and the events about it that made none, newest first.
+    """Print an entity's transitions, and the events about it that caused none, newest first.
 
-    Works beside the daemon that writes the journal. Segments without a sound index are read whole, and then indexed
-    for the next time. Exits with 1 if there are no such rows.
+    May run while a daemon writes the journal. Segments without a valid index are read in full, then indexed for the
+    next time. Exit code 1: no rows.
     """
     damages: list[str] = []
     found = entity_history(
         journal, entity, machine=machine, limit=limit, before_seq=before_seq, on_damage=damages.append
     )
-    if format is HistoryFormat.json:
+    if format is RowFormat.json:
         for row in found.transitions:
             echo_json(json.dumps(asdict(row)))
     elif found.transitions:
@@ -129,7 +123,7 @@ def history(
     if not found.transitions:
         echo(f"{journal}: no rows about {entity}", err=True)
     elif not found.complete:
-        echo(f"there may be older rows: --before-seq {found.transitions[-1].seq}", err=True)
+        echo(f"older rows may exist: --before-seq {found.transitions[-1].seq}", err=True)
     try:
         index_journal(journal)
     except JournalError as error:

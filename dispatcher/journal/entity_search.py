@@ -1,4 +1,4 @@
-"""An entity's rows in one frame, and the frames of a segment that has no history index."""
+"""Searching for an entity: its rows in a frame, and the frames with its name in a segment without a history index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from dispatcher.journal.indexing import ENTITIES
 
 _PIECE: Final = 1 << 18
-"""Bytes that are searched in one go."""
+"""Bytes searched in one call."""
 
 FoundRow = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """An event's row and the row of a transition that it made; one of them may be None."""
@@ -22,9 +22,9 @@ FoundRow = tuple[dict[str, Any] | None, dict[str, Any] | None]
 def entity_rows(
     payload: RowsPayload, first_seq: int, name: bytes, machine: str | None, pause: Callable[[], None]
 ) -> Iterator[FoundRow]:
-    """The rows about the entity in a frame, newest first: its transitions, and the events that made none of them.
+    """The rows about the entity in a frame, newest first: its transitions, and events about it without any.
 
-    `machine`: only its transitions.
+    `machine`: only transitions of machines of this name.
     """
     rows: dict[str, list[int]] = defaultdict(list)
     for table, column in ENTITIES:
@@ -51,30 +51,33 @@ def entity_rows(
 
 
 class SearchedSegment:
-    """Where the names of a segment's entities lie, of the frames read so far. One thread at a time.
+    """The position of the entities' names in each frame read so far. One thread at a time.
 
-    A frame is checked when it is read first, and is then never changed: later only its names are read.
+    Each frame is checked when it is first read. Since frames never change, later only the names are read again.
     """
 
     def __init__(self, inode: int) -> None:
         self._inode = inode
         self._end = 0  # of the frames read so far
-        # For each table and frame: where the frame begins, and where its names do and end.
+        # For each table three arrays with a number for each frame: its offset, and the names' start and end.
         self._places = [array("Q") for _ in range(3 * len(ENTITIES))]
         self._damages: list[str] = []
         self._has_end = False
 
     def is_of(self, reader: FrameReader) -> bool:
-        """Whether the file is the one read before, and no shorter."""
+        """Whether this is the file read before, and it has not become shorter."""
         return reader.inode == self._inode and reader.size >= self._end
 
     def read_further(self, reader: FrameReader, pause: Callable[[], None], *, is_open: bool) -> list[str]:
-        """Read the frames appended since; returns a line for each damaged stretch so far. Raises OSError."""
+        """Read the frames appended since the last call; returns a line for each damaged stretch of the segment so far.
+
+        Raises OSError.
+        """
         torn: list[str] = []
         if not self._has_end:
             for found in reader.frames(lambda header: header.kind == ROWS, start=self._end, check_all=True):
                 if isinstance(found, Damage):
-                    if found.at_end:  # being written, unless the segment is closed
+                    if found.at_end:  # the end of an open segment may be half written
                         torn = [] if is_open else [str(found)]
                         break
                     self._damages.append(str(found))
@@ -101,17 +104,17 @@ class SearchedSegment:
                 for array_, number in zip(self._places[3 * place : 3 * place + 3], numbers, strict=True):
                     array_.append(number)
 
-    def frames_with(self, reader: FrameReader, name: bytes, pause: Callable[[], None]) -> Iterator[int]:
+    def frames_with(self, reader: FrameReader, name: bytes, pause: Callable[[], None]) -> list[int]:
         """Offsets of the frames whose names contain this text, newest first. Raises OSError."""
         offsets: set[int] = set()
         buffer = bytearray(_PIECE + len(name))
         for place in range(0, len(self._places), 3):
             for offset, start, end in zip(*self._places[place : place + 3], strict=True):
                 for piece in range(start, end, _PIECE) or (start,):
-                    # The next piece's beginning, too: the name may lie across both.
+                    # With the beginning of the next piece: the name may lie across both.
                     length = reader.read_into(buffer, min(end - piece, _PIECE + len(name)), piece)
                     if buffer.find(name, 0, length) >= 0:
                         offsets.add(offset)
                         break
                     pause()
-        return iter(sorted(offsets, reverse=True))
+        return sorted(offsets, reverse=True)

@@ -1,9 +1,9 @@
-"""What happened to an entity: its rows of both tables, newest first, without reading the whole journal.
+"""The history of an entity: its rows in both tables, newest first, found without reading the whole journal.
 
-A closed segment is looked up in its history index (`dispatcher.journal.format.history_index`). The open segment, and
-one without a sound index, is searched; where its frames and their names lie is kept for the next look-up.
+A look-up reads the history index of each closed segment (`dispatcher.journal.format.history_index`). It searches the
+open segment and segments without a sound index, and keeps where their frames and names lie for the next look-up.
 
-Any thread may look up, beside a writer; look-ups in one journal wait for each other. Every two milliseconds a look-up
+Any thread may look up, beside a writer; look-ups in one journal run one at a time. Every three milliseconds a look-up
 lets other threads run.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from typing import Any, Final
 from dispatcher.errors import JournalError
 from dispatcher.journal.entity_search import SearchedSegment, entity_rows
 from dispatcher.journal.format.columns import decode_rows, encode_text
-from dispatcher.journal.format.frames import Frame, Header
+from dispatcher.journal.format.frames import Frame, FrameReader, Header
 from dispatcher.journal.format.history_index import HistoryIndex, index_path
 from dispatcher.journal.format.segments import SegmentEnd, read_end, segment_number
 from dispatcher.journal.indexing import report_unsound
@@ -30,21 +30,22 @@ from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at
 from dispatcher.util.units import NS_PER_S
 
 _SETTLED_NS: Final = 50_000_000
-"""A folder that was changed more recently may change again without a later time stamp: the system's clock ticks."""
+"""A folder that changed more recently may change again under the same time stamp: the system's clock ticks slowly."""
 _SETTLED_COARSE_NS: Final = 3_000_000_000
-"""The same where the file system keeps whole seconds."""
-_PIECE_S: Final = 0.002
+"""The same for a file system that keeps whole seconds."""
+_PIECE_S: Final = 0.003
+"""Less than the switch interval, 5 ms. A wait beside a busy thread takes about that interval, so few are wanted."""
 _MOST_JOURNALS: Final = 8
-"""Journals of which something is kept between look-ups."""
+"""Journals for which something is kept between look-ups."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
     """A transition of the entity and the event that made it, or an event about the entity that made none.
 
-    Names, types and units are of the journal's columns. Without a transition, `machine`, `from_state`, `to_state` and
-    `valid` are None, and `at` is the event's `started_at`. For a transition made outside of an event, all from
-    `dispatcher` on is None.
+    Names, types and units are those of the journal's columns. Without a transition, `machine`, `from_state`, `to_state`
+    and `valid` are None, and `at` is the event's `started_at`. For a transition made outside of an event, `dispatcher`
+    and all fields after it are None.
     """
 
     seq: int
@@ -52,13 +53,13 @@ class HistoryRow:
     machine: str | None
     from_state: str | None
     event_type: str
-    """What the machine was given; without a transition, the event's own type."""
+    """What the machine was given; without a transition, the type of the event."""
     to_state: str | None
     valid: bool | None
     dispatcher: str | None = None
     event_class: str | None = None
     event_entity: str | None = None
-    """The `entity` of the event, which may be about another one."""
+    """The event's own `entity`, which may be another one."""
     enqueued_at: int | None = None
     started_at: int | None = None
     finished_at: int | None = None
@@ -77,7 +78,7 @@ class EntityHistory:
 
     transitions: list[HistoryRow]
     complete: bool
-    """The last row is the entity's first: `limit`, retention and damage have left nothing older out."""
+    """The last row is the entity's first: nothing older was cut off by `limit`, removed by retention, or damaged."""
 
 
 def entity_history(
@@ -89,11 +90,11 @@ def entity_history(
     before_seq: int | None = None,
     on_damage: Callable[[str], None] = lambda line: None,
 ) -> EntityHistory:
-    """The newest rows about `entity` in the journal, also of the open segment.
+    """The newest rows about `entity` in the journal, including its open segment.
 
     `machine`: only transitions of machines of this name. `before_seq`: only rows with a smaller seq; the last row's
-    seq gives the next page. `limit`: at most so many rows; the rows of one event stay together, so there are more if a
-    single event has more. `on_damage` gets a line for each damaged stretch and each missing segment met.
+    seq gives the next page. `limit`: the most rows; since the rows of an event stay together, an event that alone has
+    more than that comes whole. `on_damage` gets a line for each damaged stretch and each missing segment it meets.
 
     Raises:
         JournalError: not a journal, or a file cannot be read. ValueError: `limit` is less than 1.
@@ -106,7 +107,7 @@ def entity_history(
 
 
 class _Kept:
-    """What look-ups in one journal keep for the next one."""
+    """What a look-up keeps for the next one in the same journal."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # held during a look-up
@@ -151,7 +152,7 @@ def _kept(path: Path) -> _Kept:
 
 
 def _signature(path: Path) -> object:
-    """What changes when a file of the folder appears, goes or is renamed; None: it may change without that."""
+    """A value that changes whenever a file of the folder appears, goes or is renamed; None: there is none yet."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -191,7 +192,7 @@ class _LookUp:
             self._damaged(line)
         at_end = open_at_end(snapshot)
         if len(at_end) < len(snapshot.left_open):
-            self._is_whole = False  # left by a crash between closed ones: no reader reads it
+            self._is_whole = False  # a crash left an open segment between closed ones, which no reader reads
         listed = (*snapshot.closed, *at_end)
         first = segment_number(listed[0]) if listed else snapshot.manifest.first if snapshot.manifest else 1
         self._is_whole &= first == 1
@@ -214,7 +215,7 @@ class _LookUp:
         return EntityHistory(rows, is_whole)
 
     def _has_enough(self) -> bool:
-        """There are more rows than wanted, and not all of one event, whose rows stay together."""
+        """There are more rows than wanted, from more than one event, whose rows stay together."""
         return len(self._rows) > self._limit and self._rows[-1].seq != self._rows[0].seq
 
     def _damaged(self, line: str) -> None:
@@ -230,7 +231,8 @@ class _LookUp:
             if offsets is None:
                 self._search(segment, is_open=is_open)
             elif offsets:
-                self._frames(segment, reversed(offsets))
+                with open_frames(segment, keeps_interpreter=True) as reader:
+                    self._frames(reader, reversed(offsets))
         except FileNotFoundError:
             if is_retired(self._path, segment_number(segment)):
                 self._is_whole = False
@@ -240,11 +242,11 @@ class _LookUp:
             raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
 
     def _is_later(self, first_seq: int) -> bool:
-        """Whether rows from `first_seq` on are all too new. A transition may have the seq before its frame's first."""
+        """Whether all rows from `first_seq` on are too new. A transition may have the seq before its frame's first."""
         return self._before_seq is not None and first_seq > self._before_seq
 
     def _indexed(self, segment: Path, end: SegmentEnd) -> list[int] | None:
-        """Offsets of the frames that may have rows, oldest first; None: the segment has no sound index."""
+        """Offsets of frames that may have rows of the entity, oldest first; None: there is no sound index."""
         try:
             with HistoryIndex(index_path(segment)) as index:
                 if index.header.is_of(segment, end):
@@ -264,20 +266,19 @@ class _LookUp:
                 searched = self._kept.searched[number] = SearchedSegment(reader.inode)
             for line in searched.read_further(reader, self._pause, is_open=is_open):
                 self._damaged(line)
-            self._frames(segment, searched.frames_with(reader, self._name, self._pause))
+            self._frames(reader, searched.frames_with(reader, self._name, self._pause))
 
-    def _frames(self, segment: Path, offsets: Iterator[int]) -> None:
-        """Add the rows in the frames there, newest first."""
-        with open_frames(segment, keeps_interpreter=True) as reader:
-            for offset in offsets:
-                if self._has_enough():
-                    return
-                frame = reader.frame_at(offset, self._is_wanted)
-                if frame is None:
-                    self._damaged(f"{segment.name}: the frame at byte {offset} is damaged")
-                elif frame.payload:
-                    self._rows += self._rows_in(frame)
-                self._pause()
+    def _frames(self, reader: FrameReader, offsets: Iterable[int]) -> None:
+        """Add the entity's rows from the frames at these offsets, newest first."""
+        for offset in offsets:
+            if self._has_enough():
+                return
+            frame = reader.frame_at(offset, self._is_wanted)
+            if frame is None:
+                self._damaged(f"{reader.path.name}: the frame at byte {offset} is damaged")
+            elif frame.payload:
+                self._rows += self._rows_in(frame)
+            self._pause()
 
     def _is_wanted(self, header: Header) -> bool:
         return not self._is_later(header.first_seq)

@@ -1,6 +1,6 @@
 """Writing the history indexes of closed segments: `Indexer` beside a writer, `index_journal` without one.
 
-An index is written under a draft's name and renamed. Where it cannot be written, look-ups read the segment instead.
+An index is written as a draft and then renamed. A look-up searches a segment that has no index.
 """
 
 from __future__ import annotations
@@ -47,21 +47,19 @@ _BUSY_SHARE: Final = 32.0
 _IDLE_SHARE: Final = 1.0
 _STOP_S: Final = 2.0
 """More than a piece of work and one write take."""
-
-
 _DRAFT: Final = re.compile(r"\.segment-\d+\.history\.new-\d+")
 _DRAFT_S: Final = 600.0
-"""A draft of this age is nobody's any longer."""
+"""A draft of this age was left by a crash: no process writes one for so long."""
 
 
 class _Stopped(Exception):
-    """The indexer has to end."""
+    """The writer is closing: the thread ends in the middle of its work."""
 
 
 def build_index(segment: Path, pause: Callable[[], None] = lambda: None) -> bytes | None:
-    """The index of a closed segment; None: the segment is damaged, and has to be read whole.
+    """The index of a closed segment; None: the segment is damaged, so look-ups have to search it.
 
-    `pause` is called after each piece of the work, of about a millisecond. Raises OSError.
+    `pause` is called after each piece of work, which takes about a millisecond. Raises OSError.
     """
     end = read_end(segment)
     if end is None:
@@ -83,16 +81,22 @@ def build_index(segment: Path, pause: Callable[[], None] = lambda: None) -> byte
 def _hashes(payload: bytes, pause: Callable[[], None]) -> set[int]:
     """The hashes of all entities in a frame."""
     rows = decode_rows(payload)
-    hashes: set[int] = set()
+    # The names first: most come back in the frame, and a set tells that faster than a checksum is made.
+    names: set[bytes] = set()
     for table, column in ENTITIES:
         for _, lengths, texts in rows.text_pieces(table.stored_name(column)):
-            hashes.update(map(crc32, map(BytesIO(texts).read, lengths)))
+            names.update(map(BytesIO(texts).read, lengths))
             pause()
+    hashes: set[int] = set()
+    rest = iter(names)
+    while some := set(map(crc32, islice(rest, _AT_ONCE))):
+        hashes |= some
+        pause()
     return hashes
 
 
 class _Entries:
-    """Entries of an index, sorted without a long call: chunks first, then ranges of hashes across all chunks."""
+    """Sorts the entries of an index without a long call: first chunks, then ranges of hashes across all chunks."""
 
     def __init__(self, pause: Callable[[], None]) -> None:
         self.count = 0
@@ -135,15 +139,15 @@ def write_index(segment: Path, data: bytes, mode: int) -> None:
     path = index_path(segment)
     draft = path.with_name(f"{path.name}.new-{os.getpid()}")
     replace_file(path, data, draft=draft, sync=False, mode=mode, owner_of=segment)
-    # Retention removes the segment before its index: one that is missed by that is removed here.
+    # Retention may have removed the segment before the rename, and so have missed this index.
     if not segment.exists():
         path.unlink(missing_ok=True)
 
 
 def index_journal(path: Path | str) -> int:
-    """Write the missing and the unsound history indexes of a journal; returns how many. Beside its writer, too.
+    """Write the history indexes that are missing or unsound; returns how many. Safe beside the journal's writer.
 
-    Segments that are damaged get none.
+    Damaged segments get none.
 
     Raises:
         JournalError: an index cannot be written.
@@ -157,7 +161,7 @@ def index_journal(path: Path | str) -> int:
 
 
 def is_indexed(segment: Path, pause: Callable[[], None] = lambda: None) -> bool:
-    """Whether a closed segment has a sound index of its own. Raises OSError: the segment cannot be read."""
+    """Whether a closed segment has a sound index. Raises OSError: the segment cannot be read."""
     try:
         end = read_end(segment)
     except FileNotFoundError:
@@ -170,7 +174,7 @@ def is_indexed(segment: Path, pause: Callable[[], None] = lambda: None) -> bool:
 
 
 def _index(segment: Path, mode: int, pause: Callable[[], None]) -> bool:
-    """Whether it was indexed: a damaged segment is not, nor one that retention has removed. Raises OSError."""
+    """Index a segment; returns False if it is damaged, or retention has removed it. Raises OSError."""
     try:
         data = build_index(segment, pause)
     except FileNotFoundError:
@@ -182,9 +186,9 @@ def _index(segment: Path, mode: int, pause: Callable[[], None]) -> bool:
 
 
 class Indexer:
-    """Indexes the closed segments of a writer's journal, on a thread of its own that exists while it has work.
+    """Indexes the closed segments of a writer's journal. Its thread exists only while there is work.
 
-    While rows are written it takes 3 % of the time, so that the handler keeps its own.
+    While rows are written, the thread works for 3 % of the time, which leaves the rest to the handler.
     """
 
     def __init__(self, segment_log: SegmentLog) -> None:
@@ -193,18 +197,22 @@ class Indexer:
         # Leaf lock, re-entrant: a signal handler may post, and so close a segment, while its thread holds it.
         self._lock = threading.RLock()
         self._has_work = False  # guarded by _lock
-        self._unsound: set[Path] = set()  # segments of which a look-up has found no sound index; guarded by _lock
+        self._unsound: set[Path] = set()  # segments for which a look-up found no sound index; guarded by _lock
         self._thread: threading.Thread | None = None  # guarded by _lock
         self._stopped = threading.Event()
         self._done: set[Path] = set()  # segments looked at; the indexer's thread
         self._refused: set[Path] = set()  # damaged ones; the indexer's thread
         self._frames = 0  # of the writer, at the last wait; the indexer's thread
         self._has_warned = False  # the indexer's thread
+        self._has_cleaned = False  # the indexer's thread
         with _indexers_lock:
             _indexers[_key(segment_log.path)] = self
 
     def wake(self, unsound: Path | None = None) -> None:
-        """A segment was closed, or has no sound index. Any thread; does not block."""
+        """Look for segments to index: one was closed, or a look-up found `unsound` without a sound index.
+
+        Any thread may call this. It waits at most for a new thread to start.
+        """
         with self._lock:
             self._has_work = True
             if unsound is not None:
@@ -218,30 +226,25 @@ class Indexer:
                 thread.start()
 
     def stop(self) -> None:
-        """End the thread. What is not indexed by then is for the next writer, or the next look-up."""
+        """End the thread. Segments that are not indexed by then are left to the next writer or `index_journal`."""
         self._stopped.set()
         with self._lock:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STOP_S)
 
-    def wait_until_done(self, timeout_s: float) -> bool:
-        """Wait until everything closed so far is indexed; for tests and measurements."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout_s)
-        return thread is None or not thread.is_alive()
-
     def _run(self) -> None:
         while self._take_work():
             try:
-                _remove_leftovers(self._log.path)
-                self._index_all(Pace(_PIECE_S, self._share, self._wait).pause)
+                pause = Pace(_PIECE_S, self._share, self._wait).pause
+                if not self._has_cleaned:
+                    _remove_leftovers(self._log.path, pause)
+                    self._has_cleaned = True
+                self._index_all(pause)
             except _Stopped:
                 return
             except OSError as error:
-                self._done.clear()  # all over again when the next segment is closed
+                self._done.clear()  # the next closed segment makes it try all of them again
                 if not (error.errno in NO_DESCRIPTORS or self._has_warned or self._stopped.is_set()):
                     self._has_warned = True
                     path = self._log.path
@@ -251,7 +254,7 @@ class Indexer:
         listed = segments(self._log.path)
         self._done.intersection_update(listed)
         self._refused.intersection_update(listed)
-        for segment in reversed(listed):  # the newest history is looked up most
+        for segment in reversed(listed):  # recent history is looked up most
             if segment not in self._done:
                 self._wait(0.0)
                 self._done.add(segment)
@@ -277,9 +280,10 @@ class Indexer:
             raise _Stopped
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove what a crash has left: drafts, and indexes of segments that retention has removed. Raises OSError."""
+def _remove_leftovers(path: Path, pause: Callable[[], None]) -> None:
+    """Remove a crash's leftovers: old drafts, and indexes whose segment retention has removed. Raises OSError."""
     for file in path.iterdir():
+        pause()
         if _DRAFT.fullmatch(file.name):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - file.stat().st_mtime > _DRAFT_S:
@@ -293,7 +297,7 @@ _indexers: weakref.WeakValueDictionary[str, Indexer] = weakref.WeakValueDictiona
 
 
 def report_unsound(segment: Path) -> None:
-    """Have the writer of this journal, if this process has it, index the segment anew. Any thread."""
+    """If this process has the journal's writer, make it index the segment again. Any thread."""
     with _indexers_lock:
         indexer = _indexers.get(_key(segment.parent))
     if indexer is not None:

@@ -1,4 +1,4 @@
-"""Pauses for long work in Python beside threads that need the interpreter, such as the handler thread."""
+"""Pauses in long work, so that other threads, such as the handler thread, get the interpreter."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 _SHORTEST_S: Final = 0.000_05
-"""A wait that is long enough for another thread to take the interpreter over."""
+"""A wait long enough for another thread to take the interpreter."""
 
 
 class Pace:
-    """Waits once `piece_s` of processor time have passed, with `wait(seconds)`.
+    """Calls `wait(seconds)` after every `piece_s` of the thread's processor time.
 
-    `share` says before each wait how long, as a multiple of that time; other threads always get a chance to run. One
-    thread: the one that does the work and calls `pause` after each small piece of it.
+    `share()` gives the length of the wait as a multiple of the time worked; even 0 lets other threads run. Used by one
+    thread, which calls `pause` after each small piece of its work.
     """
 
     def __init__(
@@ -27,15 +27,15 @@ class Pace:
         self._share = share
         self._wait = wait
         self._since_s = time.thread_time()  # of the last wait; that thread only
-        self._look_at_s = time.perf_counter() + piece_s  # when to ask for it again; that thread only
+        self._look_at_s = time.perf_counter() + piece_s  # when to look at the processor time again; that thread only
         self.longest_s = 0.0  # that thread only
         """The most processor time between two waits."""
 
     def pause(self) -> None:
-        """Wait if it is time to."""
+        """Wait if the piece is done."""
         now_s = time.perf_counter()
         if now_s < self._look_at_s:
-            return  # the thread's own time, which costs more to ask for, cannot have passed faster
+            return  # processor time is slower to ask for, and cannot have passed faster
         spent_s = time.thread_time() - self._since_s
         if spent_s < self._piece_s:
             self._look_at_s = now_s + self._piece_s - spent_s

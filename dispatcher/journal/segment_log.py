@@ -61,7 +61,7 @@ class SegmentLog:
         self.config = config
         self._on_failure = on_failure
         self.on_closed: Callable[[], object] = _nothing
-        """Called when a segment was closed and another one begun, with no lock held; set before the first frame."""
+        """Called after a segment was closed and the next one begun, with no lock held; set before the first frame."""
         self._syncs = config.durability != "none"
         self._permissions = Permissions[config.permissions]  # read only
         self._sync_lock = threading.RLock()  # before _file_lock
@@ -256,7 +256,8 @@ class SegmentLog:
             # The manifest first: it shows a reader that misses the segment that its removal was intended.
             self._first = segment_number(path) + 1
             self._write_manifest(closed=False)
-            # Without its index first: a crash in between leaves no index alone. Then again: it may be being written.
+            # The index goes first, so that a crash does not leave it alone, and again after the segment: the indexer
+            # may have renamed its draft in between.
             index_path(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             index_path(path).unlink(missing_ok=True)

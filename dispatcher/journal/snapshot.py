@@ -5,7 +5,7 @@ Readers take no lock and may run beside a writer: closed segments do not change,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,8 @@ from dispatcher.journal.identity import identify
 
 _ATTEMPTS: Final = 100
 """More than enough to find a moment at which the writer closes no segment."""
-_MANY: Final = 1000
-"""From this number on, missing segments are reported as one range."""
+MANY: Final = 1000
+"""From this number on, missing segments are reported as one range: a manifest can name two billion."""
 
 
 class ClosedSegment(NamedTuple):
@@ -75,10 +75,7 @@ class JournalSnapshot:
         numbers = list(map(segment_number, self.closed))
         first = self.manifest.first if self.manifest is not None else min(numbers, default=1)
         last = max(max(numbers, default=0), self.manifest.last if self.manifest is not None else 0)
-        lines = []
-        for number in (*numbers, last + 1):
-            lines += _missing_between(self.path, first, number - 1)
-            first = max(first, number + 1)
+        lines = [line for gap in gaps(numbers, first, last) for line in _missing_between(self.path, *gap)]
         return [*lines, *self.foreign]
 
 
@@ -158,8 +155,16 @@ def is_retired(path: Path, number: int) -> bool:
     return manifest is not None and number < manifest.first
 
 
+def gaps(numbers: Iterable[int], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The first and the last number of each stretch between `first` and `last` that has none of the sorted numbers."""
+    for number in (*numbers, last + 1):
+        if first < number:
+            yield first, number - 1
+        first = max(first, number + 1)
+
+
 def _missing_between(path: Path, first: int, last: int) -> list[str]:
-    if last - first >= _MANY:
+    if last - first >= MANY:
         return [f"{segment_path(path, first).name} to {segment_path(path, last).name}: are missing"]
     # A segment that retention has removed since the snapshot is not missing.
     return [

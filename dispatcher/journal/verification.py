@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, Damage, Frame
-from dispatcher.journal.format.history_index import HistoryIndex, UnsoundIndexError, index_path, is_orphan, segment_of
+from dispatcher.journal.format.history_index import HistoryIndex, UnsoundIndexError, index_path, segment_of
 from dispatcher.journal.format.schema import TABLES
 from dispatcher.journal.format.segments import MANIFEST, Summary, read_end, segment_number, segment_path
 from dispatcher.journal.reader import open_frames
@@ -61,7 +61,7 @@ class Progress:
 def verify(path: Path | str) -> Verification:
     """Check each byte against its checksum, and that no frame, segment, event or accepted event is missing.
 
-    History indexes are checked if they are there; none is a problem of its own.
+    History indexes are checked where they exist; a missing one is no problem.
 
     Raises:
         JournalError: not a journal, one of another format, or a file cannot be read.
@@ -84,7 +84,7 @@ def verify(path: Path | str) -> Verification:
                 problems.append(f"{segment.name}: is missing")
         except OSError as error:
             raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
-    problems += check_indexes(snapshot)
+    problems += _check_indexes(snapshot)
     return Verification(progress.events, progress.transitions, tuple(problems), snapshot.left_open, tuple(torn))
 
 
@@ -97,16 +97,16 @@ def check_folder(snapshot: JournalSnapshot) -> list[Finding]:
     return [Finding(line.partition(":")[0], line) for line in lines]
 
 
-def check_indexes(snapshot: JournalSnapshot) -> Iterator[str]:
-    """A line for each history index that is damaged, of another segment, or left without its segment."""
+def _check_indexes(snapshot: JournalSnapshot) -> Iterator[str]:
+    """A line for each history index that is damaged, was made of another segment, or has lost its segment."""
     for segment in snapshot.closed:
         try:
             with HistoryIndex(index_path(segment)) as index:
                 end = read_end(segment)
                 if end is None:
-                    continue  # the segment has a problem of its own: nothing says whether the index is of it
+                    continue  # verified as damaged already; without its end, the index cannot be matched to it
                 if not index.header.is_of(segment, end):
-                    yield _unsound_index(f"{index.path.name}: is not of this {segment.name}")
+                    yield _unsound_index(f"{index.path.name}: was made of another {segment.name}")
                 index.check()
         except FileNotFoundError:
             continue  # not indexed yet, or removed with its segment
@@ -117,13 +117,13 @@ def check_indexes(snapshot: JournalSnapshot) -> Iterator[str]:
     first = snapshot.manifest.first if snapshot.manifest is not None else 0
     for path in sorted(snapshot.path.iterdir()):
         lost = segment_of(path)
-        # Retention may have removed the segment just now, or a crash may have kept it from removing the index.
-        if lost is not None and is_orphan(path) and segment_number(lost) >= first:
+        # Below `first`, retention is about to remove the index, or a crash prevented that.
+        if lost is not None and segment_number(lost) >= first and not lost.exists():
             yield f"{path.name}: its segment is missing"
 
 
 def _unsound_index(line: str) -> str:
-    return f"{line}; the journal is read without it, and dispatcher journal history makes it anew"
+    return f"{line}; the journal can be read without it, and dispatcher journal history makes a new one"
 
 
 def _against_manifest(snapshot: JournalSnapshot) -> Iterator[str]:

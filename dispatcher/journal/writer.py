@@ -156,7 +156,7 @@ class JournalWriter:
         if self._flush_commits or not self._has_rows() or time.perf_counter_ns() >= self.flush_due_ns:
             self.flush()
         else:
-            self._keeper.ensure_running()  # even before the first frame: the rows that wait are in that
+            self._keeper.ensure_running()  # even before the first frame, which these rows will be in
             self._keeper.flush_in(_FLUSH_DELAY_MS / 1000)
 
     def close(self) -> None:

@@ -1,9 +1,19 @@
 """Prometheus metrics of dispatchers, read from their plain counters at a scrape (invariant 11), and what any thread may
-list of their state machines."""
+list of their state machines.
 
-from dispatcher.metrics.collector import DispatcherCollector, MetricsSource, register_metrics
-from dispatcher.metrics.entities import EntityNow, EntityPage, EntitySource, MachineNow, register_entities
-from dispatcher.metrics.server import MetricsServer
+A name is imported at its first use: what lists entities does not need prometheus_client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dispatcher.util.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from dispatcher.metrics.collector import DispatcherCollector, MetricsSource, register_metrics
+    from dispatcher.metrics.entities import EntityNow, EntityPage, EntitySource, MachineNow, register_entities
+    from dispatcher.metrics.server import MetricsServer
 
 __all__ = [
     "DispatcherCollector",
@@ -16,3 +26,17 @@ __all__ = [
     "register_entities",
     "register_metrics",
 ]
+
+_HOMES = {
+    "DispatcherCollector": "dispatcher.metrics.collector",
+    "EntityNow": "dispatcher.metrics.entities",
+    "EntityPage": "dispatcher.metrics.entities",
+    "EntitySource": "dispatcher.metrics.entities",
+    "MachineNow": "dispatcher.metrics.entities",
+    "MetricsServer": "dispatcher.metrics.server",
+    "MetricsSource": "dispatcher.metrics.collector",
+    "register_entities": "dispatcher.metrics.entities",
+    "register_metrics": "dispatcher.metrics.collector",
+}
+
+__getattr__ = lazy_names(__name__, _HOMES)

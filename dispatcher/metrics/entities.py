@@ -1,8 +1,8 @@
-"""State machines as any thread may list them: the kinds of machine, their entities, and the state of each.
+"""State machines, their entities and the state of each, for any thread to list.
 
-The core knows no state machines. A package that has some implements `EntitySource` and registers it; the ops API and
-commands list what is registered. A source answers from what the handler thread has published: it takes no lock that a
-handler may hold, and never waits for the handler thread.
+The core knows no state machines. A package that has some implements and registers an `EntitySource`, which the ops API
+and the commands list. A source answers from what the handler thread has published: it takes no lock that a handler may
+hold, and never waits for the handler thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class EntityPage:
     items: Sequence[EntityNow]
     has_more: bool
     total: int | None
-    """Entities that match, on all pages; None if counting them would take a walk over all."""
+    """Matching entities on all pages; None if only a walk over all entities could count them."""
 
 
 class EntitySource(Protocol):
@@ -69,7 +69,7 @@ class EntitySource(Protocol):
         """The entities with this id: one for each machine that has it, or the one of `machine`."""
 
     def initial_state(self, machine: str) -> str | None:
-        """In which state a machine's entities begin; None if it is unknown."""
+        """The initial state of a machine's entities; None if it is unknown."""
 
 
 _lock = threading.Lock()

@@ -136,4 +136,5 @@ def _is_sound(collector: Any, families: list[Metric], encode: Encoder) -> bool:
 
 def _leave_out(collector: Any, error: BaseException) -> None:
     failures.note(collector)
-    tell(log, logging.ERROR, "a collector of metrics failed, and is left out: %s", class_name(collector), error=error)
+    message = "a metrics collector raised and is left out of the page: %s"
+    tell(log, logging.ERROR, message, class_name(collector), error=error)

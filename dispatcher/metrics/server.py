@@ -35,11 +35,11 @@ class MetricsServer(Service):
 
     `/metrics` shows `registry`. The other pages show `health`, as JSON, with status 200 or 503: see
     `dispatcher.health`. Add the server to a daemon first: then it answers while the others start and while they drain.
-    The whole to which it was added is watched (`Health.watch`) while it is started.
+    While started, it watches the outermost composite service that it belongs to (`Health.watch`).
 
     An answer needs neither the handler thread, nor a lock that a handler or logging may hold. Clients cannot exhaust
-    the process: at most 32 connections are open, of which a new one replaces the oldest that has not sent its request,
-    or does not read its answer; and each ends 10 seconds after it was accepted.
+    the process: at most 32 connections are open, each for 10 seconds at most, and a new one replaces the oldest whose
+    client has not sent its request or does not read the answer.
 
     Raises (from `start`):
         ConfigError: the server cannot listen on the address.
@@ -130,7 +130,7 @@ class _Pages:
     def _answer(self, environ: _Environ) -> _Answer:
         make = self._makers.get(environ["PATH_INFO"])
         if make is None:
-            return _text("404 Not Found", f"There is no such page; there are {', '.join(self._makers)}.")
+            return _text("404 Not Found", f"No such page. The pages are {', '.join(self._makers)}.")
         if environ["REQUEST_METHOD"] not in _METHODS:
             status, headers, body = _text("405 Method Not Allowed", f"Use {' or '.join(_METHODS)}.")
             return status, [*headers, ("Allow", ", ".join(_METHODS))], body

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 KEPT: Final = 200_000
-"""Transitions that a door keeps unless it is configured."""
+"""Transitions that a door keeps by default."""
 
 
 class KeptTransition(NamedTuple):
@@ -41,7 +41,7 @@ class KeptHistory(NamedTuple):
     """The newest first."""
     has_more: bool
     is_whole: bool
-    """The ring has forgotten nothing yet, of any entity."""
+    """The ring has not forgotten any transition, of any entity."""
 
 
 class TransitionColumns(NamedTuple):
@@ -102,17 +102,17 @@ class TransitionRing:
     ) -> KeptHistory:
         """The transitions of an entity, the newest first, from the one before number `before`.
 
-        It walks over the whole ring, for a few milliseconds: call it on a thread that may take that long.
+        It walks the whole ring, which takes a few milliseconds.
         """
         with self._lock:
-            chunks, size, is_whole = tuple(self._chunks), min(self._size, self.most), self._size == self._added
-        oldest = self._added - size  # a chunk that was cut stays whole until all of it may go
+            chunks, is_whole = tuple(self._chunks), self._size == self._added
+            forgotten = self._added - min(self._size, self.most)  # the oldest chunk may still hold some of them
         found = list(islice(_newest_first(chunks, entity, machine, before), limit + 1))
-        found = [each for each in found if each.number > oldest]
+        found = [each for each in found if each.number > forgotten]
         return KeptHistory(found[:limit], len(found) > limit, is_whole)
 
     def _trim(self) -> None:
-        """Forget the oldest chunks whose transitions are all beyond `most`; one that is not is cut."""
+        """Forget chunks whose transitions are all beyond `most`; cut the chunk of which only some are."""
         while self._chunks and self._size > self.most:
             first, columns = self._chunks[0]
             surplus, count = self._size - self.most, len(columns.at)

@@ -1,4 +1,4 @@
-"""What all answers of the ops API have in common: JSON, lists in pages, errors in one line, work off the loop."""
+"""What the endpoints of the ops API share: JSON, lists in pages, errors of one line, and work off the loop."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 LIMIT: Final = 100
 MOST: Final = 1000
 OFF_LOOP_S: Final = 10.0
-"""Longest work on a thread, before the client gets 503."""
-_SLICE_S: Final = 0.003
+"""Work on a thread that takes longer gives its client 503."""
 _WORKERS: Final = 8
-"""Most pieces of work on threads at a time, of one app."""
+"""Most such threads of one app."""
 
 
 class Refusal(Exception):
-    """An answer other than 200: the status, one line, and perhaps after how many seconds to try again."""
+    """An error as the answer: its status, one line, and Retry-After in seconds, if any."""
 
     def __init__(self, status: int, reason: str, retry_after_s: int | None = None) -> None:
         super().__init__(reason)
@@ -63,7 +62,7 @@ def to_json(content: Any) -> bytes:
 
 
 def endpoint(function: Endpoint) -> Endpoint:
-    """Turns whatever the endpoint raises into an error of one line."""
+    """Turns any exception of the endpoint into an error of one line."""
 
     @wraps(function)
     async def guarded(request: Request) -> Response:
@@ -81,10 +80,10 @@ def endpoint(function: Endpoint) -> Endpoint:
 
 
 async def http_error(request: Request, error: Exception) -> Response:
-    """The error of a router: no such path, or not with this method."""
+    """The router's error: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     path = one_line(request.url.path, 200)
-    reasons = {404: f"{path}: no such path", 405: f"{path}: {request.method} is not possible here"}
+    reasons = {404: f"{path}: no such path", 405: f"{path}: method {request.method} is not allowed"}
     return answer({"error": reasons.get(error.status_code, one_line(error.detail))}, error.status_code, error.headers)
 
 
@@ -92,12 +91,12 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 
 def number(request: Request, name: str, default: T, least: int, most: int) -> int | T:
-    """A whole number from the query. Raises Refusal (400) if it is another text, or out of bounds."""
+    """A whole number from the query. Raises Refusal (400) for any other text, or out of bounds."""
     text = request.query_params.get(name, "")
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 18 and least <= int(text) <= most):
-        raise Refusal(400, f"{name}={text}: a whole number from {least} to {most} is expected")
+        raise Refusal(400, f"{name}={text}: expected a whole number from {least} to {most}")
     return int(text)
 
 
@@ -127,20 +126,8 @@ def page_of(request: Request, items: Sequence[Any], **more: Any) -> dict[str, An
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 
-class Breath:
-    """Lets the loop serve others, and the handler thread run, once some milliseconds of work have passed."""
-
-    def __init__(self) -> None:
-        self._since_s = time.perf_counter()
-
-    async def take(self) -> None:
-        if time.perf_counter() - self._since_s > _SLICE_S:
-            await asyncio.sleep(0)
-            self._since_s = time.perf_counter()
-
-
 class Workers:
-    """Runs functions on threads of their own, some at a time. One loop's thread."""
+    """Runs functions on threads of their own, at most `most` at a time. One loop's thread."""
 
     def __init__(self, most: int = _WORKERS) -> None:
         self._most = most
@@ -149,8 +136,8 @@ class Workers:
     async def run(self, function: Callable[[], T], within_s: float = OFF_LOOP_S) -> T:
         """The function's result.
 
-        Its thread is a daemon: one that hangs delays no exit. Raises Refusal (503) after `within_s`, and (429) if that
-        many are at work already.
+        Its thread is a daemon: one that hangs delays no exit. Raises Refusal (503) after `within_s`, or without a
+        thread, and (429) if `most` are at work already.
         """
         if self._busy >= self._most:
             raise Refusal(429, f"{self._most} such requests are under way", 1)
@@ -179,15 +166,19 @@ class Workers:
             except RuntimeError:
                 return  # the loop has ended meanwhile
 
-        threading.Thread(target=work, name="ops-worker", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="ops-worker", daemon=True).start()
+        except RuntimeError as error:
+            self._busy -= 1
+            raise Refusal(503, f"no thread could be started: {error}", 1) from None
         try:
             return await asyncio.wait_for(future, within_s)
         except TimeoutError:
-            raise Refusal(503, f"it was not done within {within_s:g} s; ask for less", 1) from None
+            raise Refusal(503, f"this took longer than {within_s:g} s; ask for less", 1) from None
 
 
 class Kept:
-    """An answer that is made at most once in `for_s`, however many ask for it. One loop's thread."""
+    """Keeps each answer for `for_s`; clients that ask meanwhile share it. One loop's thread."""
 
     def __init__(self, for_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._for_s = for_s
@@ -196,7 +187,7 @@ class Kept:
         self._making: dict[Any, asyncio.Future[bytes]] = {}
 
     def get(self, key: Any) -> bytes | None:
-        """The answer if it is still good."""
+        """The answer, if it was made less than `for_s` ago."""
         now_s = self._clock_s()
         for old in [each for each, (at_s, _) in self._made.items() if now_s - at_s >= self._for_s]:
             del self._made[old]

@@ -24,7 +24,6 @@ from dispatcher.metrics.transition_ring import ring
 from dispatcher.ops import dispatchers as of_dispatchers
 from dispatcher.ops import entities, journals, stacks
 from dispatcher.ops.answers import (
-    Breath,
     Kept,
     Refusal,
     Workers,
@@ -48,6 +47,7 @@ from dispatcher.view import DispatcherView, dispatchers
 from dispatcher.web.events import event_stream
 from dispatcher.web.host import WebHost
 from dispatcher.web.security import Principal, WriteNote, audit, describe_write, require
+from dispatcher.web.waiting import in_pieces
 
 _MOST_SEQ: Final = 10**18
 _STACK_KEPT_S: Final = 0.05
@@ -55,7 +55,7 @@ _MOST_BODY: Final = 10_000
 
 
 class Ops:
-    """What the endpoints of one app share. One loop's thread, except where a line says otherwise."""
+    """What the endpoints of one app share. One loop's thread, but for `close`."""
 
     def __init__(self, config: OpsConfig, name: str, stopping: asyncio.Event) -> None:
         self.config = config
@@ -79,23 +79,20 @@ class Ops:
         return shared_sampler.use(self)  # after a fork, its thread has to be started anew
 
     async def dispatcher_numbers(self) -> list[dict[str, Any]]:
-        breath, sampler, items = Breath(), self.sampler, []
-        for view in dispatchers():
-            items.append(of_dispatchers.numbers(view, sampler))
-            await breath.take()
-        return items
+        sampler = self.sampler
+        return [of_dispatchers.numbers(view, sampler) async for view in in_pieces(dispatchers())]
 
-    async def stream_numbers(self) -> Any:
-        """As the answer of /dispatchers; made once a second for all streams."""
+    async def stream_numbers(self) -> bytes:
+        """All of /dispatchers as JSON, made once a second for all streams."""
 
         async def make() -> Any:
             items = await self.dispatcher_numbers()
             return listed(items, None, len(items))
 
-        return json.loads(await self.numbers.make("dispatchers", make))
+        return await self.numbers.make("dispatchers", make)
 
     def close(self) -> None:
-        """Undo what it has changed, and let the sampler end. Any thread."""
+        """Restore the levels of loggers, and let the sampler end. Any thread."""
         self.log_levels.restore_all()
         shared_sampler.release(self)
 
@@ -120,8 +117,8 @@ def ops_app(
     It shows every dispatcher of the process, later ones too. `name`: the daemon's, in /process. `stopping` ends open
     streams when it is set, on the loop; a WebHost ends them by itself.
 
-    Clients that may not see threads, payloads and the like are kept out by whatever serves the app: a WebHost, or the
-    user's own middleware. `/threads` and the controls need a `Principal` of role admin in the request's scope.
+    Whatever serves the app decides which clients reach it: a WebHost, or middleware of your own. `/threads` and
+    the controls need a `Principal` of role admin in the request's scope.
     """
     return app_of(Ops(config or OpsConfig(), name or process_name(), stopping or asyncio.Event()))
 

@@ -14,7 +14,7 @@ class OpsConfig(ConfigModel):
     enabled: bool = Field(
         True, description="open a door for `dispatcher ps`, `status` and `top`, if the extra `web` is installed"
     )
-    show_payloads: bool = Field(False, description="show the payloads of events in /journal/tail")
+    show_payloads: bool = Field(False, description="include the payloads of events in /journal/tail")
     control: bool = Field(
         False, description="let administrators change log levels and stop the daemon: POST /log-level and /stop"
     )
@@ -22,6 +22,6 @@ class OpsConfig(ConfigModel):
         KEPT,
         ge=0,
         le=10_000_000,
-        description="last transitions of the process that are kept in memory for the history of an entity where there "
-        "is no journal, up to 160 bytes each; 0: none",
+        description="how many of the process's last transitions to keep in memory, up to 160 bytes each: they are the "
+        "history of entities without a journal; 0: none",
     )

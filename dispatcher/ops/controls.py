@@ -36,12 +36,12 @@ class LogLevels:
         timer.daemon = True
         timer.name = "ops-log-level"
         with self._lock:
+            timer.start()  # first: without it the level would stay; it cannot restore before _lock is free
             before, earlier = self._changed.get(name, (logger.level, None))
             if earlier is not None:
                 earlier.cancel()
             self._changed[name] = before, timer
             logger.setLevel(level)
-        timer.start()
         return {"logger": name, "level": level, "before": logging.getLevelName(before), "for_s": for_s}
 
     def restore_all(self) -> None:
@@ -63,14 +63,14 @@ class LogLevels:
 def log_level_request(body: Any) -> tuple[str, str, float]:
     """Logger, level and seconds of a request's body. Raises Refusal (400)."""
     if not isinstance(body, Mapping) or not body.keys() <= {"logger", "level", "for_s"}:
-        raise Refusal(400, 'the body is an object: {"logger": "dispatcher", "level": "DEBUG", "for_s": 60}')
+        raise Refusal(400, 'the body must be an object: {"logger": "dispatcher", "level": "DEBUG", "for_s": 60}')
     name, level, for_s = body.get("logger"), body.get("level"), body.get("for_s")
     if not isinstance(name, str) or len(name) > 500:
-        raise Refusal(400, 'logger: the name of a logger is expected; "" is the root logger')
+        raise Refusal(400, 'logger: expected the name of a logger; "" is the root logger')
     if not isinstance(level, str) or level.upper() not in LEVELS:
-        raise Refusal(400, f"level: one of {', '.join(LEVELS)} is expected")
+        raise Refusal(400, f"level: expected one of {', '.join(LEVELS)}")
     if isinstance(for_s, bool) or not isinstance(for_s, int | float) or not 0 < for_s <= LONGEST_S:
-        raise Refusal(400, f"for_s: seconds from above 0 to {LONGEST_S:,.0f} are expected")
+        raise Refusal(400, f"for_s: expected seconds, above 0 and at most {LONGEST_S:,.0f}")
     return name, level.upper(), float(for_s)
 
 

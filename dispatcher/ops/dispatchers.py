@@ -1,7 +1,8 @@
-"""What the ops API says about dispatchers: their numbers, types, queues and failures."""
+"""Dispatchers in the ops API: their numbers, types, queues and failures."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -11,17 +12,17 @@ from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats
 from dispatcher.util.foreign import class_name, describe, type_name
 from dispatcher.util.terminal import one_line
-from dispatcher.view import DispatcherView, FailureRecord, RunningNow, TypeNumbers, dispatchers
+from dispatcher.view import DispatcherView, FailureRecord, QueueCounts, RunningNow, TypeNumbers, dispatchers
 
 SORTS: Final = ("queued", "rate", "time", "failed")
 
 
 def find_dispatcher(name: str) -> DispatcherView:
-    """The dispatcher of this name; of several, one that runs. Raises Refusal (404)."""
+    """The dispatcher of this name, if possible one that runs. Raises Refusal (404)."""
     found = [view for view in dispatchers() if view.name == name]
     if not found:
         known = ", ".join(dict.fromkeys(view.name for view in dispatchers())) or "none"
-        raise Refusal(404, f"no dispatcher {name!r} in this process; there is: {known}")
+        raise Refusal(404, f"no dispatcher {name!r} in this process; known: {known}")
     return next((view for view in found if view.state is ServiceState.STARTED), found[0])
 
 
@@ -90,18 +91,15 @@ def failure_item(record: FailureRecord) -> dict[str, Any]:
 
 def type_items(view: DispatcherView, sampler: Sampler, sorts: Sequence[str]) -> list[dict[str, Any]]:
     """The items of /types. Walks over the queue."""
-    queued = {
-        (class_name(event_type), type_name(event_type)): count
-        for event_type, count in view.queue_contents().counts.items()
-    }
+    queued = _by_name(view.queue_contents())
     types = {(each.event_class, each.event_type): each for each in view.types()}
     last_failures: dict[tuple[str, str], FailureRecord] = {}
     for record in reversed(view.failures()):
         last_failures[record.event_class, record.event_type] = record
     rates = sampler.type_rates(view)
     items = [
-        _type_item(key, types.get(key), queued.get(key, 0), rates.get(key), last_failures.get(key))
-        for key in {**types, **dict.fromkeys(queued)}
+        _type_item(key, types.get(key), queued[key], rates.get(key), last_failures.get(key))
+        for key in dict.fromkeys((*types, *queued))
     ]
     by = [_SORT_KEYS[sort] for sort in sorts]
     items.sort(key=lambda item: (*(-key(item) for key in by), item["event_class"], item["event_type"]))
@@ -112,8 +110,7 @@ def queued_types(view: DispatcherView) -> tuple[list[dict[str, Any]], bool]:
     """What waits by type, largest first, and whether the numbers are approximate. Walks over the queue."""
     found = view.queue_contents()
     items: list[dict[str, Any]] = [
-        {"event_class": class_name(event_type), "event_type": type_name(event_type), "queued": count}
-        for event_type, count in found.counts.items()
+        {"event_class": key[0], "event_type": key[1], "queued": count} for key, count in _by_name(found).items()
     ]
     items.sort(key=lambda item: (-item["queued"], item["event_class"], item["event_type"]))
     return items, found.approximate
@@ -135,6 +132,14 @@ def service_tree(service: Service, children: Callable[[Service], Sequence[Servic
         "failure": failure_text(service.failure_cause),
         "services": [service_tree(child, children) for child in children(service)],
     }
+
+
+def _by_name(found: QueueCounts[Any]) -> Counter[tuple[str, str]]:
+    """Counts by class and name; types that share both are one."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for event_type, count in found.counts.items():
+        counts[class_name(event_type), type_name(event_type)] += count
+    return counts
 
 
 _SORT_KEYS: Final[dict[str, Callable[[dict[str, Any]], float]]] = {

@@ -1,4 +1,4 @@
-"""What the ops API says about entities: the kinds of machine, their entities, and what happened to one."""
+"""Entities in the ops API: the kinds of state machine, their entities, and the history of one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def entity_page(machine: str, state: str | None, prefix: str, after: str, limit:
     page = all_entities(sources, machine, state=state, prefix=prefix, after=after, limit=limit)
     if not page.items and not _knows(sources, machine):
         known = ", ".join(each.machine for each in all_machines(sources)) or "none"
-        raise Refusal(404, f"no kind of machine {machine!r} in this process; there is: {known}")
+        raise Refusal(404, f"no state machine {machine!r} in this process; known: {known}")
     items = [{"id": each.entity, "state": each.state, "since": milliseconds(each.since)} for each in page.items]
     return listed(items, page.items[-1].entity if page.has_more else None, page.total)
 
@@ -88,13 +88,13 @@ def entity_answer(
 ) -> dict[str, Any]:
     """The answer of /entities/{id}: its state, and its history from the first of `readers` that knows it.
 
-    Raises Refusal: 404, nobody knows it; 400, several machines have it.
+    Raises Refusal: 404, it is unknown; 400, several machines have an entity of this id.
     """
     # Before the history: a source publishes what has happened up to now when it is asked.
     found = [now for source in entity_sources() for now in source.find_entity(entity, machine)]
     if machine is None and len({now.machine for now in found}) > 1:
         names = " or ".join(sorted({f"machine={now.machine}" for now in found}))
-        raise Refusal(400, f"several machines have an entity {entity!r}; say {names}")
+        raise Refusal(400, f"several machines have an entity {entity!r}; choose {names}")
     items: list[dict[str, Any]] = []
     next, is_complete = None, False
     for read in readers:
@@ -103,7 +103,7 @@ def entity_answer(
             break
     if not found and not items and before is None:
         of = f" of machine {machine!r}" if machine is not None else ""
-        raise Refusal(404, f"no entity {entity!r}{of} is kept or in a journal of this process")
+        raise Refusal(404, f"no entity {entity!r}{of} is in memory or in a journal of this process")
     return {
         "id": entity,
         **_present(found[0] if found else None, items, machine, is_newest=before is None),

@@ -1,6 +1,6 @@
-"""What the ops API says from journals: the last events, and how many entities were in which state at a moment.
+"""Journals in the ops API: the last events, and how many entities were in which state at a moment.
 
-Everything here reads files on the calling thread, beside the writer, and looks at a deadline between frames.
+Everything here reads files on the calling thread while the writer goes on, and checks a deadline between frames.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from dispatcher.util.units import NS_PER_S
 from dispatcher.view import DispatcherView
 
 SCAN_S: Final = 9.5
-"""Longest look at a journal's rows; the web host gives a request 10 seconds."""
+"""Longest time to read a journal; the web host gives a request 10 seconds."""
 _SEQ: Final = re.compile(r"[0-9]{1,18}")
 _UNIX: Final = re.compile(r"@([0-9]{1,10})(?:\.([0-9]{1,9}))?")
 _NS_PER_MS: Final = 1_000_000
 
 
 def journal_of(views: list[DispatcherView], name: str | None) -> Path:
-    """The one journal, or the dispatcher's of that name. Raises Refusal."""
+    """The journal of the dispatcher `name`; None: the only one. Raises Refusal."""
     paths = {view.name: view.journal_path for view in views if view.journal_path is not None}
     known = ", ".join(paths) or "none"
     if name is not None:
         if name not in paths:
-            raise Refusal(404, f"dispatcher {name!r} has no journal; with one: {known}")
+            raise Refusal(404, f"dispatcher {name!r} has no journal; dispatchers with a journal: {known}")
         return paths[name]
     if not paths:
         raise Refusal(404, "no dispatcher of this process has a journal")
@@ -49,7 +49,7 @@ def journal_of(views: list[DispatcherView], name: str | None) -> Path:
     }
     meant = started or paths
     if len(set(meant.values())) > 1:
-        raise Refusal(400, f"several dispatchers have a journal; say dispatcher={' or dispatcher='.join(meant)}")
+        raise Refusal(400, f"several dispatchers have a journal; choose dispatcher={' or dispatcher='.join(meant)}")
     return next(iter(meant.values()))
 
 
@@ -137,7 +137,7 @@ def parse_moment(text: str | None) -> Moment:
         since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError):
         raise Refusal(
-            400, f"at={text}: a seq (12345), a time (2026-11-21T10:00:00Z) or @ and Unix seconds is expected"
+            400, f"at={text}: expected a seq (12345), a time (2026-11-21T10:00:00Z) or @ and Unix seconds"
         ) from None
     return Moment(at=(since_epoch.days * 86_400 + since_epoch.seconds) * NS_PER_S + since_epoch.microseconds * 1000)
 

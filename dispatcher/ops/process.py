@@ -1,9 +1,8 @@
-"""What the ops API says about the process and its tree of services."""
+"""The process and its tree of services in the ops API."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import platform
 import sys
@@ -71,8 +70,8 @@ def service_roots() -> list[Service]:
 
 def _health() -> dict[str, Any]:
     """Status and reasons, as /readyz has them."""
-    found: dict[str, Any] = json.loads(health.ready().to_json())
-    return {"status": found["status"], "reasons": found["reasons"]}
+    found = health.ready()
+    return {"status": found.status, "reasons": [reason.to_dict() for reason in found.reasons]}
 
 
 @cache

@@ -163,13 +163,13 @@ def _type_rate(first: _OfType, now: _OfType, took_s: float) -> TypeRate:
     ended, timed = max(0, now.ended - first.ended), now.timed - first.timed
     if timed > 0:
         mean_s = (now.handling_s - first.handling_s) / timed
-    else:  # none of them was timed: as before
+    else:  # none of them was timed: as long as those before
         mean_s = now.handling_s / now.timed if now.timed else 0.0
     return TypeRate(round(ended / took_s, 3), round(min(1.0, max(0.0, ended * mean_s / took_s)), 4))
 
 
 class SharedSampler:
-    """The sampler of the process and its thread, which runs while somebody uses it. Any thread."""
+    """The sampler of the process and its thread, which runs while it has users. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the fields below; a leaf lock

@@ -19,7 +19,7 @@ MOST_FAILURES: Final = 10
 
 
 class FailureFeed:
-    """The failures of all dispatchers that one client has not heard of. One loop's thread.
+    """The failures of all dispatchers that one client was not sent yet. One loop's thread.
 
     At most `MOST_FAILURES` a second are sent whole. The others are counted; the count is sent at the end of the second.
     """
@@ -60,7 +60,7 @@ async def ops_events(
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Any] = asyncio.sleep,
 ) -> AsyncIterator[bytes]:
-    """The events of one client, without an end. `numbers()` is awaited for the data of each `dispatchers`."""
+    """The events of one client, for ever. The data of each `dispatchers` event is what `numbers()` returns."""
     feed = FailureFeed(views(), clock_s())
     due_s = clock_s()
     while True:

@@ -1,6 +1,6 @@
 """What is queued, by event type and by entity.
 
-A long queue is counted by a sample: to count a million events in Python would take 0.2 s and slow the handler thread.
+A long queue is estimated from a sample: counting a million events would take 0.2 s and slow the handler thread.
 
 The sample is 20 entries from each of 2,500 equal stretches of the queue, at a random place in the stretch and at equal
 distances. Every 20th entry of the queue would not do: if two types alternate, all of those are of one type.
@@ -26,7 +26,7 @@ from dispatcher.util.histogram import snapshot
 K = TypeVar("K")
 
 SAMPLE: Final = 50_000
-"""A queue of more events is counted by a sample of so many."""
+"""The size of the sample; a queue with more events is sampled."""
 _IN_STRETCH: Final = 20
 
 

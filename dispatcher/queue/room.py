@@ -54,6 +54,9 @@ class QueueRoom:
         self.overdrafts: list[None] = []  # an item for each entry that holds no permit; any thread
         # A held lock of each producer that waits; released to have it look again; any thread.
         self.waiters: deque[threading.Lock] = deque()
+        # Whether the handler thread has to look at the two lists above; faster to read than whether they are empty.
+        # Any thread sets it after adding to them; the handler thread resets it, and then looks at them once more.
+        self.is_crowded = False
 
     def remaining(self) -> int | None:
         """The number of permits left; None: no bound. Any thread."""
@@ -97,6 +100,7 @@ class QueueRoom:
     def overdraw(self) -> None:
         """Count an entry that holds no permit."""
         self.overdrafts.append(None)
+        self.is_crowded = True
 
     def undo(self) -> None:
         """Return the permit of a post that appends no entry. Any thread."""
@@ -106,10 +110,22 @@ class QueueRoom:
     def give_back(self) -> None:
         """Return the permit of an entry, or cancel an overdraft if there is one. Any thread."""
         try:
-            self.overdrafts.pop()
-        except IndexError:
-            self.permits.append(None)
+            if self.overdrafts:
+                self.overdrafts.pop()
+                return
+        except IndexError:  # another thread was faster
+            pass
+        self.permits.append(None)
+        if self.waiters:
             self.wake_one()
+
+    def serve(self) -> None:
+        """As `give_back`, and reset `is_crowded` if no overdraft or waiting producer is left. Handler thread."""
+        self.give_back()
+        self.is_crowded = False
+        # A thread that added to these before the reset is seen here; a later one sets the flag itself.
+        if self.overdrafts or self.waiters:
+            self.is_crowded = True
 
     def wake_one(self) -> None:
         """Let the producer that has waited longest look for a permit. Any thread; call it after returning one."""
@@ -128,8 +144,9 @@ class QueueRoom:
         while True:
             turn = threading.Lock()
             turn.acquire()
-            self.waiters.append(turn)
             try:
+                self.waiters.append(turn)
+                self.is_crowded = True
                 if self._state.flags.phase != RUNNING:
                     return "shut"
                 if self.try_take():

@@ -1,1 +1,1 @@
-"""How a process is supervised from outside: registered checks, a line on its state, systemd."""
+"""Supervision of the process from outside: registered checks, its status in one line, systemd."""

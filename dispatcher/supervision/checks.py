@@ -1,4 +1,4 @@
-"""Checks that a program registers, such as whether its database answers.
+"""Health checks that a program registers, such as whether its database answers.
 
 A check is foreign code: it may raise, or never return. So it runs on a thread of its own, and the wait for its
 answer is bounded.
@@ -6,7 +6,6 @@ answer is bounded.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import threading
@@ -14,20 +13,21 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from dispatcher.event import is_coroutine_function
 from dispatcher.util.foreign import describe, plain_text, tell, text_of
 from dispatcher.util.terminal import one_line
 
 log = logging.getLogger(__name__)
 
 RUNS_EVERY_S: Final = 1.0
-"""A check is begun at most once in this time; until then its last answer is used."""
+"""A check runs at most once in this time; in between, its last answer is used."""
 
 
 class Check:
     """One check. Any thread.
 
-    It has failed if it answered False, raised, or did not return within `timeout_s`. While it has not returned, it is
-    not begun a second time.
+    It has failed if it returned False, raised, or did not return within `timeout_s`. No second run begins before the
+    first has returned.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Check:
         self._timeout_s = timeout_s
         self._clock_s = clock_s  # monotonic
         self._lock = threading.Lock()  # leaf lock; replaced in a forked child
-        self._begun_s: float | None = None  # guarded by _lock: when it was begun last
+        self._begun_s: float | None = None  # guarded by _lock: when the last run began
         self._returned = threading.Event()  # guarded by _lock: of the last run; replaced for each
         self._returned.set()
         self._is_ok = False  # guarded by _lock: the last answer
-        self._was_ok: bool | None = None  # what was logged last; threads of its runs, two of which may log twice
+        self._was_ok: bool | None = None  # what was logged last; threads of its runs: two at once may log it twice
 
     def begin_if_due(self) -> None:
         """Begin a run, unless one is under way or has begun within the last second. Does not block."""
@@ -114,11 +114,11 @@ class Checks:
         """Add a check; it replaces an earlier one of the same name.
 
         Raises:
-            TypeError: `name` is not a text; `check` is not callable, or is an `async def`.
-            ValueError: `name` is empty, or `timeout_s` is not a time.
+            TypeError: `name` is not a str; `check` is not callable, or is an `async def`.
+            ValueError: `name` is empty, or `timeout_s` is not positive and finite.
         """
         if not isinstance(name, str):
-            raise TypeError(f"the name of a check must be a text, not {text_of(name)}")
+            raise TypeError(f"the name of a check must be a str, not {text_of(name)}")
         if not name:
             raise ValueError("a check must have a name, such as 'database'")
         name = one_line(plain_text(name), 100)
@@ -126,7 +126,7 @@ class Checks:
             raise TypeError(
                 f"check {name}: {text_of(check)} is not callable; pass a function that returns True or False"
             )
-        if inspect.iscoroutinefunction(check):
+        if is_coroutine_function(check):
             raise TypeError(f"check {name}: an `async def` cannot run on a thread; pass a plain function")
         if not 0 < timeout_s < math.inf:
             raise ValueError(f"check {name}: timeout_s must be more than 0 s and finite, not {text_of(timeout_s)}")
@@ -139,7 +139,7 @@ class Checks:
     def failed(self, *, waits: bool) -> list[str]:
         """The names of the checks that fail, in the order in which they were added.
 
-        Checks that are due are begun. With `waits`, it waits for their answers, for the longest of their timeouts.
+        Starts the checks that are due. With `waits`, waits for their answers, at most for the longest timeout.
         """
         checks = list(self._checks.values())
         for check in checks:

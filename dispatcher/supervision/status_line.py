@@ -1,4 +1,4 @@
-"""How the process is, in one line for people."""
+"""The status of the process in one line, for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST: Final = 500
 def status_line(health: Health) -> str:
     """Such as `stuck (central); central: 12 queued, 345 handled, 1 failed, Job.SUBMITTED runs for 61.2 s`.
 
-    At most about 500 characters, printable. Any thread; it waits for no check.
+    At most about 500 characters, printable. Any thread; waits for no check.
     """
     answer = health.ready(waits_for_checks=False)
     first = [reason for reason in answer.reasons if reason.reason == answer.status]

@@ -1,13 +1,13 @@
-"""Telling systemd how the process is, by its notify protocol (sd_notify(3)).
+"""Reporting to systemd by its notify protocol (sd_notify(3)).
 
     READY=1       once the service and all its parts are started
-    STATUS=       one line on the process, every 10 seconds
-    WATCHDOG=1    every half of the time that systemd allows (WatchdogSec), while the process is live (`Health.live`)
+    STATUS=       the status of the process in one line, every 10 seconds
+    WATCHDOG=1    twice per WatchdogSec, while the process is live (`Health.live`)
     STOPPING=1    when the stop begins
     EXTEND_TIMEOUT_USEC=   every 5 seconds while a dispatcher drains
 
-Each kind that is repeated has a daemon thread of its own: an event whose `repr` hangs must cost a status line, and not
-the watchdog. Where NOTIFY_SOCKET is not set there is no thread, and nothing is sent.
+Each repeated message has a daemon thread of its own: an event whose `repr` hangs may cost a status line, but not the
+watchdog. Without NOTIFY_SOCKET, no thread starts and nothing is sent.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from dispatcher.util.notify_socket import notify_socket, watchdog_s
 STATUS_EVERY_S: Final = 10.0
 EXTEND_EVERY_S: Final = 5.0
 _EXTEND_BY_USEC: Final = 15_000_000
-"""How much time to stop is asked for, from the moment of asking; within it the next request arrives."""
+"""The time to stop that each request asks for; the next request comes well before it is over."""
 _END_S: Final = 1.0
 
 
 class Supervision:
-    """While entered, `service` is watched by `health`, and systemd hears of it if it has started this process.
+    """While entered, `health` watches `service`, and systemd, if it started this process, is kept informed.
 
-    The caller says when the service has `started`, and when it begins `stopping`. Any thread.
+    The caller reports that the service has `started` and that it begins `stopping`. Any thread.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Supervision:
             self._repeat_now()
 
     def stopping(self) -> None:
-        """The stop begins. From now on systemd is asked to wait as long as a dispatcher drains."""
+        """The stop begins. From now on, systemd is asked for more time while a dispatcher drains."""
         if self._socket is not None:
             self._socket.send(STOPPING=1, EXTEND_TIMEOUT_USEC=_EXTEND_BY_USEC)
             self._repeat_now()

@@ -1,8 +1,8 @@
-"""Reads of what the system holds in memory, without giving the interpreter up.
+"""Reads of cached files that keep the interpreter (Python's global lock).
 
-A thread that gives the interpreter up beside a busy one gets it back only after the switch interval, 5 ms: a hundred
-short reads would take half a second. These reads take microseconds, or leave the work to the usual calls, which let
-other threads run meanwhile.
+A thread that releases the interpreter beside a busy one may get it back only after the switch interval, 5 ms: a hundred
+short reads would take half a second. These reads take microseconds. What the system has not cached they leave to the
+usual calls, which let other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from zlib import crc32
 
 _NO_WAIT: Final = 8  # RWF_NOWAIT
 _KEEPS_INTERPRETER: Final = 5000
-"""Bytes up to which zlib does not give the interpreter up."""
+"""Up to so many bytes, zlib does not release the interpreter."""
 
 
 @functools.cache
 def _cached_read() -> Callable[[int, bytearray, int, int], int] | None:
-    """Reads into a buffer, of that length and from that offset, what is cached; None: the system cannot do so.
+    """A function that reads cached bytes: `read(descriptor, buffer, length, offset)`; None: the system has none.
 
-    Returns how many bytes it has read; fewer, or -1, of a file that is shorter or not cached, and on a file system that
-    cannot say. Loaded at the first use, which few processes come to.
+    It returns how many bytes it has read. That is less than `length`, or -1, if the file is shorter or not cached, or
+    its file system cannot tell. Made at the first use, since most processes never need it.
     """
     try:
         import ctypes
@@ -51,13 +51,13 @@ def _cached_read() -> Callable[[int, bytearray, int, int], int] | None:
 
 
 def pread_cached(descriptor: int, length: int, offset: int) -> bytes:
-    """As `os.pread`; keeps the interpreter if all of it is in the system's cache."""
+    """As `os.pread`; keeps the interpreter if the system has cached all of it."""
     buffer = bytearray(length)
     return bytes(memoryview(buffer)[: pread_cached_into(descriptor, buffer, length, offset)])
 
 
 def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: int) -> int:
-    """The same into the beginning of a buffer; returns how many bytes there are, fewer at the end of the file."""
+    """The same into the start of a buffer; returns how many bytes were read, fewer than `length` at the file's end."""
     if not length:
         return 0
     read = _cached_read()
@@ -65,14 +65,14 @@ def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: i
     if read is not None and offset >= 0:
         count = read(descriptor, buffer, length, offset)
         if count == length or (count >= 0 and read(descriptor, bytearray(1), 1, offset + count) == 0):
-            return count  # all there is: the file ends here
+            return count  # the file ends here
     data = os.pread(descriptor, length, offset)
     buffer[: len(data)] = data
     return len(data)
 
 
 def crc32_cached(data: bytes, value: int = 0) -> int:
-    """As `zlib.crc32`; keeps the interpreter, except at the call of another thread every few milliseconds."""
+    """As `zlib.crc32`, in pieces so small that zlib keeps the interpreter. Python may still switch between them."""
     view = memoryview(data)
     for start in range(0, len(data), _KEEPS_INTERPRETER):
         value = crc32(view[start : start + _KEEPS_INTERPRETER], value)

@@ -20,13 +20,13 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from dispatcher.util.descriptors import NO_DESCRIPTORS
 
 MOST_CONNECTIONS: Final = 32
-"""Connections at a time. One more takes the place of the oldest whose server waits for the client: for its request, or
-for it to read the answer."""
+"""Most open connections. One more replaces the oldest that waits for its client: for the request, or for the client to
+read the answer."""
 LONGEST_EXCHANGE_S: Final = 10.0
-"""A connection ends this long after it was accepted, whatever it waits for."""
+"""A connection is closed this long after it was accepted, whatever it waits for."""
 
 GRACE_S: Final = 0.05
-"""No connection makes room sooner: in a flood of idle ones, a client that sends its request at once gets its answer."""
+"""No connection is replaced sooner: in a flood of idle ones, a client that sends its request at once is answered."""
 
 _RETRY_ACCEPT_S: Final = 0.1
 
@@ -38,7 +38,7 @@ class _Connection:
 
     def __init__(self, accepted_s: float) -> None:
         self.accepted_s = accepted_s  # monotonic
-        self.waits = True  # for the client: for its request at first, and later while it does not read
+        self.waits = True  # for the client: until its request is read, and while it does not read the answer
 
 
 class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
@@ -95,7 +95,7 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
             raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Make room for the connection; False if the answers to all others are being made."""
+        """Make room for the connection; False if all others have requests that are being answered."""
         with self._ended:
             oldest = self._oldest_that_waits()
             if oldest is not None:
@@ -116,7 +116,7 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
         return next((request for request, known in self._connections.items() if known.waits), None)
 
     def service_actions(self) -> None:
-        """End the connections whose time is over. The loop calls this at least every half second."""
+        """End the connections that are too old. The loop calls this at least every half second."""
         too_old_s = self._clock_s() - self._longest_exchange_s
         self._end(lambda connection: connection.accepted_s <= too_old_s)
 

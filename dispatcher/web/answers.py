@@ -1,4 +1,4 @@
-"""Answers that need no framework: one line of JSON, or a page, as messages of ASGI and as bytes."""
+"""Answers made without a framework: one line of JSON, or a page, as ASGI messages or as bytes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SECURITY_HEADERS: Final[Pairs] = [
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
-"""Of every answer that does not set them itself."""
+"""Added to every answer that does not set them itself."""
 
 
 class Refusal(Exception):
-    """A request is answered with a status and one line of JSON. Raised inside the gate."""
+    """Raised inside the gate: the answer is this status, and the reason as one line of JSON."""
 
     def __init__(self, status: int, reason: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(reason)
@@ -57,7 +57,7 @@ async def send_answer(
 
 
 def raw_refusal(status: int, reason: str) -> bytes:
-    """A whole HTTP/1.1 answer after which the connection ends, for a client whose request cannot be read."""
+    """A complete HTTP/1.1 response that closes the connection, for a request that cannot be parsed."""
     body = error_line(reason)
     headers = with_security_headers(
         [

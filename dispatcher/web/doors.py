@@ -1,7 +1,7 @@
-"""Where the daemons of a user on this host have their doors: Unix sockets named `NAME-PID.sock`.
+"""The doors of a user's daemons on this host: Unix sockets named `NAME-PID.sock`. Needs no extra.
 
-A socket appears by a rename, after it listens. So one that refuses connections was left by a process that was killed,
-and `remove_stale` may remove it at any time. Needs no extra.
+A socket appears by a rename, once it listens. One that refuses connections was therefore left behind by a killed
+process, and `remove_stale` may remove it at any time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FOREIGN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME: Final = 40
 _DRAFT: Final = ".draft"
 _LONGEST_PATH: Final = 107
-"""Bytes of a Unix socket's path that the system takes."""
+"""Longest path of a Unix socket that the system accepts, in bytes."""
 _ANSWER_S: Final = 1.0
 
 _numbers = itertools.count(1)  # any thread: next() is atomic
@@ -34,7 +34,7 @@ _numbers = itertools.count(1)  # any thread: next() is atomic
 
 @dataclass(frozen=True, order=True)
 class Door:
-    """A daemon's socket, by its file name. The daemon may have ended since."""
+    """A daemon's socket, and what its file name says. The daemon may have ended since."""
 
     name: str
     pid: int
@@ -48,7 +48,7 @@ def door_folder() -> Path:
 
 
 def socket_path(name: str) -> Path:
-    """Where the door of the service `name` of this process is."""
+    """The path of the door of this process's service `name`."""
     plain = _FOREIGN.sub("_", name)[:_LONGEST_NAME] or "daemon"
     return door_folder() / f"{plain}-{os.getpid()}.sock"
 
@@ -56,13 +56,13 @@ def socket_path(name: str) -> Path:
 def find_doors() -> list[Door]:
     """The doors of this user on this host by name and process, in every folder a daemon may have chosen.
 
-    Whether a daemon answers there, `is_answering` tells.
+    `is_answering` tells whether a daemon still listens on one.
     """
     return sorted({door for folder in dict.fromkeys(_folders()) for door in _doors_in(folder)})
 
 
 def is_answering(path: Path) -> bool:
-    """Whether a process listens on the socket. Connects to it; waits for a second at most."""
+    """Whether a process listens on the socket. It connects to find out, and waits for at most a second."""
     return _connection_error(path) is None
 
 
@@ -70,7 +70,7 @@ def make_door_folder(folder: Path) -> None:
     """Make a door's folder, with mode 0700, unless it exists.
 
     Raises:
-        ConfigError: it cannot be made, or others can reach into it: it belongs to another user, or has another mode.
+        ConfigError: it cannot be created, belongs to another user, or other users have access to it.
     """
     try:
         with contextlib.suppress(FileExistsError):
@@ -78,12 +78,11 @@ def make_door_folder(folder: Path) -> None:
         found = folder.lstat()
     except OSError as error:
         raise ConfigError(
-            f"{one_line(str(folder))}: the door's folder cannot be made: {error.strerror or error}; set web.socket_path"
+            f"{one_line(str(folder))}: cannot create the door's folder: {error.strerror or error}; set web.socket_path"
         ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise ConfigError(
-            f"{one_line(str(folder))}: the door's folder has to be a folder of the daemon's own user; remove it, or "
-            "set web.socket_path"
+            f"{one_line(str(folder))}: not a folder of the daemon's own user; remove it, or set web.socket_path"
         )
     if found.st_mode & 0o077:
         raise ConfigError(
@@ -93,7 +92,7 @@ def make_door_folder(folder: Path) -> None:
 
 
 def remove_stale(folder: Path) -> list[Path]:
-    """Remove the sockets of the folder on which no process listens, and drafts of processes that are gone."""
+    """Remove the folder's sockets on which no process listens, and the drafts of processes that have ended."""
     removed = []
     for door in _doors_in(folder):
         if isinstance(_connection_error(door.path), ConnectionRefusedError) and _unlink(door.path):
@@ -106,24 +105,26 @@ def remove_stale(folder: Path) -> list[Path]:
 
 
 def listen_at(path: Path, backlog: int) -> socket.socket:
-    """A listening socket of mode 0600 at `path`, in a folder of mode 0700 that is made if it does not exist.
+    """A listening socket of mode 0600 at `path`, in a folder of mode 0700 that is created if it does not exist.
 
-    It takes the place of one that no process answers on. In a folder of doors, other stale sockets are removed as well.
+    It replaces a socket on which no process listens. In a folder of doors, other stale sockets are removed as well.
 
     Raises:
-        ConfigError: the folder or the path cannot be used, or another process answers on the path.
+        ConfigError: the folder or the path cannot be used, or another process listens on the path.
     """
     shown = one_line(str(path))
     draft = path.with_name(f"{_DRAFT}{next(_numbers)}-{os.getpid()}.sock")
     if max(len(os.fsencode(path)), len(os.fsencode(draft))) > _LONGEST_PATH:
-        raise ConfigError(f"web.socket_path {shown}: too long; choose another, of at most 80 bytes")
+        raise ConfigError(f"web.socket_path {shown}: too long; choose a path of at most 80 bytes")
     make_door_folder(path.parent)
     if path.parent in _folders():  # in another folder, sockets with such names may be other programs'
         remove_stale(path.parent)
     if path.is_socket() and not isinstance(_connection_error(path), ConnectionRefusedError):
-        raise ConfigError(f"web.socket_path {shown}: another daemon answers there; choose another")
+        raise ConfigError(f"web.socket_path {shown}: another process listens there; choose another path")
     if (path.exists() or path.is_symlink()) and not path.is_socket():
-        raise ConfigError(f"web.socket_path {shown}: there is a file that is no socket; choose another, or remove it")
+        raise ConfigError(
+            f"web.socket_path {shown}: a file that is not a socket is in the way; choose another path, or remove it"
+        )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.fchmod(listener.fileno(), 0o600)  # Linux gives the file the mode of the socket
@@ -135,7 +136,7 @@ def listen_at(path: Path, backlog: int) -> socket.socket:
         listener.close()
         _unlink(draft)
         reason = error.strerror or error
-        raise ConfigError(f"web.socket_path {shown}: cannot listen there: {reason}; choose another") from error
+        raise ConfigError(f"web.socket_path {shown}: cannot listen there: {reason}; choose another path") from error
     return listener
 
 

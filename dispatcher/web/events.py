@@ -1,4 +1,4 @@
-"""Streams of events (SSE) that end when the host stops, and at most so many at a time. Needs the extra `web`."""
+"""Streams of server-sent events: limited in number, and ended when the host stops. Needs the extra `web`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from starlette.types import Receive, Scope, Send
 from dispatcher.web.host import WebHost
 
 COMMENT: Final = b": still here\n\n"
-"""Sent when nothing else was for a while, so that proxies keep the connection and dead clients are noticed."""
+"""Sent after a silence, so that proxies keep the connection and dead clients are noticed."""
 _MOST_STREAMS: Final = 32
 
-_open_streams: weakref.WeakKeyDictionary[asyncio.Event, int] = weakref.WeakKeyDictionary()  # one loop's thread
+_open_streams: weakref.WeakKeyDictionary[asyncio.Event, int] = (
+    weakref.WeakKeyDictionary()
+)  # each source's: its loop's thread
 
 
 def event_stream(
@@ -32,7 +34,7 @@ def event_stream(
 
     `source` is the host, or the stop event of an app that another server serves; all streams of one source are counted
     together. A client beyond `most` (the host's `event_streams`, or 32) gets 429, and one that comes during a stop 503.
-    `events` is closed at the end, also if it was never begun. Call it on the loop.
+    `events` is closed at the end, even if it was never started. Call it on the loop.
     """
     stopping = source if isinstance(source, asyncio.Event) else source.stopping
     if most is None:
@@ -41,10 +43,13 @@ def event_stream(
 
 
 def event_bytes(name: str, data: Any, *, number: int | None = None) -> bytes:
-    """One event of a stream, with `data` as JSON. `number` comes back as Last-Event-ID when a client reconnects."""
-    lines = [f"event: {name}"] + ([f"id: {number}"] if number is not None else [])
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), default=str)
-    return "\n".join([*lines, f"data: {text}", "", ""]).encode()
+    """One event of a stream, with `data` as JSON; bytes are JSON already, in one line.
+
+    `number` comes back as Last-Event-ID when a client reconnects.
+    """
+    head = f"event: {name}\n" + (f"id: {number}\n" if number is not None else "") + "data: "
+    body = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":"), default=str).encode()
+    return head.encode() + body + b"\n\n"
 
 
 class _EventStream(StreamingResponse):
@@ -66,7 +71,7 @@ class _EventStream(StreamingResponse):
             if self._stopping.is_set():
                 await _refusal(503, "the daemon is stopping")(scope, receive, send)
             elif count >= self._most:
-                await _refusal(429, f"{self._most} clients have a stream of events already")(scope, receive, send)
+                await _refusal(429, f"{self._most} streams of events are open already")(scope, receive, send)
             else:
                 _open_streams[self._stopping] = count + 1
                 try:

@@ -1,4 +1,4 @@
-"""What every request passes before the app, and every answer after it: limits, origins, users, headers, the audit.
+"""The ASGI layer around the app: limits, origin checks, users, response headers and the audit log.
 
 Threads: the loop's thread only.
 """
@@ -32,7 +32,7 @@ _END: Final = [(b"connection", b"close")]
 
 
 class _Sender:
-    """Sends one answer: adds the headers, knows the status, and ends a stream whose client does not read.
+    """Sends one answer: adds headers, records the status, and gives up a stream whose client does not read.
 
     The app calls it; the gate calls `deliver`.
     """
@@ -80,8 +80,7 @@ class _Sender:
 class Gate:
     """An ASGI app around the app.
 
-    `is_stopping` tells whether the daemon has begun to stop, from whatever part of it. `extras` go into each request's
-    scope.
+    `is_stopping` tells whether the daemon has begun to stop. `extras` go into the scope of each request.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Gate:
                 audit(principal.name if principal is not None else "-", peer.address, note, sender.status)
 
     def end_requests(self) -> None:
-        """Let no request wait any longer: the host has stopped."""
+        """Wake every request that waits: the host has stopped."""
         for each in self._under_way:
             _wake(each)
 
@@ -158,7 +157,7 @@ class Gate:
             most = self._settings.header_bytes
             raise Refusal(431, f"the request line with the headers is longer than {most:,} bytes", _END)
         if not peer.is_local and not is_own_host(header(headers, b"host"), peer.door_address, self._allowed):
-            raise Refusal(421, "Host is not a name of this door; add it to web.allowed_hosts if it should be", _END)
+            raise Refusal(421, "the Host header does not name this door; add its name to web.allowed_hosts", _END)
         foreign = foreign_site(headers, scope["scheme"]) if is_write else None
         if foreign is not None:
             raise Refusal(403, foreign)
@@ -178,7 +177,7 @@ class Gate:
         return principal
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body. A GET's, which has no meaning, is read and thrown away."""
+        """The whole body. A GET's has no meaning: it is read and thrown away."""
         headers, most = scope["headers"], self._settings.body_bytes
         lengths = header_values(headers, b"content-length")
         if not header_values(headers, b"transfer-encoding") and lengths in ([], ["0"]):
@@ -193,14 +192,14 @@ class Gate:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refusal(400, "the client has left before the end of the body")
+                        raise Refusal(400, "the client disconnected before the end of the body")
                     body += message.get("body", b"")
                     if len(body) > most:
                         raise Refusal(413, too_long)
                     if not message.get("more_body", False):
                         return bytes(body) if scope["method"] not in ("GET", "HEAD") else b""
         except TimeoutError:
-            late = f"the body has not arrived in {self._settings.request_deadline_s:g} s"
+            late = f"the body did not arrive within {self._settings.request_deadline_s:g} s"
             raise Refusal(408, late, _END) from None
 
     # -- around the app ------------------------------------------------------------------------------------------------
@@ -212,13 +211,13 @@ class Gate:
         if self._is_stopping():
             raise Refusal(503, "the daemon is stopping", _RETRY_LATER)
         if self._writes >= self._settings.writes:
-            raise Refusal(429, f"{self._settings.writes} requests that change something are under way", _RETRY_SOON)
+            raise Refusal(429, f"{self._settings.writes} requests other than GET and HEAD are under way", _RETRY_SOON)
         self._writes += 1
         is_handed_over = False
         try:
             body = await self._body(scope, receive)
             if body and not is_json(scope["headers"]):
-                raise Refusal(415, "the body has to be application/json")
+                raise Refusal(415, "the body must be application/json")
             if self._is_stopping():  # it may have begun while the body came
                 raise Refusal(503, "the daemon is stopping", _RETRY_LATER)
             is_handed_over = True
@@ -228,9 +227,9 @@ class Gate:
                 self._writes -= 1
 
     async def _run(self, scope: Scope, receive: Receive, sender: _Sender, is_write: bool) -> None:
-        """Run the app until it has answered, its time is over, or the host stops. A late one is cancelled, and left.
+        """Run the app until it has answered, its deadline passes, or the host stops.
 
-        A write that is left still counts, until it has ended.
+        A late call is cancelled and abandoned. An abandoned write counts until it ends.
         """
         loop = asyncio.get_running_loop()
         is_done: asyncio.Future[None] = loop.create_future()
@@ -264,7 +263,7 @@ class Gate:
         if sender.status is not None:
             await sender.give_up()
             return
-        reason = f"no answer in {self._settings.request_deadline_s:g} s"
+        reason = f"no answer within {self._settings.request_deadline_s:g} s"
         scope["audit"].reason = reason
         sender.is_taken_over = True
         await send_answer(sender.deliver, 503, error_line(reason), [*_RETRY_SOON, *_END])
@@ -274,13 +273,13 @@ class Gate:
             tell(log, logging.ERROR, "%s %s: the app failed", scope["method"], scope["path"], error=error)
             scope["audit"].reason = describe(error)
         if sender.status is None:
-            await send_answer(sender.deliver, 500, error_line("the app failed; the log of the daemon says how"))
+            await send_answer(sender.deliver, 500, error_line("the app failed; the daemon's log has its traceback"))
         elif not sender.is_over:
             await sender.give_up()
 
 
 class _Body:
-    """A `receive` that gives a body that was read already, and then waits for the client to leave."""
+    """A `receive` that returns a body already read, and then waits for the client to disconnect."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body

@@ -29,10 +29,10 @@ LONGEST_STOP_S: Final = 0.9
 
 
 class WebHost(Service):
-    """Serves an ASGI app while started: on a Unix socket that only the daemon's user reaches, and on TCP if asked to.
+    """Serves an ASGI app while started: on a Unix socket that only the daemon's user reaches, and on TCP if configured.
 
     Add it to a daemon before the dispatchers: it then starts before and stops after them, so that a daemon that drains
-    can be looked at. Requests that change something get 503 from the moment at which the daemon begins to stop.
+    can be looked at. Once the daemon begins to stop, requests other than GET and HEAD get 503.
 
     Every request's scope has `principal`, and the host itself as `web_host`. In a forked child there is no door.
 
@@ -97,7 +97,7 @@ class WebHost(Service):
         if self._server is not None:
             self._server.begin_stop()
             if not self._server.join(LONGEST_STOP_S):
-                message = "%s: something blocks the door's loop; its thread is left behind"
+                message = "%s: the door's event loop is blocked; its thread is left behind"
                 tell(log, logging.WARNING, message, self.name)
             if self._sockets is not None:
                 self._sockets.refuse()
@@ -112,7 +112,7 @@ class WebHost(Service):
             tell(log, logging.WARNING, message, self.name)
 
     def _after_fork(self) -> None:
-        """In a forked child: no thread serves, so nothing may look as if it did."""
+        """In a forked child no thread serves, so there are no addresses to report."""
         super()._after_fork()
         if self._server is not None:
             self._server.close_in_child()

@@ -25,11 +25,11 @@ from dispatcher.web.origins import as_address
 
 BACKLOG: Final = 512
 _SPARE_CONNECTIONS: Final = 128
-"""Beyond the limit, accepted only for as long as it takes to refuse them, or to shake hands under TLS."""
+"""Connections beyond the limit, accepted only to be refused, or for as long as a TLS handshake takes."""
 
 
 class Listener(socket.socket):
-    """A listening socket that knows the connections it has accepted, and ends those beyond `most` at once."""
+    """A listening socket that tracks the connections it has accepted, and closes those beyond `most` at once."""
 
     __slots__ = ("_accepted", "_most")
 
@@ -46,14 +46,15 @@ class Listener(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
-        if sum(each.fileno() >= 0 for each in self._accepted) >= self._most:
+        is_full = len(self._accepted) >= self._most  # perhaps with closed ones that are still referred to
+        if is_full and sum(each.fileno() >= 0 for each in self._accepted) >= self._most:
             connection.close()
             raise ConnectionAbortedError("too many connections")  # the loop goes on to the next
         self._accepted.add(connection)
         return connection, address
 
     def close_all(self) -> None:
-        """Close this socket and its connections, without a word to the clients."""
+        """Close this socket and its connections without an answer to the clients."""
         for each in (*self._accepted, self):
             each.close()
 
@@ -102,13 +103,13 @@ class Listeners:
             raise
 
     def close(self) -> None:
-        """Take no more clients, and close the sockets. The thread that accepts, if there is one."""
+        """Stop accepting, and close the sockets. On the thread that accepts, if there is one."""
         self.refuse()
         for each in self.sockets:
             each.close()
 
     def refuse(self) -> None:
-        """Take no more clients, and remove the Unix socket's file unless another has taken its place. Any thread."""
+        """Stop accepting, and remove the Unix socket's file unless another has replaced it. Any thread."""
         if self.socket_path is not None:
             with contextlib.suppress(OSError):
                 found = self.socket_path.lstat()

@@ -1,7 +1,7 @@
-"""Who a request is from, and `/login`, which gives a browser a cookie for a token. Needs the extra `web`.
+"""The user of a request, and `/login`, where a browser exchanges a token for a cookie. Needs the extra `web`.
 
-A cookie holds the name of a session, not the token: browsers send a host's cookies to all of its ports. A session ends
-with its token.
+A cookie names a session and does not contain the token: browsers send a host's cookies to all of its ports. A session
+ends with its token.
 
 Threads: the loop's thread only.
 """
@@ -29,7 +29,7 @@ _BEARER: Final = (b"www-authenticate", b'Bearer realm="dispatcher"')
 
 
 class Identities:
-    """Tells users by token, session, certificate or socket. `now_s` is monotonic.
+    """Identifies users by token, session, certificate or socket. `now_s` is monotonic.
 
     Raises:
         ConfigError: the tokens file is unsound.
@@ -47,7 +47,7 @@ class Identities:
         return self._tokens is not None
 
     def find(self, headers: Headers, peer: Peer, cookie_name: str) -> Principal | None:
-        """The user of a request; None if it shows none, or one that is not valid."""
+        """The user of a request; None without credentials, or with invalid ones."""
         if peer.is_local:
             return Principal(peer.user or "local", "admin")
         if header_values(headers, b"authorization"):
@@ -133,14 +133,14 @@ class LoginPage:
 
 
 def cookie_name_of(scope: Any) -> str:
-    """Cookies do not know ports: two doors of a host must not take each other's."""
+    """The name has the port, since cookies ignore it: two doors of one host must not read each other's."""
     server = scope.get("server") or ("", None)
     return f"dispatcher_session_{server[1] or 0}"
 
 
 def not_logged_in(headers: Headers, path: str, has_login: bool) -> Refusal:
     """401 for programs; for browsers that want a page, the way to `/login`."""
-    reason = "this door needs a token (Authorization: Bearer TOKEN), or a certificate of a client"
+    reason = "this door needs a token (Authorization: Bearer TOKEN) or a client certificate"
     if has_login and "text/html" in (header(headers, b"accept") or ""):
         return Refusal(303, reason, [(b"location", f"{PATH}?next={quote(path)}".encode())])
     return Refusal(401, reason, [_BEARER])
@@ -168,5 +168,5 @@ def _fields(headers: Headers, body: bytes) -> tuple[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Refusal(400, 'expected the token, as {"token": "..."} or as the form of this page') from None
     if not isinstance(token, str) or not isinstance(target, str):
-        raise Refusal(400, "token and next have to be text")
+        raise Refusal(400, "token and next must be strings")
     return token, own_path(target)

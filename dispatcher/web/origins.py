@@ -1,8 +1,8 @@
-"""Which requests come from our own pages or from programs: the rules against foreign web sites.
+"""Protection from other web sites: against forged requests (CSRF) and DNS rebinding.
 
-A web site that a user visits can make the browser send requests to a door on the same machine. It can also let a name
-of its own point there, after which the browser takes the answers for the site's own. The Host header tells the second
-(it has the site's name), Origin and Sec-Fetch-Site tell the first. Programs send neither of the last two.
+A web site that a user visits can make the browser send requests to a door on the same machine: Origin and
+Sec-Fetch-Site reveal them. It can also point a host name of its own at the door, and the browser then takes the answers
+for the site's own: the Host header reveals that name. Programs send neither Origin nor Sec-Fetch-Site.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def header(headers: Headers, name: bytes) -> str | None:
 def is_own_host(host: str | None, local_address: str, allowed: Collection[str]) -> bool:
     """Whether a Host header names the door: by the address that the client reached, as localhost, or as allowed.
 
-    `allowed` has lower-case names, or name:port. Any port will do for the others: a tunnel may have changed it.
+    `allowed` has lower-case names, or name:port. The other names pass with any port: a tunnel may have changed it.
     """
     split = _split_host(host or "")
     if split is None:
@@ -46,26 +46,26 @@ def is_own_host(host: str | None, local_address: str, allowed: Collection[str]) 
 
 
 def foreign_site(headers: Headers, scheme: str) -> str | None:
-    """Why a request that changes something may come from a foreign web site; None if it does not.
+    """Why a request that changes something may come from another web site; None if it does not.
 
     Call it for a request whose Host header was found to be our own.
     """
     sites = header_values(headers, b"sec-fetch-site")
     for site in sites:
         if site not in ("none", "same-origin"):
-            return f"Sec-Fetch-Site is {site}: another web site has sent this"
+            return f"Sec-Fetch-Site is {site}: the request comes from another web site"
     host = header(headers, b"host")
     for origin in header_values(headers, b"origin"):
         # Our pages ask for no Referer, and browsers then hide their origin. No page can set Sec-Fetch-Site.
         if origin == "null" and sites and set(sites) == {"same-origin"}:
             continue
         if not _is_own_origin(origin, scheme, host):
-            return f"Origin is {origin}: another web site has sent this"
+            return f"Origin is {origin}: the request comes from another web site"
     return None
 
 
 def is_json(headers: Headers) -> bool:
-    """Whether the body is declared as JSON. A page of a foreign site cannot send this without being asked first."""
+    """Whether the body is declared as JSON. A page of another site cannot send this without a CORS preflight."""
     content_type = header(headers, b"content-type") or ""
     return content_type.partition(";")[0].strip().lower() == "application/json"
 

@@ -25,8 +25,8 @@ from dispatcher.web.config import WebConfig
 _LINGER_S: Final = 0.5
 """A refused client has this long to read why."""
 _DRAINED_BODIES: Final = 16
-"""The rest of a body that was refused is read and thrown away, up to so many times what is allowed: a connection that
-ends while its client still sends would take the answer with it."""
+"""The rest of a refused body is read and thrown away, up to this many times `body_bytes`: closing the connection while
+its client still sends would lose the answer."""
 _PEER: Final = "web_peer"
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class DoorProtocol(H11Protocol):
             if self._is_draining:
                 self.transport.abort()
                 return
-            self.refuse(408, f"the request has not arrived in {deadline_s:g} s")
+            self.refuse(408, f"the request did not arrive within {deadline_s:g} s")
         elif not self.transport.get_write_buffer_size():
             self._unsent_s = None
         else:

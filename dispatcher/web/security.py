@@ -39,8 +39,8 @@ class Principal:
 def require(role: RoleName) -> Callable[[Endpoint], Endpoint]:
     """Decorates an endpoint of Starlette: users below `role` get 403.
 
-    In an app that another server serves, its middleware has to put a `Principal` into the scope; without one, everybody
-    is refused.
+    In an app that another server serves, its middleware has to put a `Principal` into the scope; without one, every
+    request is refused.
     """
 
     def decorate(endpoint: Endpoint) -> Endpoint:
@@ -51,8 +51,12 @@ def require(role: RoleName) -> Callable[[Endpoint], Endpoint]:
             principal = request.scope.get("principal")
             if isinstance(principal, Principal) and principal.may(role):
                 return await endpoint(request)
-            user = f"{principal.name} has role {principal.role}" if isinstance(principal, Principal) else "no user"
-            reason = f"this needs role {role}, and {user}"
+            user = (
+                f"{principal.name} has role {principal.role}"
+                if isinstance(principal, Principal)
+                else "there is no user"
+            )
+            reason = f"role {role} is required; {user}"
             describe_write(request.scope, reason=reason)
             return JSONResponse({"error": reason}, 403)
 

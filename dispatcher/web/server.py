@@ -27,16 +27,16 @@ log = logging.getLogger(__name__)
 
 _LONGEST_START_S: Final = 10.0
 _POLITE_S: Final = 0.4
-"""How long clients have to take the end of their answers when the host stops."""
+"""At a stop, answers under way have this long to be sent."""
 _CLOSING_S: Final = 0.35
-"""And how long the app's own shutdown has after that."""
+"""After that, the app's own shutdown has this long."""
 _LAST_S: Final = 0.1
 _LOOK_S: Final = 1.0
-"""Between two looks at the clients that keep their connections waiting."""
+"""Interval at which connections with slow clients are looked for."""
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens."""
+    """Sets `is_listening` once it listens."""
 
     def __init__(self, config: uvicorn.Config, is_listening: threading.Event) -> None:
         super().__init__(config)
@@ -51,7 +51,7 @@ class _Server(uvicorn.Server):
 class ServerThread:
     """Serves a gate on listening sockets, from `start` until `begin_stop`.
 
-    `on_failure` is called, on the loop's thread, with what ended it otherwise.
+    If the server ends for another reason, it calls `on_failure` with that, on the loop's thread.
     """
 
     def __init__(
@@ -103,12 +103,14 @@ class ServerThread:
         """
         self._thread.start()
         if not self._is_listening.wait(_LONGEST_START_S):
-            raise DispatcherError(f"{self._name}: the app's start-up has not ended in {_LONGEST_START_S:g} s")
+            raise DispatcherError(f"{self._name}: the app did not start within {_LONGEST_START_S:g} s")
         if not self._server.started:
-            raise DispatcherError(f"{self._name}: the app failed to start; the log says how") from self._failure
+            raise DispatcherError(
+                f"{self._name}: the app failed to start; the log has its traceback"
+            ) from self._failure
 
     def begin_stop(self) -> None:
-        """End the streams of events, then all else: politely at first, by force after `_POLITE_S`."""
+        """End the streams of events, and let other answers be sent; after `_POLITE_S`, abort what is left."""
         try:
             self._loop.call_soon_threadsafe(self._stop)
         except RuntimeError:

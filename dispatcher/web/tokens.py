@@ -87,9 +87,9 @@ def read_lines(path: Path) -> list[TokenLine]:
     except OSError as error:
         raise ConfigError(f"{shown}: cannot be read: {error.strerror or error}") from error
     if found.st_mode & 0o077:
-        raise ConfigError(f"{shown}: mode {found.st_mode & 0o777:04o} lets others in; run chmod 0600 on it")
+        raise ConfigError(f"{shown}: mode {found.st_mode & 0o777:04o} gives other users access; run chmod 0600 on it")
     if found.st_uid not in (os.geteuid(), 0):
-        raise ConfigError(f"{shown}: belongs to another user; it has to be the daemon's own, or root's")
+        raise ConfigError(f"{shown}: belongs to another user; the owner must be the daemon's user or root")
     if len(content) > MOST_BYTES:
         raise ConfigError(f"{shown}: is larger than {MOST_BYTES:,} bytes")
     lines = []
@@ -104,14 +104,14 @@ def _parsed(parts: list[str], where: str) -> TokenLine:
         raise ConfigError(f"{where}: expected `name role sha256-of-token`, as `dispatcher token new` prints it")
     role = next((each for each in ROLES if each == parts[1]), None)
     if role is None:
-        raise ConfigError(f"{where}: {one_line(parts[1], 100)} is no role; expected one of {', '.join(ROLES)}")
+        raise ConfigError(f"{where}: {one_line(parts[1], 100)} is not a role; expected one of {', '.join(ROLES)}")
     return TokenLine(parts[0], role, parts[2].lower())
 
 
 class Tokens:
     """The tokens of a file, read again when it changes. One thread at a time.
 
-    While the file is unsound, no token is valid; why is logged once.
+    While the file is unsound, no token is valid; the reason is logged once.
 
     Raises:
         ConfigError: the file is unsound when this is made.
@@ -153,7 +153,7 @@ class Tokens:
             self._lines, self._version = [], None
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                tell(log, logging.ERROR, "%s. Until then no token is valid.", error)
+                tell(log, logging.ERROR, "%s. No token is valid until the file is sound again.", error)
 
     def _read(self) -> None:
         version, read_at_ns = self._current_version(), self._now_ns()

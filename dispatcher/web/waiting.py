@@ -1,4 +1,4 @@
-"""What an endpoint may do on the loop, and what not: waits have deadlines, and long work is done in pieces."""
+"""Helpers for endpoints, which must not block the loop: a wait with a deadline, and long work in pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BURST_S: Final = 3.0
 async def within(future: Future[T], seconds: float) -> T:
     """The result of a future that another thread completes, such as of a mail to a handler thread.
 
-    Never blocks the loop. The future is cancelled if it is late, so work that has not begun is not done for nobody.
+    Never blocks the loop. The future is cancelled if it is late: work that has not begun is not done.
 
     Raises:
         TimeoutError: it is not done after `seconds`. Otherwise what the future raises.
@@ -39,9 +39,9 @@ async def in_pieces(
 
 
 class Pace:
-    """Spaces requests in the order in which they come, so that a flood of them does not take the interpreter.
+    """Spaces requests in their order of arrival, so that a flood of them does not take the interpreter.
 
-    Those of `BURST_S` pass at once after a rest as long. The loop's thread only.
+    After a rest of `BURST_S`, that many seconds' worth passes at once. The loop's thread only.
     """
 
     def __init__(self, per_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import Table
-from dispatcher.journal.format.segments import segment_number
-from dispatcher.journal.snapshot import ClosedSegment, is_retired, look_at
+from dispatcher.journal.format.segments import read_manifest, segment_number, segment_path
+from dispatcher.journal.snapshot import MANY, ClosedSegment, is_retired, look_at
 from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
 from pipeline.journal.conditions import Conditions
 
@@ -112,6 +112,23 @@ def why_gone(segment: Path) -> str:
     """A line about a segment that does not exist."""
     is_removed = is_retired(segment.parent, segment_number(segment))
     return f"{segment.name}: {'was removed by retention before it was read' if is_removed else 'is missing'}"
+
+
+def why_each_gone(journal: Path, first: int, last: int) -> Iterator[str]:
+    """A line about each of these segments, which do not exist; one or two about all of them if they are many."""
+    if last - first < MANY:
+        yield from (why_gone(segment_path(journal, number)) for number in range(first, last + 1))
+        return
+    manifest, _ = read_manifest(journal)
+    kept = first if manifest is None else max(first, min(manifest.first, last + 1))
+    if first < kept:
+        yield f"{_range(journal, first, kept - 1)}: were removed by retention before they were read"
+    if kept <= last:
+        yield f"{_range(journal, kept, last)}: are missing"
+
+
+def _range(journal: Path, first: int, last: int) -> str:
+    return f"{segment_path(journal, first).name} to {segment_path(journal, last).name}"
 
 
 class _Wanted(NamedTuple):

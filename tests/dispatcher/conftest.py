@@ -35,6 +35,31 @@ class Numbered(Event[Work]):
         self.producer = producer
 
 
+class OfEntity(Numbered):
+    """An event that names its entity, and can be referred to weakly."""
+
+    __slots__ = ("__weakref__", "entity")
+
+    def __init__(self, entity: Any = None) -> None:
+        super().__init__()
+        self.entity = entity
+
+
+class Unreadable:
+    """An event whose type, entity and text cannot be read."""
+
+    @property
+    def type(self) -> Any:
+        raise RuntimeError("no type")
+
+    @property
+    def entity(self) -> Any:
+        raise RuntimeError("no entity")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
 class Gate:
     """A handler that stays in its first event until the test opens it, and records what it gets."""
 

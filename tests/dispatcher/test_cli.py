@@ -96,7 +96,7 @@ def test_history_prints_what_happened_to_an_entity_and_indexes_the_journal(tmp_p
     ]  # fmt: skip
     [row] = map(json.loads, pages.stdout.splitlines())
     assert (row["seq"], row["machine"], row["valid"], row["event_entity"]) == (3, "Job", False, "job_0")
-    assert pages.stderr == "there may be older rows: --before-seq 3\n"
+    assert pages.stderr == "older rows may exist: --before-seq 3\n"
     assert (path / ".segment-00000001.history").exists()
 
 

@@ -5,23 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, EventDispatcher, ServiceState, dispatchers
 
-from .conftest import TIMEOUT_S, Gate, Numbered, Work
+from .conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Work
 
 Make = Callable[..., AsyncDispatcher]
-
-
-class OfEntity(Numbered):
-    """An event that names its entity."""
-
-    __slots__ = ("entity",)
-
-    def __init__(self, entity: Any) -> None:
-        super().__init__()
-        self.entity = entity
 
 
 class Unspeakable:

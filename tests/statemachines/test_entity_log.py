@@ -113,6 +113,18 @@ def test_an_id_that_comes_back_is_listed_again(recorder: TransitionRecorder) -> 
     assert states(recorder) == {"a": "UP"}
 
 
+def test_an_id_that_came_back_and_ended_again_is_no_longer_listed(recorder: TransitionRecorder) -> None:
+    """The second end took the first one with it, and a reader that had seen the entity listed it for ever."""
+    Listed(recorder, "a")
+    assert states(recorder) == {"a": "NEW"}
+
+    recorder.forgotten("Thing", S.NEW, "a")
+    Listed(recorder, "a")
+    recorder.forgotten("Thing", S.NEW, "a")
+
+    assert states(recorder) == {}
+
+
 def test_pages_are_by_id_state_and_prefix(recorder: TransitionRecorder) -> None:
     for number in range(7):
         thing = Listed(recorder, f"thing_{number}")

@@ -1,5 +1,4 @@
-"""`dispatcher ps|status|top|stack`: a look into running daemons through the ops API that their doors serve.
+"""`dispatcher ps|status|top|stack`: inspect running daemons through the ops API behind their doors.
 
-The commands need the extra `cli` and the standard library's HTTP client, not the extra `web`. Their modules import what
-takes a while inside the commands, so that `dispatcher --help` stays quick.
+The commands need the extra `cli`, not `web`. Slow imports are inside the functions, to keep `dispatcher --help` fast.
 """

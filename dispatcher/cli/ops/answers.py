@@ -1,27 +1,19 @@
-"""The answers of the ops API, as far as the commands show them.
+"""Models of the ops API's answers, with the fields that the commands show.
 
-Each is checked where it comes in: numbers are finite and in bounds, texts are texts. Unknown keys are ignored, so that
-a newer daemon can be looked at; a key that an older one lacks has a default. Texts are foreign, and escaped where they
-are printed.
+Answers are validated on receipt: numbers are finite and within bounds. Unknown keys are ignored, and most missing ones
+have a default, so daemons of other versions can be inspected. Texts are escaped where they are printed.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 Item = TypeVar("Item")
 
-
-def _by_reason(value: Any) -> Any:
-    """One number for all reasons counts too."""
-    return {"": value} if isinstance(value, int | float) else value
-
-
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Real = Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)]
-ByReason = Annotated[dict[str, Whole], BeforeValidator(_by_reason)]
 
 
 class Answer(BaseModel):
@@ -31,7 +23,7 @@ class Answer(BaseModel):
 
 
 class Page(Answer, Generic[Item]):
-    """A list, or the part of one that was asked for."""
+    """A page of a list."""
 
     items: list[Item]
     next: str | int | None = None
@@ -48,14 +40,14 @@ class Reason(Answer):
 
 
 class Health(Answer):
-    """Whether a daemon is ready, as its `/readyz` says."""
+    """Whether a daemon is ready, as `/readyz` says."""
 
     status: str
     reasons: list[Reason] = []
 
 
 class Service(Answer):
-    """A service of the daemon, and those below it."""
+    """A service of the daemon, with its own services."""
 
     name: str
     kind: str = Field("", alias="class")
@@ -78,12 +70,12 @@ class Process(Answer):
     threads: Whole | None = None
     open_files: Whole | None = None
     loadavg: list[Real] | None = None
-    health: Health | None = None
+    health: Health
     services: list[Service] = []
 
 
 class Queue(Answer):
-    """What waits for a dispatcher's handler thread."""
+    """A dispatcher's queue."""
 
     size: Whole
     capacity: Whole | None = None
@@ -92,7 +84,7 @@ class Queue(Answer):
 
 
 class Rate(Answer):
-    """Events handled per second, over the last 1, 10 and 60 s; None: too early to tell."""
+    """Events handled per second over the last 1, 10 and 60 s; None: not known yet."""
 
     s1: Real | None = Field(None, alias="1s")
     s10: Real | None = Field(None, alias="10s")
@@ -153,8 +145,8 @@ class DispatcherNumbers(Answer):
     accepted: Whole = 0
     handled: Whole = 0
     failed: Whole = 0
-    discarded: ByReason = {}
-    rejected: ByReason = {}
+    discarded: dict[str, Whole] = {}
+    rejected: dict[str, Whole] = {}
     rate: Rate = Rate.model_validate({})
     idle_share_10s: Real | None = None
     running: Running | None = None
@@ -206,7 +198,7 @@ class Failure(Answer):
 
 
 class Transition(Answer):
-    """A row of an entity's history: a transition, or an event about the entity that made none."""
+    """A row of an entity's history: a transition, or an event that caused none."""
 
     at: Real
     seq: Whole | None = None
@@ -235,14 +227,14 @@ class Entity(Answer):
 
 
 class Stack(Answer):
-    """One of the stacks that samples have found, and in how many of them."""
+    """A sampled stack, and the number of samples with it."""
 
     count: Whole
     stack: list[Frame]
 
 
 class Samples(Answer):
-    """`/dispatchers/{name}/running?samples=N`: stacks, the most frequent first."""
+    """`/dispatchers/{name}/running?samples=N`: stacks, most frequent first."""
 
     stacks: list[Stack]
     samples: Whole
@@ -251,5 +243,5 @@ class Samples(Answer):
 
 
 def event_name(event_class: str, event_type: str) -> str:
-    """`JobEventType.START`; a mail's class has no types."""
+    """`JobEventType.START`, or the class alone if it has no types, as a mail's."""
     return f"{event_class}.{event_type}" if event_class and event_type else event_class or event_type or "?"

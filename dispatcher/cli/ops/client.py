@@ -1,7 +1,7 @@
 """The ops API over a Unix socket, HTTP or HTTPS, with the standard library's client.
 
-What a daemon answers is foreign: each request has one deadline for all of its bytes, an answer has a greatest size, and
-whatever goes wrong is one `DoorError` that names the daemon.
+Answers are not trusted: a request has one deadline and one limit on the bytes it may receive, and every failure is a
+`DoorError` that names the daemon.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from dispatcher.cli.ops.errors import (
     RefusedError,
 )
 from dispatcher.util.terminal import one_line
+from dispatcher.web.doors import Door
 
 TIMEOUT_S: Final = 5.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
+_MOST_HEAD: Final = 1024 * 1024
+"""Bytes of headers and chunk sizes, which `http.client` bounds too."""
 _MOST_MESSAGE: Final = 300
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -42,21 +45,21 @@ class Address:
     """Where a daemon answers."""
 
     label: str
-    """What messages call it."""
+    """The daemon's name in messages."""
     socket: Path | None = None
-    """Of a Unix socket; then `host` and `port` mean nothing."""
+    """The path of its Unix socket; `host` and `port` are then unused."""
     host: str = "localhost"
     port: int = 0
     base: str = "/ops/v1"
-    """The path before the API's own."""
+    """The path under which the API is mounted."""
     tls: ssl.SSLContext | None = None
     token: str | None = None
-    name: str | None = None
-    """Of the daemon, where it was found by its door on this host."""
+    door: Door | None = None
+    """The daemon's door, if it was found on this host."""
 
 
 class Client:
-    """Requests to one daemon, over one connection that is kept open. For one thread at a time."""
+    """Sends requests to one daemon over a connection that stays open. One thread at a time."""
 
     def __init__(self, address: Address, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
@@ -64,10 +67,10 @@ class Client:
         self._connection: _Connection | None = None
 
     def get(self, model: type[Model], *path: str, **query: object) -> Model:
-        """Ask for a path, whose parts are given unquoted, and check the answer.
+        """Request a path, whose parts are given unquoted, and validate the answer. Blocks until the deadline at most.
 
         Raises:
-            DoorError: there is no answer, or none of this shape.
+            DoorError: no answer, or not a valid one.
         """
         answer = self.get_json(*path, **query)
         try:
@@ -75,12 +78,10 @@ class Client:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
-            raise self._nonsense(
-                f"/{'/'.join(path)} has {where or 'an answer'} of another kind: {first['msg']}"
-            ) from error
+            raise self._nonsense(f"/{'/'.join(path)}: invalid {where or 'answer'}: {first['msg']}") from error
 
     def get_json(self, *path: str, **query: object) -> Any:
-        """The same, unchecked: what the JSON means. None where the answer is `null`."""
+        """The same without validation: the decoded JSON."""
         given = {name: value for name, value in query.items() if value is not None}
         target = f"{self.address.base}/{'/'.join(quote(part, safe='') for part in path)}"
         target += f"?{urlencode(given)}" if given else ""
@@ -90,7 +91,7 @@ class Client:
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise self._nonsense(f"no JSON: {_first_of(body)!r}") from error
+            raise self._nonsense(f"not JSON: {_first_of(body)!r}") from error
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -111,21 +112,21 @@ class Client:
             try:
                 return self._exchange(self._connection, target, deadline)
             except (RemoteDisconnected, ConnectionError):
-                self.close()  # the daemon has closed a connection that was idle for too long: once more, on a new one
-            except BaseException as error:
+                self.close()  # the daemon has closed the idle connection: retry once on a new one
+            except _FAILURES as error:
                 self._give_up(error)
         try:
             self._connection = connection = _Connection(self.address, deadline)
             connection.connect()
-        except BaseException as error:
+        except _FAILURES as error:
             self._give_up(error, is_connecting=True)
         try:
             return self._exchange(connection, target, deadline)
-        except BaseException as error:
+        except _FAILURES as error:
             self._give_up(error)
 
     def _exchange(self, connection: _Connection, target: str, deadline: float) -> tuple[int, bytes]:
-        connection.deadline = deadline
+        connection.deadline, connection.allowed_bytes = deadline, _MOST_BYTES + _MOST_HEAD
         headers = {"Accept": "application/json"}
         if self.address.token is not None:
             headers["Authorization"] = f"Bearer {self.address.token}"
@@ -133,49 +134,48 @@ class Client:
         with connection.getresponse() as response:
             body = response.read(_MOST_BYTES + 1)
             if len(body) > _MOST_BYTES:
-                raise HTTPException(f"an answer of more than {_MOST_BYTES // 1024 // 1024} MiB")
+                raise _TooLongError
             missing = response.length or 0
             if missing > 0:
                 raise IncompleteRead(body, missing)
             return response.status, body
 
-    def _give_up(self, error: BaseException, *, is_connecting: bool = False) -> NoReturn:
+    def _give_up(self, error: Exception, *, is_connecting: bool = False) -> NoReturn:
         self.close()
         raise self._explained(error, is_connecting) from error
 
-    def _explained(self, error: BaseException, is_connecting: bool) -> BaseException:
+    def _explained(self, error: Exception, is_connecting: bool) -> DoorError:
         label = self.address.label
         match error:
             case ssl.SSLCertVerificationError():
-                advice = "give the authority that signed it with --ca"
-                return RefusedError(f"{label}: its certificate is not trusted ({error.verify_message}); {advice}")
+                advice = "pass the CA that signed it with --ca"
+                return RefusedError(f"{label}: certificate not trusted ({error.verify_message}); {advice}")
             case TimeoutError():
                 return NoAnswerError(
-                    f"{label}: no answer within {self._timeout_s:g} s; it is stopped, or all its threads wait "
-                    "(py-spy dump --pid PID looks in from outside)"
+                    f"{label}: no answer within {self._timeout_s:g} s; the process is suspended, or its threads are "
+                    "blocked (`py-spy dump --pid PID` shows their stacks)"
                 )
             case FileNotFoundError() | ConnectionRefusedError() if is_connecting:
-                return NoDaemonError(f"{label}: nobody listens there; the daemon has ended, or is starting")
+                return NoDaemonError(
+                    f"{label}: no process is listening there; the daemon has stopped or is still starting"
+                )
             case PermissionError():
-                return NoDaemonError(f"{label}: no permission to open it; run this as the daemon's user")
+                return NoDaemonError(f"{label}: permission denied; run this as the daemon's user")
             case socket.gaierror():
                 return NoDaemonError(f"{label}: no such host ({error.strerror})")
             case RemoteDisconnected() | IncompleteRead() | ConnectionError():
-                return NoAnswerError(f"{label}: the connection ended before the answer did; has the daemon ended?")
-            case HTTPException() | ssl.SSLError():
-                return self._nonsense(f"{type(error).__name__}: {error}")
-            case OSError() if is_connecting:
-                return NoDaemonError(f"{label}: {error.strerror or error}")
-            case OSError():
-                return NoAnswerError(f"{label}: {error.strerror or error}")
-            case UnicodeError() | ValueError():
+                return NoAnswerError(f"{label}: the connection closed before the answer was complete")
+            case _TooLongError():
+                return self._nonsense(f"an answer of more than {_MOST_BYTES // 1024 // 1024} MiB")
+            case OSError() if not isinstance(error, ssl.SSLError):
+                kind = NoDaemonError if is_connecting else NoAnswerError
+                return kind(f"{label}: {error.strerror or error}")
+            case ValueError() if is_connecting:
                 return NoDaemonError(f"{label}: {error}")
-        return error
+        return self._nonsense(f"{type(error).__name__}: {error}")
 
     def _nonsense(self, what: str) -> NoAnswerError:
-        return NoAnswerError(
-            f"{self.address.label}: does not answer as the ops API does: {one_line(what, _MOST_MESSAGE)}"
-        )
+        return NoAnswerError(f"{self.address.label}: not an answer of the ops API: {one_line(what, _MOST_MESSAGE)}")
 
     def _refusal(self, status: int, body: bytes) -> DoorError:
         label = self.address.label
@@ -183,13 +183,21 @@ class Client:
             said = json.loads(body)["error"]
         except (ValueError, RecursionError, TypeError, LookupError):
             said = _first_of(body)
-        reason = one_line(str(said), _MOST_MESSAGE) or "without a reason"
+        reason = one_line(str(said), _MOST_MESSAGE) or "no reason given"
         if status in (401, 403):
-            advice = "give a token with --token-file" if self.address.token is None else "check the token and its role"
-            return RefusedError(f"{label}: refuses (HTTP {status}): {reason}; {advice}")
+            advice = "pass a token with --token-file" if self.address.token is None else "check the token and its role"
+            return RefusedError(f"{label}: access denied (HTTP {status}): {reason}; {advice}")
         if status == 404:
             return NotThereError(f"{label}: {reason}")
-        return ErrorAnswerError(f"{label}: answers with HTTP {status}: {reason}")
+        return ErrorAnswerError(f"{label}: HTTP {status}: {reason}")
+
+
+class _TooLongError(HTTPException):
+    """The daemon sends more than an answer may have."""
+
+
+_FAILURES: Final = (OSError, HTTPException, ValueError)
+"""What `http.client`, sockets and their peers' nonsense raise."""
 
 
 def _first_of(body: bytes) -> str:
@@ -197,12 +205,13 @@ def _first_of(body: bytes) -> str:
 
 
 class _Connection(HTTPConnection):
-    """An HTTP connection over any socket, whose deadline holds for all reads together."""
+    """An HTTP connection over any socket, with one deadline and one allowance of bytes for all reads of a request."""
 
     def __init__(self, address: Address, deadline: float) -> None:
         super().__init__(address.host, address.port or None)
         self._address = address
         self.deadline = deadline
+        self.allowed_bytes = 0
 
     def connect(self) -> None:
         remaining_s = max(0.001, self.deadline - time.monotonic())
@@ -227,9 +236,9 @@ class _Connection(HTTPConnection):
 
 
 class _DeadlineSocket:
-    """What `http.client` uses of a socket. A peer that sends a byte now and then does not move the deadline.
+    """The part of a socket that `http.client` uses. A peer that sends single bytes does not extend the deadline.
 
-    As with a socket, its files are still readable once it is closed.
+    As with a socket, files made from it stay readable after it is closed.
     """
 
     def __init__(self, connected: socket.socket, connection: _Connection) -> None:
@@ -249,7 +258,11 @@ class _DeadlineSocket:
 
     def receive_into(self, buffer: Any) -> int:
         self._prepare()
-        return self._socket.recv_into(buffer)
+        received = self._socket.recv_into(buffer)
+        self._connection.allowed_bytes -= received
+        if self._connection.allowed_bytes < 0:
+            raise _TooLongError
+        return received
 
     def close(self) -> None:
         self._is_closed = True

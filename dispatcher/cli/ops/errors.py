@@ -1,11 +1,12 @@
-"""Why a daemon cannot be looked at.
+"""Why a command gets no answer from a daemon.
 
 DispatcherError
   DoorError
     NoDaemonError        no such daemon, or its door cannot be opened
-    RefusedError         the daemon wants a token or another certificate
-    NoAnswerError        it is there, but its answer is late, incomplete or nonsense
-      NotThereError      it knows nothing by that name
+    RefusedError         the daemon denies access, or its certificate is not trusted
+    NoAnswerError        its answer is late, incomplete or invalid
+      ErrorAnswerError   it answers with an HTTP error
+        NotThereError    it answers 404
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dispatcher.errors import DispatcherError
 
 
 class DoorError(DispatcherError):
-    """A daemon cannot be looked at."""
+    """Base of the errors of `dispatcher ps|status|top|stack`."""
 
 
 class NoDaemonError(DoorError):
@@ -22,16 +23,16 @@ class NoDaemonError(DoorError):
 
 
 class RefusedError(DoorError):
-    """The daemon, or this side's check of its certificate, refuses."""
+    """The daemon denies access, or its certificate is not trusted."""
 
 
 class NoAnswerError(DoorError):
-    """The daemon is there, but its answer is late, incomplete or nonsense."""
+    """The daemon's answer is late, incomplete or invalid."""
 
 
 class ErrorAnswerError(NoAnswerError):
-    """The daemon answers with an error: it is busy, for example."""
+    """The daemon answers with an HTTP error, such as 429 while it is busy."""
 
 
 class NotThereError(ErrorAnswerError):
-    """The daemon answers, and knows nothing by that name."""
+    """The daemon answers 404: it has nothing by that name."""

@@ -1,4 +1,4 @@
-"""Numbers as people read them: at most seven characters each, except sizes and clock times."""
+"""Numbers in the form people read, to fit the columns of a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def count(number: float | None) -> str:
-    """`0`, `0.4`, `1,234`, `99,999`, `123k`, `4.6M`."""
+    """`0`, `0.4`, `1,234`, `99,999`, `123k`, `4.6M`: at most seven characters."""
     if number is None:
         return "-"
     if 0 < abs(number) < 9.95 and number != int(number):
@@ -60,25 +60,31 @@ def share(part: float | None) -> str:
     return "-" if part is None else f"{part * 100:.0f} %"
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """`a, b`; of more than `most` names, the first ones: `a, b, and 3 more`."""
+    more = len(names) - most
+    return ", ".join([*names[:most], *([f"and {more} more"] if more > 0 else [])])
+
+
 def local_now() -> time.struct_time:
     return time.localtime()
 
 
 def clock_time(unix_ms: float) -> str:
-    """The local time of day, with the date if it is not of today."""
+    """Local time: `12:34:56` today, `07-01 12:34` this year, `2024-07-01` before."""
     try:
         moment, now = time.localtime(unix_ms / 1000), local_now()
-        form = "%H:%M:%S" if moment[:3] == now[:3] else "%Y-%m-%d %H:%M:%S"
-        return time.strftime(form, moment)
+        is_today, is_this_year = moment[:3] == now[:3], moment[0] == now[0]
+        return time.strftime("%H:%M:%S" if is_today else "%m-%d %H:%M" if is_this_year else "%Y-%m-%d", moment)
     except (OverflowError, ValueError, OSError):
         return f"@{unix_ms / 1000:.0f}"
 
 
 def sparkline(values: Sequence[float | None], width: int, total: int | None = None) -> str:
-    """The values as bars, oldest first, from 0 to their maximum; None, where nothing is known, is a space.
+    """The values as bars from 0 to their maximum, oldest first; None is a space.
 
-    With more values than columns, a column shows the highest of several. `total` counts the values ever, also those
-    that have left `values`: columns then keep their values from one call to the next, and only the last one grows.
+    With more values than columns, each column shows the highest of several. `total` counts all values so far, including
+    those no longer in `values`. With it, only the last column changes from one call to the next.
     """
     if width <= 0 or not values:
         return " " * max(0, width)

@@ -1,27 +1,26 @@
-"""What several commands ask a daemon, and whether what it says means that it is ready."""
+"""Requests and texts that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from dispatcher.cli.ops.answers import DispatcherNumbers, Failure, Frame, Page, Process, Reason, Running, RunningOrNull
 from dispatcher.cli.ops.client import Client
 from dispatcher.cli.ops.figures import duration
 
-STUCK_AFTER_S: Final = 10.0
-"""A handler that has run for longer is stuck, where the daemon does not say itself whether it is: the default of
-`handler_warn_after_s`."""
-
 
 @dataclass(frozen=True)
 class Summary:
-    """A daemon and its dispatchers, and why it is not ready."""
+    """A daemon and its dispatchers."""
 
     process: Process
     dispatchers: Sequence[DispatcherNumbers]
-    reasons: Sequence[Reason]
+
+    @property
+    def reasons(self) -> Sequence[Reason]:
+        """Why it is not ready; empty if it is."""
+        return self.process.health.reasons
 
     @property
     def status(self) -> str:
@@ -29,45 +28,21 @@ class Summary:
         return self.reasons[0].reason if self.reasons else "ok"
 
     def is_stuck(self, dispatcher: str | None) -> bool:
-        """Whether what the dispatcher runs has taken too long."""
+        """Whether the dispatcher's handler has been running for too long."""
         return any(each.reason == "stuck" and each.dispatcher == dispatcher for each in self.reasons)
 
     def needs_attention(self) -> str | None:
-        """The dispatcher to look at first: one that has failed, one that is stuck, or the first."""
+        """The dispatcher to show first: a failed one, else a stuck one, else the first."""
         failed = [each.name for each in self.dispatchers if each.failure is not None]
         stuck = [each.name for each in self.dispatchers if self.is_stuck(each.name)]
         return next(iter([*failed, *stuck, *(each.name for each in self.dispatchers)]), None)
 
 
 def summary_of(client: Client) -> Summary:
-    """Ask a daemon how it is: two requests."""
+    """Ask a daemon for its process and dispatchers: two requests."""
     process = client.get(Process, "process")
     dispatchers = client.get(Page[DispatcherNumbers], "dispatchers", limit=1000).items
-    reasons = process.health.reasons if process.health is not None else list(reasons_of(dispatchers))
-    return Summary(process, dispatchers, reasons)
-
-
-def reasons_of(dispatchers: Sequence[DispatcherNumbers]) -> Iterator[Reason]:
-    """Why a daemon with these dispatchers is not ready, in the order of `/readyz`."""
-    for reason in _ORDER:
-        for each in dispatchers:
-            if reason in _reasons_of_one(each):
-                seconds = each.running.running_s if reason == "stuck" and each.running else None
-                yield Reason(reason=reason, dispatcher=each.name, seconds=seconds)
-
-
-_ORDER = ("failed", "stopped", "starting", "stuck", "journal_failed")
-
-
-def _reasons_of_one(numbers: DispatcherNumbers) -> set[str]:
-    checks = {
-        "failed": numbers.failure is not None,
-        "stopped": numbers.state == "STOPPED" and numbers.failure is None,
-        "starting": numbers.state in ("NOTINITED", "INITED"),
-        "stuck": numbers.running is not None and numbers.running.running_s >= STUCK_AFTER_S,
-        "journal_failed": numbers.journal is not None and numbers.journal.failed,
-    }
-    return {reason for reason, holds in checks.items() if holds}
+    return Summary(process, dispatchers)
 
 
 def reason_text(reason: Reason) -> str:
@@ -88,18 +63,18 @@ def failures_of(client: Client, dispatcher: str, limit: int) -> list[Failure]:
 
 
 def handler_frames(stack: Sequence[Frame]) -> Sequence[Frame]:
-    """The frames without the dispatcher's own, and without those above it, which have started the thread."""
+    """The frames below the dispatcher's first one, without the dispatcher's own: not those that started the thread."""
     first = next((number for number, frame in enumerate(stack) if frame.internal), 0)
     return [frame for frame in stack[first:] if not frame.internal]
 
 
 def frame_text(frame: Frame) -> str:
-    """`file.py:12 in function: the line's code`; of the file, what tells it from others."""
+    """`folder/file.py:12 in function: the line's code`."""
     where = short_path(frame.file) + (f":{frame.line}" if frame.line is not None else "")
     function = f" in {frame.function}" if frame.function else ""
     return f"{where}{function}" + (f": {frame.code.strip()}" if frame.code and frame.code.strip() else "")
 
 
 def short_path(file: str) -> str:
-    """The file with its folder; the folders above are the same for most."""
+    """The file with its folder."""
     return "/".join(file.rsplit("/", 2)[-2:])

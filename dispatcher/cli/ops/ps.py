@@ -1,4 +1,4 @@
-"""`dispatcher ps`: the daemons of this user on this host."""
+"""`dispatcher ps`: this user's daemons on this host."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 2.0
 _AT_ONCE = 8
+_MOST_NAMED = 5
 _TITLES = ("NAME", "PID", "STATUS", "UPTIME", "DISPATCHERS", "QUEUED", "RATE", "FAILED")
 
 
-def ps(as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON for each")] = False) -> None:
-    """List the daemons of this user on this host that have a door.
+def ps(as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON per daemon")] = False) -> None:
+    """List your daemons on this host that have a door.
 
-    A daemon that does not answer within 2 s is listed with the reason.
+    A daemon that does not answer within 2 s is listed as such, with the reason on standard error.
     """
     from concurrent.futures import ThreadPoolExecutor
 
+    from dispatcher.cli.ops.doors import none_found
     from dispatcher.cli.ops.errors import NoDaemonError
-    from dispatcher.web.doors import door_folder, find_doors
+    from dispatcher.web.doors import find_doors
 
     doors = find_doors()
     pool = ThreadPoolExecutor(_AT_ONCE)
@@ -43,9 +45,9 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="print one line of J
     elif running:
         _print_table(running)
     for door in ended:
-        echo(f"{door.path}: nobody listens there; the next daemon that starts removes it", err=True)
+        echo(f"{door.path}: no process is listening; the next daemon to start removes this socket", err=True)
     if not running:
-        echo(f"no daemon of this user has a door on this host, such as in {door_folder()}", err=True)
+        echo(none_found(), err=True)
 
 
 def _ask(door: Door) -> Summary | DoorError:
@@ -76,7 +78,7 @@ def _as_json(door: Door, answer: Summary | DoorError) -> dict[str, Any]:
 
 def _print_table(running: list[tuple[Door, Summary | DoorError]]) -> None:
     from dispatcher.cli.console import cell, figures_table, standard_output
-    from dispatcher.cli.ops.figures import count, duration
+    from dispatcher.cli.ops.figures import count, duration, listed
 
     table = figures_table(*_TITLES, names=5)
     problems = []
@@ -91,7 +93,7 @@ def _print_table(running: list[tuple[Door, Summary | DoorError]]) -> None:
             str(door.pid),
             cell(answer.status, "red" if answer.reasons else "green"),
             duration(answer.process.uptime_s),
-            cell(", ".join(each.name for each in numbers)),
+            cell(listed([each.name for each in numbers], _MOST_NAMED)),
             count(sum(each.queue.size for each in numbers)),
             f"{count(sum(each.rate.s10 or 0.0 for each in numbers))}/s",
             count(sum(each.failed for each in numbers)),

@@ -1,8 +1,9 @@
-"""`dispatcher stack`: where a handler thread spends its time."""
+"""`dispatcher stack`: where handler threads spend their time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -11,27 +12,29 @@ from dispatcher.cli.console import echo
 from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_of, answering
 
 if TYPE_CHECKING:
-    from dispatcher.cli.ops.answers import DispatcherNumbers, Frame, Samples, Stack
+    from dispatcher.cli.ops.answers import DispatcherNumbers, Frame, Samples
     from dispatcher.cli.ops.client import Client
 
 _MOST_S = 1.0
+_MOST_NAMED = 10
 
 
 def stack(
     daemon: Daemon = None,
     dispatcher: Annotated[
-        str | None, typer.Option("--dispatcher", "-d", help="only the dispatcher of this name", show_default="all")
+        str | None, typer.Option("--dispatcher", "-d", help="only this dispatcher", show_default="all")
     ] = None,
-    samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=100, help="how many, within 1 s")] = 20,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=100, help="samples to take within 1 s")] = 20,
     folded: Annotated[
-        bool, typer.Option("--folded", help="a line for each stack, `frame;frame;frame count`, as flame graphs take it")
+        bool,
+        typer.Option("--folded", help="print `frame;frame;frame count` for each stack, the input of flame graph tools"),
     ] = False,
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:
-    """Sample the stack of what runs now, and print each stack once with how often it was seen.
+    """Sample the stacks of the handler threads; print each distinct stack with its number of samples.
 
-    Only of what runs is there a stack: an idle dispatcher has none. Exit code 1: no proper answer.
+    A dispatcher that runs nothing has no stack and counts as idle. Exit code 1: no valid answer.
     """
     from dispatcher.cli.ops.client import Client
     from dispatcher.cli.ops.look import summary_of
@@ -49,8 +52,11 @@ def stack(
 
 def _refuse(client: Client, dispatcher: str, names: Sequence[str]) -> NoReturn:
     from dispatcher.cli.ops.errors import NoDaemonError
+    from dispatcher.cli.ops.figures import listed
 
-    raise NoDaemonError(f"{client.address.label}: no dispatcher {dispatcher!r}; it has {', '.join(names) or 'none'}")
+    raise NoDaemonError(
+        f"{client.address.label}: no dispatcher {dispatcher!r}; it has {listed(names, _MOST_NAMED) or 'none'}"
+    )
 
 
 def _samples(client: Client, dispatcher: str, samples: int) -> Samples:
@@ -62,38 +68,29 @@ def _samples(client: Client, dispatcher: str, samples: int) -> Samples:
 
 def _lines(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
     from dispatcher.cli.ops.figures import duration
-    from dispatcher.cli.ops.look import frame_text
 
     running = numbers.running
     what = f"{running.what}, for {duration(running.running_s)}" if running else "nothing"
     yield f"{numbers.name}: runs {what}; {found.samples} samples"
     for each in found.stacks:
         yield f"{each.count:>5} of {found.samples}"
-        for frame, left_out in _without_ours(each):
-            if left_out:
-                yield f"         ({left_out} {'frame' if left_out == 1 else 'frames'} of the dispatcher)"
-            if frame is not None:
-                yield f"         {frame_text(frame)}"
+        yield from (f"         {line}" for line in _stack_lines(each.stack))
     if found.idle:
         yield f"{found.idle:>5} of {found.samples}"
         yield "         idle"
 
 
-def _without_ours(found: Stack) -> Iterator[tuple[Frame | None, int]]:
-    """The frames of the handlers, each with how many others came before it."""
+def _stack_lines(stack: Sequence[Frame]) -> Iterator[str]:
+    """A line for each frame of a handler; other frames are only counted."""
+    from dispatcher.cli.ops.look import frame_text, handler_frames
 
-    from dispatcher.cli.ops.look import handler_frames
-
-    left_out = 0
-    shown = handler_frames(found.stack)
-    for frame in found.stack:
-        if any(frame is each for each in shown):
-            yield frame, left_out
-            left_out = 0
+    of_handler = {id(frame) for frame in handler_frames(stack)}
+    for is_shown, group in groupby(stack, lambda frame: id(frame) in of_handler):
+        frames = list(group)
+        if is_shown:
+            yield from map(frame_text, frames)
         else:
-            left_out += 1
-    if left_out:
-        yield None, left_out
+            yield f"({len(frames)} {'frame' if len(frames) == 1 else 'frames'} of the dispatcher)"
 
 
 def _folded(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:

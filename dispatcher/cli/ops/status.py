@@ -1,4 +1,4 @@
-"""`dispatcher status`: one screen about a daemon, and an exit code for health checks."""
+"""`dispatcher status`: a daemon on one screen, and an exit code for health checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.ops.look import Summary
 
     Details = dict[str, tuple[Running | None, Failure | None]]
-    """What runs now, and the last failure, by dispatcher."""
+    """By dispatcher: what it runs now, and its last failure."""
 
 NOT_READY = 1
 NO_DAEMON = 2
@@ -29,13 +29,13 @@ _WIDTH = 120
 def status(
     daemon: Daemon = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing: only the exit code")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing; the exit code tells")] = False,
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:
-    """Show how a daemon is: its state, queues, what runs now and the last failure.
+    """Show a daemon's state, queues, running handlers and last failures.
 
-    Exit code 0: ready. 1: not ready, or no proper answer within 5 s. 2: no such daemon, or a mistake.
+    Exit code 0: ready. 1: not ready, or no valid answer within 5 s. 2: no such daemon, access denied, or a mistake.
     """
     if quiet:
         _exit_quietly(daemon, token_file, ca)
@@ -76,7 +76,7 @@ def _ask(daemon: str | None, token_file: Path | None, ca: Path | None) -> tuple[
                 last = failures_of(client, each.name, 1) if each.failed else []
                 details[each.name] = running_of(client, each.name), last[0] if last else None
             except NotThereError:
-                continue  # it has ended meanwhile
+                continue  # the dispatcher has stopped since
     return summary, details
 
 
@@ -172,7 +172,7 @@ def _event_counts(numbers: DispatcherNumbers) -> Iterator[str]:
     for name, by_reason in (("discarded", numbers.discarded), ("rejected", numbers.rejected)):
         for reason, number in by_reason.items():
             if number:
-                yield f"{number:,} {name}" + (f" ({reason})" if reason else "")
+                yield f"{number:,} {name} ({reason})"
 
 
 def _cut(text: str) -> str:

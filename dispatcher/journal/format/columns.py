@@ -35,7 +35,9 @@ _WIDTHS: Final = {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8}
 _ACCEPTED: Final = "accepted_seq"
 _SETTLED: Final = "settled"
 _PIECE: Final = 4096
-"""Rows that are searched in one go."""
+"""Rows searched in one call."""
+_BLOCK: Final = 256
+"""Rows whose starts a search computes together, if one of them may match."""
 
 
 class RowsPayload(NamedTuple):
@@ -103,9 +105,9 @@ class RowsPayload(NamedTuple):
         return list(map(sub if column.encoding == "before" else add, at, self.numbers(table.prefix + column.span)))
 
     def text_pieces(self, name: str) -> Iterator[tuple[int, Sequence[int], bytes]]:
-        """A text column in pieces: the first row, the length of each text in bytes, and the texts, joined.
+        """A text column in pieces: the first row, the length of each text in bytes, and the joined texts.
 
-        A caller that is not to keep other threads waiting may pause between them.
+        The caller may pause between them to let other threads run.
         """
         if f"{name}.length" not in self.columns:
             return
@@ -118,7 +120,7 @@ class RowsPayload(NamedTuple):
             start = end
 
     def rows_with(self, table: Table, column: Column, text: bytes) -> Iterator[list[int]]:
-        """The rows that have this text in a `text` column, in order: a list for each of its pieces."""
+        """The rows with this text in a `text` column, in order: a list for each piece of the column."""
         name = table.stored_name(column)
         nulls = self.numbers(f"{name}.null")
         for first, lengths, data in self.text_pieces(name):
@@ -126,7 +128,7 @@ class RowsPayload(NamedTuple):
             yield [row for row in rows if not nulls[row]] if nulls else rows
 
     def row(self, table: Table, row: int, first_seq: int) -> dict[str, Any]:
-        """One row of the frame that begins at `first_seq`, as `row_dicts` gives it. Costs far less than all of them."""
+        """One row of the frame that begins at `first_seq`, as in `row_dicts`, but without decoding the others."""
         values = {column.name: self._value(table, column, row, first_seq) for column in table.columns}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -158,7 +160,7 @@ class RowsPayload(NamedTuple):
         return at - span if column.encoding == "before" else at + span
 
     def _place(self, name: str, row: int) -> int | None:
-        """The position of a row among those listed for a sparse column or a flag."""
+        """The position of a row in the list of a sparse column or a flag; None: it is not listed."""
         rows = self.numbers(f"{name}.row")
         place = bisect_left(rows, row)
         return place if place < len(rows) and rows[place] == row else None
@@ -168,7 +170,7 @@ class RowsPayload(NamedTuple):
         if nulls and nulls[place]:
             return None
         lengths = self.numbers(f"{name}.length")
-        # Not in one call: one over a million rows would keep other threads from the interpreter.
+        # In pieces: one call over a million rows would keep the interpreter from other threads.
         start = sum(sum(lengths[first : min(place, first + _PIECE)]) for first in range(0, place, _PIECE))
         return bytes(self.columns[f"{name}.text"][1][start : start + lengths[place]]).decode()
 
@@ -309,27 +311,32 @@ def _earliest_and_latest(table: Table, columns: Mapping[str, Sequence[int]], vir
 
 
 def _places(text: bytes, lengths: Sequence[int], data: bytes) -> Iterator[int]:
-    """The positions of a text among texts that are joined in `data`."""
+    """The positions of a text among the texts of these lengths that are joined in `data`."""
     if not text:
         yield from (place for place, length in enumerate(lengths) if not length)
         return
-    start = data.find(text)
-    if start < 0:
-        return
-    starts = list(accumulate(lengths, initial=0))
-    while start >= 0:
-        place = bisect_left(starts, start)
-        while place < len(lengths) and starts[place] == start and not lengths[place]:
-            place += 1  # empty texts before it
-        if place < len(lengths) and starts[place] == start and lengths[place] == len(text):
-            yield place
-        # A text begins nowhere but at a start, and the next one is the first that can match.
-        following = starts[bisect_left(starts, start + 1)]
-        start = data.find(text, following)
+    start, at = data.find(text), 0
+    for first in range(0, len(lengths), _BLOCK):
+        if start < 0:
+            return
+        block = lengths[first : first + _BLOCK]
+        end = at + sum(block)
+        if start < end:
+            starts = list(accumulate(block, initial=at))
+            while 0 <= start < end:
+                place = bisect_left(starts, start)
+                while starts[place] == start and not block[place]:
+                    place += 1  # empty texts before it
+                if starts[place] == start and block[place] == len(text):
+                    yield first + place
+                # A text begins nowhere but at a start, and the next one is the first that can match.
+                following = starts[bisect_left(starts, start + 1)]
+                start = data.find(text, following)
+        at = end
 
 
 def encode_text(text: str) -> bytes:
-    """A text as a frame stores it: UTF-8 cannot encode lone surrogates, which become escapes."""
+    """A text as a frame stores it. UTF-8 cannot encode lone surrogates; they become escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 

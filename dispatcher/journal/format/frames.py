@@ -106,7 +106,8 @@ class FrameReader:
     """
 
     def __init__(self, path: Path, *, keeps_interpreter: bool = False) -> None:
-        """`keeps_interpreter`: to read what the system has cached, for a look-up beside a busy thread."""
+        """`keeps_interpreter`: reading what the system has cached does not release it, for a look-up beside a busy
+        thread."""
         self.path = path
         self._pread = pread_cached if keeps_interpreter else os.pread
         self._crc32 = crc32_cached if keeps_interpreter else crc32
@@ -149,19 +150,12 @@ class FrameReader:
             position = upto
 
     def frame_at(self, offset: int, wanted: Callable[[Header], bool] = lambda _: True) -> Frame | None:
-        """The intact frame there, without its payload unless `wanted`; None: there is none.
-
-        Does not give the interpreter up to read what is in the system's cache.
-        """
-        header = self._header_in(pread_cached(self._file, _HEADER.size, offset), offset, self.size)
-        if header is None or not wanted(header):
-            return None if header is None else Frame(header, b"", offset)
-        payload = pread_cached(self._file, header.length, offset + _HEADER.size)
-        is_intact = len(payload) == header.length and crc32_cached(payload) == header.payload_crc
-        return Frame(header, payload, offset) if is_intact else None
+        """The intact frame there, without its payload unless `wanted`; None: there is none."""
+        header = self._header_at(offset, self.size)
+        return None if header is None else self._frame(header, offset, wanted(header), check=False)
 
     def read_into(self, buffer: bytearray, length: int, offset: int) -> int:
-        """Read unchecked bytes into a buffer; returns how many there are. Keeps the interpreter as `frame_at`."""
+        """Read unchecked bytes into a buffer; returns how many. Keeps the interpreter if the system has cached them."""
         return pread_cached_into(self._file, buffer, length, offset)
 
     def last_frame(self) -> Frame | None:
@@ -189,9 +183,7 @@ class FrameReader:
         """The header there, if it is sound, of this segment, not behind `expected`, and its frame ends before `end`."""
         if position + _HEADER.size > end:
             return None
-        return self._header_in(self._pread(self._file, _HEADER.size, position), position, end, expected)
-
-    def _header_in(self, data: bytes, position: int, end: int, expected: int = 0) -> Header | None:
+        data = self._pread(self._file, _HEADER.size, position)
         if len(data) < _HEADER.size or not data.startswith(SYNC):
             return None
         _, check, *fields = _HEADER.unpack(data)

@@ -2,19 +2,21 @@
 
     JOURNAL/.segment-00000001.history    the index of segment-00000001.journal
 
-It holds nothing that the segment does not: where it is missing, damaged or of another segment, the segment is read
-instead.
+It holds nothing that the segment does not. If it is missing, damaged or was made of another segment, readers search
+the segment instead.
 
-An entity's hash is the CRC-32 of its name as frames store it. The index has one entry for each frame and hash in it,
-ordered by hash and then by frame. All numbers are little-endian; a header, its CRC-32, and then
+An entity's hash is the CRC-32 of its name as frames store it. The index has one entry for each pair of a frame and a
+hash of an entity in it, ordered by hash and then by frame. All numbers are little-endian. The file has a header, the
+header's CRC-32, and then
 
     offsets        u64 for each ROWS frame: where it begins in the segment
     directory      u32 for each value of the hash's first bits, and one more: the first entry from that value on
     fingerprints   the hash's last byte or two bytes, for each entry
     frames         the entry's frame as a position among the offsets: one, two or four bytes
 
-These are cut into pages of 4096 bytes, the last 4 of which are a checksum, also of the page's number and of the header.
-A look-up reads and checks a handful of pages. It may name a frame without the entity, by chance, never miss one.
+These four are cut into pages of 4096 bytes. The last 4 bytes of a page are a checksum of its content, its number and
+the header. A look-up reads and checks a handful of pages. By chance it may name a frame without the entity; it never
+misses one that has it.
 """
 
 from __future__ import annotations
@@ -47,12 +49,12 @@ _HASH_BITS: Final = 32
 _MOST_DIRECTORY_BITS: Final = {1: 20, 2: 16}  # by bytes of a fingerprint; its bits are not among those
 _ENTRIES_OF_A_BUCKET: Final = {1: 16, 2: 64}
 _LARGE: Final = 0.12
-"""Share of the segment's bytes beyond which the fingerprints are shorter."""
+"""An index with longer fingerprints that exceeds this share of the segment's bytes gets the shorter ones."""
 _CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 class UnsoundIndexError(JournalError):
-    """A history index is damaged, cut, or of another segment. The journal itself is not affected."""
+    """A history index is damaged or cut. The journal itself is not affected."""
 
 
 class Header(NamedTuple):
@@ -63,14 +65,20 @@ class Header(NamedTuple):
     directory_bits: int
     segment: int
     segment_check: int
-    """Of the segment's END frame."""
+    """The checksum in the segment's END frame."""
     segment_bytes: int
     frames: int
     entries: int
 
     @property
+    def is_possible(self) -> bool:
+        """The widths are among those that a writer chooses."""
+        most_bits = _MOST_DIRECTORY_BITS.get(self.fingerprint_bytes, -1)
+        return self.frame_bytes in (1, 2, 4) and self.directory_bits <= most_bits
+
+    @property
     def directory_at(self) -> int:
-        """Where the directory begins behind the header, pages aside."""
+        """Where the directory begins: bytes behind the header, checksums of pages not counted."""
         return self.frames * _OFFSET_BYTES
 
     @property
@@ -104,24 +112,24 @@ class Header(NamedTuple):
 
 
 def index_path(segment: Path) -> Path:
-    """The path of a closed segment's index: a name that listings and Spark ignore."""
+    """The path of a closed segment's index. Listings and Spark ignore the name."""
     return segment.with_name(f".{segment.stem}{_SUFFIX}")
 
 
 def segment_of(index: Path) -> Path | None:
-    """The path of the segment whose index has this path; None: it is not named like an index."""
+    """The path of the segment that this index belongs to; None: the name is not an index's."""
     segment = index.with_name(f"{index.stem.removeprefix('.')}.journal")
     return segment if index_path(segment) == index and segment_number(segment) else None
 
 
 def is_orphan(path: Path) -> bool:
-    """Whether the path is named like an index, and its segment does not exist."""
+    """Whether the name is an index's, and its segment does not exist."""
     segment = segment_of(path)
     return segment is not None and not segment.exists()
 
 
 def header_for(segment: Path, end: SegmentEnd, frames: int, entries: int) -> Header:
-    """The header of a segment's index with this many frames and entries: large buckets, unless names are short."""
+    """The header of a segment's index with this many frames and entries. It decides the widths of the columns."""
     frame_bytes = 1 if frames <= 1 << 8 else 2 if frames <= 1 << 16 else 4
     fingerprint_bytes = 2 if entries * (2 + frame_bytes) <= _LARGE * end.size else 1
     buckets = entries // _ENTRIES_OF_A_BUCKET[fingerprint_bytes]
@@ -134,7 +142,7 @@ def header_for(segment: Path, end: SegmentEnd, frames: int, entries: int) -> Hea
 def encode_index(
     header: Header, offsets: array[int], entries: Iterable[array[int]], pause: Callable[[], None] = lambda: None
 ) -> bytes:
-    """The index with these entries, in order, in arrays of 64 bits: a hash and below it a frame's position.
+    """The bytes of the index. `entries`, in order: the hash in the upper 32 bits, the frame's position in the lower.
 
     `pause` is called after each piece of the work.
     """
@@ -175,7 +183,7 @@ def _page_check(head: bytes, page: int, data: bytes) -> bytes:
 
 
 def _lane(data: bytes, width: int, first: int) -> bytes:
-    """The bytes from `first` on of each eight, `width` of them."""
+    """Of each 8 bytes, the `width` bytes from `first` on."""
     units = array(_CODES[width])
     units.frombytes(data)
     return units[first // width :: 8 // width].tobytes()
@@ -199,7 +207,7 @@ def _numbers(data: bytes, width: int) -> array[int]:
 class HistoryIndex:
     """Reads one index. A context manager, for one thread.
 
-    Its pages are not mapped but read: a file that another program cuts while it is mapped would end the process.
+    It reads pages instead of mapping the file: if another program cut a mapped file, the process would die.
 
     Raises:
         UnsoundIndexError: it is damaged or cut. OSError: it cannot be opened or read.
@@ -207,7 +215,7 @@ class HistoryIndex:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._pages: dict[int, bytes] = {}  # that have been read and checked
+        self._pages: dict[int, bytes] = {}  # already read and checked
         self._file = open_file(path)
         try:
             self._head = pread_cached(self._file, _HEADER.size + _CHECK_BYTES, 0)
@@ -230,6 +238,8 @@ class HistoryIndex:
         if magic != _MAGIC or format_ != _FORMAT:
             raise UnsoundIndexError(f"{self.path.name}: is not an index of format {_FORMAT}")
         header = Header(*fields)
+        if not header.is_possible:
+            raise UnsoundIndexError(f"{self.path.name}: its header has impossible values")
         size = os.fstat(self._file).st_size
         if size != header.file_bytes:
             raise UnsoundIndexError(f"{self.path.name}: has {size} bytes instead of {header.file_bytes}")
@@ -241,6 +251,8 @@ class HistoryIndex:
         bucket = hash_ >> (_HASH_BITS - header.directory_bits)
         at = header.directory_at + bucket * _DIRECTORY_BYTES
         low, high = _numbers(self._read(at, 2 * _DIRECTORY_BYTES), _DIRECTORY_BYTES)
+        if not low <= high <= header.entries:
+            raise UnsoundIndexError(f"{self.path.name}: its directory is damaged")
         width = header.fingerprint_bytes
         wanted = hash_ & ((1 << 8 * width) - 1)
         fingerprints = _numbers(self._read(header.fingerprints_at + low * width, (high - low) * width), width)
@@ -251,6 +263,8 @@ class HistoryIndex:
         first, last = places[0], places[-1] + 1
         frames = _numbers(self._read(header.frames_at + first * width, (last - first) * width), width)
         wanted_frames = sorted({frames[place - first] for place in places})
+        if wanted_frames[-1] >= header.frames:
+            raise UnsoundIndexError(f"{self.path.name}: an entry names a frame that the segment does not have")
         return [self._number(frame * _OFFSET_BYTES) for frame in wanted_frames]
 
     def check(self, pause: Callable[[], None] = lambda: None) -> None:
@@ -264,7 +278,7 @@ class HistoryIndex:
         return int.from_bytes(self._read(at, _OFFSET_BYTES), "little")
 
     def _read(self, at: int, length: int) -> bytes:
-        """Bytes behind the header, from pages that are sound."""
+        """Bytes from position `at` behind the header. Their pages are checked."""
         first, last = at // _IN_PAGE, (at + max(1, length) - 1) // _IN_PAGE
         data = b"".join(map(self._page, range(first, last + 1))) if length else b""
         start = at - first * _IN_PAGE

@@ -3,7 +3,7 @@
     JOURNAL/journal.json                    the manifest, replaced atomically
     JOURNAL/segment-00000001.journal        a closed segment
     JOURNAL/.segment-00000002.journal.open  the open segment; a rename closes it
-    JOURNAL/.segment-00000001.history       an index of a closed segment's entities; the journal is read without it, too
+    JOURNAL/.segment-00000001.history       an index of a closed segment's entities, which readers can do without
     JOURNAL/.lock                           held by the writing process
     JOURNAL/NAME.aside                      what recovery has taken out of the journal; nothing reads it
 
@@ -49,12 +49,16 @@ _LONGEST_MANIFEST: Final = 1 << 12
 
 def segment_path(journal: Path, number: int) -> Path:
     """The path of a closed segment."""
-    return journal / f"segment-{number:08d}.journal"
+    return journal / _name(number)
 
 
 def open_segment_path(journal: Path, number: int) -> Path:
     """The path of a segment while it is written: a name that Spark and `segments` ignore."""
-    return journal / f".segment-{number:08d}.journal.open"
+    return journal / f".{_name(number)}.open"
+
+
+def _name(number: int) -> str:
+    return f"segment-{number:08d}.journal"
 
 
 def segments(journal: Path) -> list[Path]:
@@ -74,9 +78,10 @@ def open_segments(journal: Path) -> list[Path]:
 
 def segment_number(path: Path) -> int:
     """The number in a segment's name; 0: not a segment. Each number has one valid name: `segment-2.journal` gives 0."""
-    match = _NAME.fullmatch(path.name)
+    name = path.name
+    match = _NAME.fullmatch(name)
     number = int(match.group(1)) if match else 0
-    is_segment = path.name in (segment_path(path, number).name, open_segment_path(path, number).name)
+    is_segment = name in (_name(number), f".{_name(number)}.open")
     return number if is_segment and number <= LAST_NUMBER else 0
 
 
@@ -146,12 +151,12 @@ class Summary(NamedTuple):
 
 
 class SegmentEnd(NamedTuple):
-    """The sound end of a closed segment; no two segments have the same."""
+    """The sound end of a closed segment. It tells the segment apart from all others."""
 
     size: int
     """Of the segment, in bytes."""
     checksum: int
-    """Of the END frame's payload, which says when the segment was closed."""
+    """Of the END frame's payload, which has the time of closing."""
     summary: Summary
 
 

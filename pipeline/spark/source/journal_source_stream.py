@@ -14,10 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.segments import Manifest, read_manifest, segment_number, segment_path, segments
-from dispatcher.journal.snapshot import summarize
+from dispatcher.journal.format.segments import Manifest, read_manifest, segment_number, segments
+from dispatcher.journal.snapshot import gaps, summarize
 from pipeline.journal.conditions import Conditions
-from pipeline.journal.scan import why_gone
+from pipeline.journal.scan import why_each_gone
 from pipeline.spark.source.journal_source_reading import Reading
 
 try:
@@ -74,11 +74,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"segment": self._last()}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        asked = [segment_path(self._reading.path, n) for n in range(start["segment"] + 1, end["segment"] + 1)]
-        there = [segment for segment in asked if segment.exists()]
-        for segment in asked:
-            if segment not in there:
-                self._report_gone(why_gone(segment))
+        path, first, last = self._reading.path, start["segment"] + 1, end["segment"]
+        there = [segment for segment in segments(path) if first <= segment_number(segment) <= last]
+        # Only what the folder has is listed: a manifest may name two billion segments.
+        for gap in gaps(map(segment_number, there), first, last):
+            for line in why_each_gone(path, *gap):
+                self._report_gone(line)
         return self._reading.plan(summarize(there), Conditions())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort_right
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
+from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.amounts import (
@@ -139,14 +140,16 @@ class FifoScheduler(ResourceScheduler):
 
     def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
         nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
-        super().__init__(context, nodes, FifoPolicy(nodes), on_heartbeat=on_heartbeat)
+        super().__init__(context, nodes, FifoPolicy(nodes, context.config.scheduler), on_heartbeat=on_heartbeat)
 
 
 class FifoPolicy(SchedulingPolicy):
     """One queue, without limits."""
 
     # All fields are guarded by the scheduler's lock.
-    def __init__(self, nodes: ClusterNodeTracker) -> None:
+    def __init__(self, nodes: ClusterNodeTracker, config: SchedulerConfig | None = None) -> None:
+        """`config`: whose access control lists its queues report."""
+        self._config = config or SchedulerConfig()
         self.pending: PendingAsks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
         self._users: dict[str, User] = {}  # those with applications
@@ -252,6 +255,8 @@ class FifoPolicy(SchedulingPolicy):
             partitions=(partition,),
             users=tuple(_user_info(name, user, total) for name, user in users.items()) if is_leaf else (),
             pending=pending,
+            acl_submit_applications=None if is_leaf else self._config.acl_submit_applications,
+            acl_administer_queue=None if is_leaf else self._config.acl_administer_queue,
             pending_containers=sum(user.pending_containers for user in users.values()),
         )
 

@@ -83,8 +83,8 @@ class QueueInfo(NamedTuple):
     user_limit_percent: float = 100.0  # the minimum user limit
     user_limit_factor: float = 1.0
     ordering_policy: str = "fifo"  # a parent's: priority-utilization
-    acl_submit_applications: str = "*"  # as configured
-    acl_administer_queue: str = "*"  # as configured
+    acl_submit_applications: str | None = None  # as configured; None: those of the queues above only
+    acl_administer_queue: str | None = None
     preemption_disabled: bool = True
 
     @property

@@ -316,8 +316,12 @@ class ResourceScheduler:
         policy.activate_applications()
         if self._on_heartbeat:
             return
-        if self._books.pending_count:
-            satisfy = self._books.satisfy
-            for allocator, ask, node in policy.assign_containers(list(nodes.freed)):
-                satisfy(allocator, ask, node)
-        nodes.settle_freed()
+        satisfy = self._books.satisfy
+        while True:
+            if self._books.pending_count:
+                for allocator, ask, node in policy.assign_containers(list(nodes.freed)):
+                    satisfy(allocator, ask, node)
+            nodes.settle_freed()
+            # A user whose last ask was served is no longer active, and masters of the others may start.
+            if not policy.activate_applications():
+                return

@@ -22,8 +22,8 @@ class RMWebConfig(WebConfig):
         10_000.0,
         gt=0,
         le=1e6,
-        description="most requests answered per second, on average: a burst of 3 seconds' worth passes at once, "
-        "further ones wait for their turn, so that a flood of requests leaves the interpreter to the handlers",
+        description="most requests answered per second, on average. A burst of 3 seconds' worth passes at once; "
+        "further requests wait their turn, so that a flood leaves the interpreter to the handlers",
     )
     auth: AuthName | None = Field(
         None,

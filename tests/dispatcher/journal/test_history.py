@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -19,8 +21,15 @@ from hypothesis import strategies as st
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.errors import JournalError
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, recover, verify
-from dispatcher.journal.format.history_index import index_path, segment_of
-from dispatcher.journal.format.segments import segments
+from dispatcher.journal.format.history_index import (
+    HistoryIndex,
+    UnsoundIndexError,
+    encode_index,
+    header_for,
+    index_path,
+    segment_of,
+)
+from dispatcher.journal.format.segments import read_end, segments
 from dispatcher.journal.history import EntityHistory, HistoryRow, entity_history
 from dispatcher.journal.indexing import index_journal
 
@@ -209,6 +218,22 @@ def test_the_index_of_another_segment_or_of_an_earlier_one_is_not_used(indexed: 
     third.rmdir()
     assert index_journal(indexed) == 3
     assert verify(indexed).problems == ()
+
+
+@pytest.mark.parametrize(("frame_bytes", "frame"), [(8, 0), (1, 200)])
+def test_a_forged_index_with_sound_checksums_is_not_used(indexed: Path, frame_bytes: int, frame: int) -> None:
+    """Look-ups used to end in an OverflowError, or to leave the segment's rows out."""
+    segment = segments(indexed)[1]
+    end_of_segment = read_end(segment)
+    assert end_of_segment is not None
+    header = header_for(segment, end_of_segment, 2, 3)._replace(frame_bytes=frame_bytes)
+    found = array("Q", sorted(crc32(name) << 32 | frame for name in (b"job_3", b"job_4", b"task_1")))
+
+    index_path(segment).write_bytes(encode_index(header, array("Q", [0, 0]), [found]))
+
+    with pytest.raises(UnsoundIndexError), HistoryIndex(index_path(segment)) as index:
+        index.frames_of(b"job_3")
+    assert whole(indexed, "job_3") == EntityHistory(scanned(indexed, "job_3"), complete=True)
 
 
 def test_pages_follow_each_other_and_rows_of_one_event_stay_together(indexed: Path) -> None:
@@ -459,7 +484,7 @@ def test_verify_names_an_unsound_index_and_misses_none(indexed: Path) -> None:
     flip(second, second.stat().st_size - 1)
     shutil.copy(third, indexed / ".segment-00000007.history")
     flip(third, 3)
-    remedy = "; the journal is read without it, and dispatcher journal history makes it anew"
+    remedy = "; the journal can be read without it, and dispatcher journal history makes a new one"
 
     found = verify(indexed)
 

@@ -14,38 +14,13 @@ import pytest
 from dispatcher import AsyncDispatcher
 from dispatcher.dispatching.failures import Failures
 
-from ..conftest import TIMEOUT_S, Numbered, Work
+from ..conftest import TIMEOUT_S, Numbered, OfEntity, Unreadable, Work
 
 Make = Callable[..., AsyncDispatcher]
 
 
 class Unknown(Enum):
     KIND = 1
-
-
-class OfEntity(Numbered):
-    """An event that names its entity, and can be referred to weakly."""
-
-    __slots__ = ("__weakref__", "entity")
-
-    def __init__(self, entity: Any = None) -> None:
-        super().__init__()
-        self.entity = entity
-
-
-class Hostile:
-    """Nothing of it can be read."""
-
-    @property
-    def type(self) -> Any:
-        raise RuntimeError("no type")
-
-    @property
-    def entity(self) -> Any:
-        raise RuntimeError("no entity")
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
 
 
 class HostileError(Exception):
@@ -126,7 +101,7 @@ def test_long_messages_and_deep_tracebacks_are_cut() -> None:
 def test_hostile_events_and_errors_are_recorded() -> None:
     failures = Failures()
 
-    failures.add(Hostile(), HostileError())
+    failures.add(Unreadable(), HostileError())
 
     (record,) = failures.newest_first()
     assert (record.event_class, record.event_type, record.entity) == ("NoneType", "None", None)

@@ -100,9 +100,7 @@ def test_anything_else_is_answered_with_404_and_one_line(site: Site, path: str, 
 
     assert code == 404
     assert headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert body == (
-        b"" if method == "HEAD" else b"There is no such page; there are /metrics, /livez, /readyz, /healthz.\n"
-    )
+    assert body == (b"" if method == "HEAD" else b"No such page. The pages are /metrics, /livez, /readyz, /healthz.\n")
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/livez", "/readyz", "/healthz"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from array import array
 
@@ -67,6 +68,25 @@ def test_a_chunk_beyond_the_size_is_cut() -> None:
     assert ring.size() == 4
     assert ring.history("d").transitions == []
     assert [each.number for each in ring.history("e").transitions] == [5]
+
+
+def test_transitions_added_while_a_history_is_read_do_not_hide_older_ones() -> None:
+    """The numbers of the kept ones were computed from a count that was read after the lock was released."""
+    ring = TransitionRing(10)
+    ring.add(columns("a", "b"))
+
+    class Meanwhile:
+        """A lock after whose first release another thread adds transitions."""
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            ring._lock = threading.Lock()
+            ring.add(columns(*"bbbbbbbb"))
+
+    ring._lock = Meanwhile()  # type: ignore[assignment]
+
+    assert [each.number for each in ring.history("a").transitions] == [1]
 
 
 def test_it_is_switched_off_and_on() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import platform
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -190,6 +191,22 @@ def test_the_queue_is_counted_by_type_and_by_entity(client: Client, central: Han
     assert (by_type["approximate"], by_type["total"]) == (False, 2)
     assert by_entity["items"] == [{"entity": "b", "queued": 2}]
     assert client.json("/dispatchers/central")["queue"]["oldest_wait_s"] >= 0
+
+
+def test_types_of_one_name_are_counted_together(client: Client, central: Hanging) -> None:
+    """/types showed the number of one of them only, and /queue showed two items that nobody could tell apart."""
+    other = Enum("Job", ["WAIT"])
+    central.dispatcher.register(other, central.handle)
+    central.hang()
+    central.post(Job.WAIT)
+    central.post(other.WAIT)  # type: ignore[attr-defined]
+    central.post(other.WAIT)  # type: ignore[attr-defined]
+
+    queue = client.json("/dispatchers/central/queue")["items"]
+    types = client.json("/dispatchers/central/types")["items"]
+
+    assert queue == [{"event_class": "Job", "event_type": "WAIT", "queued": 3}]
+    assert item(types, event_type="WAIT")["queued"] == 3
 
 
 def test_nothing_runs_in_an_idle_dispatcher(client: Client, central: Hanging) -> None:

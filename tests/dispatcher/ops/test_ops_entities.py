@@ -170,7 +170,10 @@ def test_an_entity_that_is_gone_has_the_state_of_its_last_transition(client: Cli
 def test_an_id_of_several_machines_has_to_be_told_apart(client: Client) -> None:
     sources = [Things("Job", x=("UP", 1)), Things("Batch", x=("NEW", 2))]
 
-    assert client.error("/entities/x") == (400, "several machines have an entity 'x'; say machine=Batch or machine=Job")
+    assert client.error("/entities/x") == (
+        400,
+        "several machines have an entity 'x'; choose machine=Batch or machine=Job",
+    )
     assert client.json("/entities/x", machine="Batch")["state"] == "NEW"
     assert len(sources) == 2
 

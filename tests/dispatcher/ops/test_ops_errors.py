@@ -26,20 +26,20 @@ def client() -> Client:
     ("path", "params", "status", "message"),
     [
         ("/nothing", {}, 404, "/v1/nothing: no such path"),
-        ("/dispatchers/", {}, 404, "no dispatcher '' in this process; there is: central"),
-        ("/dispatchers/other", {}, 404, "no dispatcher 'other' in this process; there is: central"),
-        ("/dispatchers/other/types", {}, 404, "no dispatcher 'other' in this process; there is: central"),
-        ("/dispatchers", {"limit": 0}, 400, "limit=0: a whole number from 1 to 1000 is expected"),
-        ("/dispatchers", {"limit": 1001}, 400, "limit=1001: a whole number from 1 to 1000 is expected"),
-        ("/dispatchers", {"limit": "ten\n"}, 400, "limit=ten\\n: a whole number from 1 to 1000 is expected"),
-        ("/dispatchers", {"after": "x"}, 400, "after=x: a whole number from 0 to 1000000000 is expected"),
+        ("/dispatchers/", {}, 404, "no dispatcher '' in this process; known: central"),
+        ("/dispatchers/other", {}, 404, "no dispatcher 'other' in this process; known: central"),
+        ("/dispatchers/other/types", {}, 404, "no dispatcher 'other' in this process; known: central"),
+        ("/dispatchers", {"limit": 0}, 400, "limit=0: expected a whole number from 1 to 1000"),
+        ("/dispatchers", {"limit": 1001}, 400, "limit=1001: expected a whole number from 1 to 1000"),
+        ("/dispatchers", {"limit": "ten\n"}, 400, "limit=ten\\n: expected a whole number from 1 to 1000"),
+        ("/dispatchers", {"after": "x"}, 400, "after=x: expected a whole number from 0 to 1000000000"),
         ("/dispatchers/central/types", {"sort": "name"}, 400, "sort=name: not one of queued, rate, time, failed"),
         ("/dispatchers/central/queue", {"by": "age"}, 400, "by=age: not one of type, entity"),
         (
             "/dispatchers/central/running",
             {"samples": 101},
             400,
-            "samples=101: a whole number from 1 to 100 is expected",
+            "samples=101: expected a whole number from 1 to 100",
         ),
         (
             "/dispatchers/central/running",
@@ -47,21 +47,26 @@ def client() -> Client:
             400,
             "samples=100 times interval_ms=11 is more than 1000 ms",
         ),
-        ("/machines/Thing/entities", {}, 404, "no kind of machine 'Thing' in this process; there is: none"),
-        ("/entities/job_1", {}, 404, "no entity 'job_1' is kept or in a journal of this process"),
+        ("/machines/Thing/entities", {}, 404, "no state machine 'Thing' in this process; known: none"),
+        ("/entities/job_1", {}, 404, "no entity 'job_1' is in memory or in a journal of this process"),
         (
             "/entities/job_1",
             {"machine": "Thing"},
             404,
-            "no entity 'job_1' of machine 'Thing' is kept or in a journal of this process",
+            "no entity 'job_1' of machine 'Thing' is in memory or in a journal of this process",
         ),
         ("/journal/tail", {}, 404, "no dispatcher of this process has a journal"),
-        ("/journal/tail", {"dispatcher": "central"}, 404, "dispatcher 'central' has no journal; with one: none"),
+        (
+            "/journal/tail",
+            {"dispatcher": "central"},
+            404,
+            "dispatcher 'central' has no journal; dispatchers with a journal: none",
+        ),
         (
             "/journal/state",
             {"at": "noon"},
             400,
-            "at=noon: a seq (12345), a time (2026-11-21T10:00:00Z) or @ and Unix seconds is expected",
+            "at=noon: expected a seq (12345), a time (2026-11-21T10:00:00Z) or @ and Unix seconds",
         ),
     ],
 )
@@ -78,7 +83,7 @@ def test_a_mistake_is_explained_in_one_line(
 def test_another_method_is_refused(client: Client) -> None:
     response = client.post("/dispatchers")
 
-    assert (response.status_code, response.json()) == (405, {"error": "/v1/dispatchers: POST is not possible here"})
+    assert (response.status_code, response.json()) == (405, {"error": "/v1/dispatchers: method POST is not allowed"})
     assert client.request("HEAD", "/dispatchers").status_code == 200
 
 

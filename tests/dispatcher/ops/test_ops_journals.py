@@ -117,7 +117,7 @@ def test_one_of_several_journals_has_to_be_named(client: Client, journaled: Asyn
     status, message = client.error("/journal/tail")
 
     assert status == 400
-    assert message == "several dispatchers have a journal; say dispatcher=central or dispatcher=other"
+    assert message == "several dispatchers have a journal; choose dispatcher=central or dispatcher=other"
     assert seqs(client.json("/journal/tail", dispatcher=dispatcher.name)) == [1, 2]
     other.close()
 

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -68,8 +69,8 @@ def test_threads_are_for_administrators() -> None:
     viewer = Client(app, "view", "/ops/v1").error("/threads")
     found = Client(app, "admin", "/ops/v1").json("/threads")
 
-    assert without == (403, "this needs role admin, and no user")
-    assert viewer == (403, "this needs role admin, and tester has role view")
+    assert without == (403, "role admin is required; there is no user")
+    assert viewer == (403, "role admin is required; tester has role view")
     [worker] = [each for each in found["items"] if each["name"] == "ops-worker"]
     assert worker["daemon"] is True
     assert "thread_items" in [frame["function"] for frame in worker["stack"]]
@@ -86,8 +87,8 @@ def test_threads_are_looked_at_once_a_second() -> None:
 @pytest.mark.parametrize(
     ("control", "role", "reason"),
     [
-        (True, None, "this needs role admin, and no user"),
-        (True, "user", "this needs role admin, and tester has role user"),
+        (True, None, "role admin is required; there is no user"),
+        (True, "user", "role admin is required; tester has role user"),
         (False, "admin", "controls are switched off; set ops.control: true"),
     ],
 )
@@ -141,15 +142,15 @@ class Timer:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"logger": 1, "level": "INFO", "for_s": 1}, "logger: the name of a logger is expected"),
+        ({"logger": 1, "level": "INFO", "for_s": 1}, "logger: expected the name of a logger"),
         (
             {"logger": "x", "level": "LOUD", "for_s": 1},
-            "level: one of DEBUG, INFO, WARNING, ERROR, CRITICAL is expected",
+            "level: expected one of DEBUG, INFO, WARNING, ERROR, CRITICAL",
         ),
-        ({"logger": "x", "level": "INFO", "for_s": 0}, "for_s: seconds from above 0 to 86,400 are expected"),
-        ({"logger": "x", "level": "INFO", "for_s": True}, "for_s: seconds from above 0 to 86,400 are expected"),
-        ({"logger": "x", "level": "INFO"}, "for_s: seconds from above 0 to 86,400 are expected"),
-        ({"loger": "x"}, "the body is an object"),
+        ({"logger": "x", "level": "INFO", "for_s": 0}, "for_s: expected seconds, above 0 and at most 86,400"),
+        ({"logger": "x", "level": "INFO", "for_s": True}, "for_s: expected seconds, above 0 and at most 86,400"),
+        ({"logger": "x", "level": "INFO"}, "for_s: expected seconds, above 0 and at most 86,400"),
+        ({"loger": "x"}, "the body must be an object"),
     ],
 )
 def test_a_log_level_with_a_mistake_is_refused(body: dict[str, object], reason: str) -> None:
@@ -197,6 +198,39 @@ def test_a_stop_stops_the_services_where_no_signal_is_handled(monkeypatch: pytes
     assert response.json() == {"stopping": True, "by": "services"}
     assert door.wait_for_service_to_stop(10)
     assert order == ["part", "door"]
+
+
+def test_a_thread_that_cannot_be_started_does_not_count_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After eight such requests, every further one got 429 for the rest of the daemon's life."""
+    client = Client(mounted(), prefix="/ops/v1")
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        refused = [client.get("/process") for _ in range(8)]
+
+    assert {each.status_code for each in refused} == {503}
+    assert refused[0].json() == {"error": "no thread could be started: can't start new thread"}
+    assert refused[0].headers["retry-after"] == "1"
+    assert client.get("/process").status_code == 200
+
+
+def test_a_log_level_stays_where_the_timer_that_restores_it_cannot_be_started(
+    restored: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The level was changed for good."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        controls.LogLevels().change(restored.name, "DEBUG", 60)
+
+    assert restored.level == logging.ERROR
 
 
 def test_work_that_takes_too_long_is_given_up() -> None:

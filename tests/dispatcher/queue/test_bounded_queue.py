@@ -61,7 +61,7 @@ def test_a_post_gives_up_after_the_timeout(make: Make, gate: Gate) -> None:
 
 
 def test_a_stop_wakes_and_refuses_the_producers_that_wait(gate: Gate) -> None:
-    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.05), queue_capacity=1)
+    dispatcher = AsyncDispatcher(queue_capacity=1)
     dispatcher.register(type(Numbered().type), gate)
     dispatcher.init()
     dispatcher.start()
@@ -77,10 +77,13 @@ def test_a_stop_wakes_and_refuses_the_producers_that_wait(gate: Gate) -> None:
     while len(dispatcher.queue.room.waiters) < 3:
         assert all(producer.is_alive() for producer in producers)
 
-    dispatcher.stop()
+    stopper = threading.Thread(target=dispatcher.stop)
+    stopper.start()
 
     for producer in producers:
         producer.join(TIMEOUT_S)
+    gate.opened.set()  # only now does the drain end, after which the posts would be refused as stopped
+    stopper.join(TIMEOUT_S)
     assert answers == [False] * 3
     assert dispatcher.rejected == {"draining": 3}
 

@@ -13,33 +13,11 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
 from dispatcher.queue.contents import SAMPLE, QueueContents, sums
 from dispatcher.queue.state import QueuedEvent
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ..conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
 
 Make = Callable[..., AsyncDispatcher]
 
 DO, MORE = Numbered(type=Work.DO), Numbered(type=Work.MORE)
-
-
-class OfEntity(Numbered):
-    """An event that names its entity."""
-
-    __slots__ = ("entity",)
-
-    def __init__(self, entity: Any) -> None:
-        super().__init__()
-        self.entity = entity
-
-
-class Hostile:
-    """An event whose type and entity cannot be read."""
-
-    @property
-    def type(self) -> Any:
-        raise RuntimeError("no type")
-
-    @property
-    def entity(self) -> Any:
-        raise RuntimeError("no entity")
 
 
 class Changing(deque[Any]):
@@ -96,7 +74,8 @@ def test_a_sample_shows_types_that_alternate(period: int) -> None:
 
 
 def test_events_in_entries_and_events_without_a_type_are_counted_as_well() -> None:
-    queue: deque[Any] = deque([DO, stamped(DO), keyed(MORE), stamped(Hostile()), Hostile(), stamped(MORE), object()])
+    unreadable = [stamped(Unreadable()), Unreadable(), object()]
+    queue: deque[Any] = deque([DO, stamped(DO), keyed(MORE), *unreadable, stamped(MORE)])
 
     assert counted(queue) == ({Work.DO: 2, Work.MORE: 2}, False)
 
@@ -109,7 +88,7 @@ def test_a_queue_that_changes_while_it_is_copied_is_copied_again() -> None:
 
 
 def test_the_entities_with_most_events_come_first() -> None:
-    events = [OfEntity("a"), *[OfEntity("b")] * 3, *[OfEntity(7)] * 2, OfEntity(None), DO, Hostile()]
+    events = [OfEntity("a"), *[OfEntity("b")] * 3, *[OfEntity(7)] * 2, OfEntity(None), DO, Unreadable()]
     queue: deque[Any] = deque([*events, stamped(OfEntity("a")), keyed(OfEntity("a"))])
 
     found = QueueContents(queue).by_entity(2)

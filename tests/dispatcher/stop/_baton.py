@@ -452,7 +452,7 @@ def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_room, "sleep", lambda _: _step(spinning=True))
     for owner, names in (
         (state.PostFlags, ("gate", "alert", "phase")),
-        (queue_room.QueueRoom, ("permits", "overdrafts")),
+        (queue_room.QueueRoom, ("permits", "overdrafts", "is_crowded")),
         (parking.Parking, ("duties",)),
         (progress.Progress, ("entry",)),
     ):

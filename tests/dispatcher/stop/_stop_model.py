@@ -40,6 +40,7 @@ class State(NamedTuple):
     permits: int | None = None  # None: the queue is not bounded
     timeouts: int = 0  # producers that may still give up their wait for a permit
     waiters: tuple[int, ...] = ()  # producers whose locks are queued
+    crowded: bool = False  # the handler thread looks for a waiter
     woken: tuple[int, ...] = ()  # producers whose locks were taken from the queue and released
 
 
@@ -76,7 +77,9 @@ def _producer(state: State, me: int, rules: Rules) -> State | None:
         case "queue the lock":
             woken = tuple(other for other in state.woken if other != me)  # it is a new lock
             to = "wait" if rules.left_out == "look again after the lock was queued" else "look whether shut meanwhile"
-            return go(to, waiters=(*state.waiters, me), woken=woken)
+            return go(f"crowd, then {to}", waiters=(*state.waiters, me), woken=woken)
+        case "crowd, then wait" | "crowd, then look whether shut meanwhile":
+            return go(state.producers[me].removeprefix("crowd, then "), crowded=True)
         case "look whether shut meanwhile":
             return go("look for room" if state.phase is Phase.RUNNING else "leave, then refuse")
         case "look for room":
@@ -213,19 +216,28 @@ def _handler(state: State, rules: Rules) -> State | None:
         case "take":
             if not state.queue:
                 return go("look at the queue")
-            room = "look too early" if rules.left_out == "look after a permit was given" else "give permit"
-            return go("handle" if state.permits is None else room, hand=state.queue[0], queue=state.queue[1:])
-        case "look too early":
-            return go("give permit and wake" if state.waiters else "give permit and handle")
-        case "give permit and handle":
-            return go("handle", permits=(state.permits or 0) + 1)
-        case "give permit" | "give permit and wake":
-            then = "wake" if state.handler == "give permit and wake" else "look for a waiter"
+            room = "handle" if state.permits is None else "look whether crowded"
+            return go(room, hand=state.queue[0], queue=state.queue[1:])
+        case "look whether crowded":
+            return go("give permit and serve" if state.crowded else "give permit")
+        case "give permit":
+            then = "handle" if rules.left_out == "look after a permit was given" else "look whether crowded meanwhile"
             return go(then, permits=(state.permits or 0) + 1)
-        case "look for a waiter":
-            return go("wake" if state.waiters else "handle")
+        case "look whether crowded meanwhile":
+            return go("wake" if state.crowded else "handle")
         case "wake":
             return go("handle", **_wake_one(state))
+        case "give permit and serve":
+            return go("serve", permits=(state.permits or 0) + 1)
+        case "serve":
+            return go("reset crowded", **_wake_one(state))
+        case "reset crowded":
+            to = "handle" if rules.left_out == "look again after the reset" else "look for waiters"
+            return go(to, crowded=False)
+        case "look for waiters":
+            return go("set crowded" if state.waiters else "handle")
+        case "set crowded":
+            return go("handle", crowded=True)
         case "handle":
             return go("look at the queue", hand=None, handled=(*state.handled, state.hand))
         case "look whether to end":

@@ -72,6 +72,7 @@ def test_in_no_order_of_the_model_with_three_producers_is_an_event_stranded() ->
         (Rules(left_out="leave what is late to its producer"), None, 1),
         (Rules(left_out="discard only after a stop of its own"), None, 1),
         (Rules(left_out="look after a permit was given", full="block", drain=None), 1, 2),
+        (Rules(left_out="look again after the reset", full="block", drain=None), 1, 3),
         (Rules(left_out="look again after the lock was queued", full="block", drain=None), 1, 2),
         (Rules(left_out="pass the turn on", full="timeout", drain=None), 1, 3),
         (Rules(left_out="wake all once shut", full="block"), 1, 2),

@@ -140,13 +140,22 @@ async def coroutine() -> bool:
     return True
 
 
+class AsyncCall:
+    async def __call__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "AsyncCall()"
+
+
 @pytest.mark.parametrize(
     ("name", "check", "timeout_s", "error", "message"),
     [
         ("", bool, 1.0, ValueError, "a check must have a name"),
-        (3, bool, 1.0, TypeError, "the name of a check must be a text, not 3"),
+        (3, bool, 1.0, TypeError, "the name of a check must be a str, not 3"),
         ("db", True, 1.0, TypeError, "check db: True is not callable; pass a function that returns True or False"),
         ("db", coroutine, 1.0, TypeError, "check db: an `async def` cannot run on a thread; pass a plain function"),
+        ("db", AsyncCall(), 1.0, TypeError, "check db: an `async def` cannot run on a thread; pass a plain function"),
         ("db", bool, 0, ValueError, "check db: timeout_s must be more than 0 s and finite, not 0"),
         ("db", bool, float("inf"), ValueError, "check db: timeout_s must be more than 0 s and finite, not inf"),
         ("db", bool, float("nan"), ValueError, "check db: timeout_s must be more than 0 s and finite, not nan"),

@@ -120,14 +120,14 @@ def test_in_a_folder_of_the_user_s_choice_stale_sockets_of_other_programs_stay(f
 
 
 def test_a_socket_on_which_another_daemon_answers_is_refused(folder: Path) -> None:
-    with doors.listen_at(folder / "fixed.sock", 8), pytest.raises(ConfigError, match="another daemon answers there"):
+    with doors.listen_at(folder / "fixed.sock", 8), pytest.raises(ConfigError, match="another process listens there"):
         doors.listen_at(folder / "fixed.sock", 8)
 
 
 def test_a_file_in_the_place_of_the_socket_is_refused_and_kept(folder: Path) -> None:
     (folder / "fixed.sock").write_text("mine")
 
-    with pytest.raises(ConfigError, match="a file that is no socket"):
+    with pytest.raises(ConfigError, match="a file that is not a socket"):
         doors.listen_at(folder / "fixed.sock", 8)
 
     assert (folder / "fixed.sock").read_text() == "mine"
@@ -145,19 +145,19 @@ def test_a_link_in_the_place_of_the_folder_is_refused(folder: Path) -> None:
     (folder / "real").mkdir(0o700)
     (folder / "link").symlink_to(folder / "real")
 
-    with pytest.raises(ConfigError, match="has to be a folder of the daemon's own user"):
+    with pytest.raises(ConfigError, match="not a folder of the daemon's own user"):
         doors.listen_at(folder / "link" / "a.sock", 8)
 
 
 def test_a_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doors.os, "geteuid", lambda: os.getuid() + 1)
 
-    with pytest.raises(ConfigError, match="has to be a folder of the daemon's own user"):
+    with pytest.raises(ConfigError, match="not a folder of the daemon's own user"):
         doors.make_door_folder(folder)
 
 
 def test_a_path_that_is_too_long_is_refused_in_one_line(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="too long; choose another, of at most 80 bytes") as caught:
+    with pytest.raises(ConfigError, match="too long; choose a path of at most 80 bytes") as caught:
         doors.listen_at(folder / ("x" * 120), 8)
 
     assert "\n" not in str(caught.value)

@@ -50,9 +50,9 @@ def test_lines_are_appended_also_to_a_last_line_without_an_end(path: Path) -> No
 def test_a_file_that_others_may_read_is_refused(path: Path, mode: int) -> None:
     write(path, f"alice view {'0' * 64}\n", mode)
 
-    with pytest.raises(ConfigError, match=f"tokens: mode {mode:04o} lets others in; run chmod 0600 on it"):
+    with pytest.raises(ConfigError, match=f"tokens: mode {mode:04o} gives other users access; run chmod 0600 on it"):
         Tokens(path)
-    with pytest.raises(ConfigError, match="lets others in"):
+    with pytest.raises(ConfigError, match="gives other users access"):
         add_line(path, TokenLine("new", "user", "1" * 64))
 
 
@@ -72,7 +72,7 @@ def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.Monke
         ("alice view abc", "expected `name role sha256-of-token`"),
         (f"al/ice view {'0' * 64}", "expected `name role sha256-of-token`"),
         (f"alice view {'0' * 64} more", "expected `name role sha256-of-token`"),
-        (f"alice boss {'0' * 64}", "boss is no role; expected one of view, user, admin"),
+        (f"alice boss {'0' * 64}", "boss is not a role; expected one of view, user, admin"),
     ],
 )
 def test_a_malformed_line_is_named_and_not_shown(path: Path, line: str, problem: str) -> None:
@@ -154,7 +154,7 @@ def test_while_the_file_is_unsound_no_token_is_valid_and_the_log_says_so_once(
     path.chmod(0o600)
 
     assert len(caplog.records) == 1
-    assert "mode 0644 lets others in" in caplog.text
+    assert "mode 0644 gives other users access" in caplog.text
     assert tokens.find(token) == Principal("alice", "user")
 
 

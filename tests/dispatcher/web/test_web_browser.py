@@ -111,7 +111,7 @@ def test_a_site_whose_name_points_here_reads_nothing(make_host: MakeHost, profil
     foreign = browse(f"http://evil.example:{host.port}/who", profile, rules)
     own = browse(f"http://localhost:{host.port}/who", profile, rules)
 
-    assert "Host is not a name of this door" in foreign
+    assert "the Host header does not name this door" in foreign
     assert "anonymous" not in foreign
     assert "anonymous" in own
 

@@ -127,7 +127,7 @@ def test_an_app_whose_start_up_hangs_fails_the_start_in_time(
 
     monkeypatch.setattr("dispatcher.web.server._LONGEST_START_S", 0.1)
 
-    with pytest.raises(DispatcherError, match=r"web: the app's start-up has not ended in 0\.1 s"):
+    with pytest.raises(DispatcherError, match=r"web: the app did not start within 0\.1 s"):
         make_host(Starlette(lifespan=hanging))
 
     assert not (folder / "web.sock").exists()
@@ -252,7 +252,7 @@ def test_an_app_that_blocks_the_loop_does_not_delay_a_stop(
     took_s = stop_timed(host)
 
     assert took_s < 1.0
-    assert "something blocks the door's loop" in caplog.text
+    assert "the door's event loop is blocked" in caplog.text
     assert host.socket_path is not None
     assert not host.socket_path.exists()
     opened.set()

@@ -212,7 +212,7 @@ def test_64_writes_are_under_way_and_one_more_gets_429(make_host: MakeHost, app:
         answers = [each.result(TIMEOUT_S).status_code for each in held]
 
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert error_of(refused) == "64 requests that change something are under way"
+        assert error_of(refused) == "64 requests other than GET and HEAD are under way"
         assert read.status_code == 200
         assert answers == [200] * 64
         assert client.post("/who").status_code == 200
@@ -241,7 +241,7 @@ def test_no_answer_within_the_deadline_is_503(make_host: MakeHost, app: App) -> 
         for _ in range(2):  # the write that was late has made room
             answer = client.post("/held")
             assert answer.status_code == 503
-            assert error_of(answer) == "no answer in 0.2 s"
+            assert error_of(answer) == "no answer within 0.2 s"
         assert client.get("/who").status_code == 200
 
 
@@ -335,7 +335,7 @@ def test_32_clients_have_a_stream_and_one_more_gets_429(make_host: MakeHost, app
 
         refused = client.get("/events")
         assert refused.status_code == 429
-        assert error_of(refused) == "32 clients have a stream of events already"
+        assert error_of(refused) == "32 streams of events are open already"
 
         streams[0].close()
         until(lambda: app.streams == 31, "the end of a stream whose client has left")
@@ -377,7 +377,7 @@ def test_an_app_that_fails_gives_500_in_one_line_and_a_traceback_in_the_log(
     with by_tcp(host) as client:
         answers = [client.get(path) for _ in range(2)]
 
-    assert [error_of(each) for each in answers] == ["the app failed; the log of the daemon says how"] * 2
+    assert [error_of(each) for each in answers] == ["the app failed; the daemon's log has its traceback"] * 2
     assert [record.message for record in caplog.records] == [f"GET {path}: the app failed"] * 2
     assert caplog.records[0].exc_info is not None
 

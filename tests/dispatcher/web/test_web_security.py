@@ -65,7 +65,7 @@ def test_a_foreign_host_is_421_on_tcp_and_not_asked_on_the_unix_socket(make_host
     status, body = curl(host, "/who", "-H", f"Host: evil.example:{host.port}")
     assert (status, body) == (
         421,
-        '{"error": "Host is not a name of this door; add it to web.allowed_hosts if it should be"}\n',
+        '{"error": "the Host header does not name this door; add its name to web.allowed_hosts"}\n',
     )
     assert curl(host, "/who", "--http1.0", "-H", "Host:")[0] == 421
     with by_socket(host, headers={"host": "evil.example"}) as client:
@@ -82,7 +82,7 @@ def test_another_web_site_may_change_nothing(make_host: MakeHost, method: str, h
     status, body = curl(host, "/who", "-X", method, "-H", header)
 
     assert status == 403
-    assert "another web site has sent this" in body
+    assert "the request comes from another web site" in body
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -114,7 +114,7 @@ def test_a_body_has_to_be_json(make_host: MakeHost) -> None:
     for content_type in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         for chunked in ([], ["-H", "Transfer-Encoding: chunked"]):
             status, body = curl(host, "/who", "-d", "{}", "-H", f"Content-Type: {content_type}", *chunked)
-            assert (status, body) == (415, '{"error": "the body has to be application/json"}\n')
+            assert (status, body) == (415, '{"error": "the body must be application/json"}\n')
 
 
 # -- users -------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_without_tokens_clients_of_this_machine_have_the_role_of_the_configurati
         assert client.get("/who").json() == {"name": "anonymous", "role": "view", "bytes": 0}
         refused = client.get("/admin")
         assert refused.status_code == 403
-        assert error_of(refused) == "this needs role admin, and anonymous has role view"
+        assert error_of(refused) == "role admin is required; anonymous has role view"
     with by_tcp(make_host(name="second", anonymous_role="admin")) as client:
         assert client.get("/admin").status_code == 200
 
@@ -171,7 +171,9 @@ def test_a_tokens_file_that_others_may_read_stops_the_start(make_host: MakeHost,
     token_of(tokens_file, "alice", "view")
     tokens_file.chmod(0o640)
 
-    with pytest.raises(ConfigError, match=r"web\.tokens_file .*: mode 0640 lets others in; run chmod 0600 on it"):
+    with pytest.raises(
+        ConfigError, match=r"web\.tokens_file .*: mode 0640 gives other users access; run chmod 0600 on it"
+    ):
         make_host(tokens_file=tokens_file)
 
 
@@ -342,11 +344,11 @@ def test_each_write_has_a_line_in_the_audit_log(
         f"{alices}OPERATION=POST\tTARGET=/who\tRESULT=SUCCESS",
         f"{alices}OPERATION=Submit Application Request\tTARGET=app_17\tRESULT=SUCCESS",
         f"{nobodys}OPERATION=DELETE\tTARGET=/who\tRESULT=FAILURE\tDESCRIPTION=401: this door needs a token "
-        "(Authorization: Bearer TOKEN), or a certificate of a client",
-        f"{alices}OPERATION=POST\tTARGET=/admin\tRESULT=FAILURE\tDESCRIPTION=403: this needs role admin, and alice has "
+        "(Authorization: Bearer TOKEN) or a client certificate",
+        f"{alices}OPERATION=POST\tTARGET=/admin\tRESULT=FAILURE\tDESCRIPTION=403: role admin is required; alice has "
         "role user",
-        f"{alices}OPERATION=POST\tTARGET=/who\tRESULT=FAILURE\tDESCRIPTION=403: Origin is http://evil.example: another "
-        "web site has sent this",
+        f"{alices}OPERATION=POST\tTARGET=/who\tRESULT=FAILURE\tDESCRIPTION=403: Origin is http://evil.example: the "
+        "request comes from another web site",
         f"{alices}OPERATION=POST\tTARGET=/fails\tRESULT=FAILURE\tDESCRIPTION=500: RuntimeError: of the app",
         f"{nobodys}OPERATION=login\tTARGET=/login\tRESULT=FAILURE\tDESCRIPTION=401: this token is not valid",
         f"{alices}OPERATION=login\tTARGET=/login\tRESULT=SUCCESS",

@@ -59,7 +59,7 @@ def start() -> Iterator[Start]:
 
 
 def wait_until(process: subprocess.Popen[str], condition: Callable[[], object]) -> None:
-    for _ in range(int(TIMEOUT_S * 3 / 0.05)):
+    for _ in range(int(TIMEOUT_S * 4 / 0.05)):
         if condition():
             return
         try:

@@ -1,5 +1,5 @@
-"""`dispatcher top`: a daemon's numbers every second, in a terminal of 80 x 24 or more.
+"""`dispatcher top`: a daemon's figures, refreshed every second, in a terminal of at least 60 x 16.
 
-`watching` asks the daemon on a thread of its own, `state` keeps what is shown, `frame` makes the lines of it, and `app`
-puts them on the screen with Textual, which only `app` imports.
+`watching` asks the daemon on its own thread, `state` holds what is shown, `frame` turns it into lines, and `app` puts
+these on the screen. Only `app` imports Textual.
 """

@@ -20,24 +20,24 @@ from dispatcher.cli.ops.top.state import Look, Sort, TopState
 from dispatcher.cli.ops.top.watching import Poller, Watcher
 
 HELP: Final = """\
-dispatcher top
-
-q      sort the event types by how many are queued
+q      sort event types by events queued
 r      by rate: handled per second, over 10 s
-t      by time: share of the handler thread, over 10 s
+t      by share of the handler thread's time, over 10 s
 f      by failures since the start
-/      filter the event types; Enter keeps it, Esc clears it
+/      filter event types; Enter keeps, Esc clears it
 e      show an entity's history; Esc closes it
-↑ ↓    another dispatcher (also k and j)
-p      pause; p again goes on
-Ctrl+Q quit; so does Ctrl+C, with exit code 130
+↑ ↓    select another dispatcher (also k and j)
+p      pause; p again resumes
+Ctrl+Q quit; Ctrl+C too, with exit code 130
 
-MEAN is the time in the handler, WAIT the time in the queue.
-Any key closes this."""
+MEAN: mean time in the handler
+WAIT: mean time in the queue
+Press any key to close."""
+"""With its border it fits the least terminal that a frame needs."""
 
 
 class TopApp(App[int]):
-    """Shows what a watcher sees. The exit code is 0, or 130 after Ctrl+C."""
+    """Shows a watcher's looks. The exit code is 0, or 130 after Ctrl+C."""
 
     TITLE = "dispatcher top"
     ENABLE_COMMAND_PALETTE = False
@@ -48,7 +48,7 @@ class TopApp(App[int]):
     #prompt { dock: bottom; height: 1; border: none; padding: 0 1; background: #26303f; display: none; }
     #prompt.asking { display: block; }
     Help { align: center middle; background: #101317 60%; }
-    Help Static { width: auto; height: auto; padding: 1 2; border: round #8fb8ff; background: #101317; }
+    Help Static { width: auto; height: auto; padding: 0 1; border: round #8fb8ff; background: #101317; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "sort('queued')", "by queued"),
@@ -66,7 +66,7 @@ class TopApp(App[int]):
     ]
 
     class Looked(Message):
-        """The poller has looked, or tried to."""
+        """The poller has a new look, or the reason why there is none."""
 
         def __init__(self, found: Look | Exception) -> None:
             self.found = found
@@ -77,8 +77,9 @@ class TopApp(App[int]):
         self.state = TopState()
         if first is not None:
             self.state.seen(first)
+        # Called by the poller's thread; everything else here runs on the app's event loop.
         self._poller = Poller(watcher, lambda found: self.post_message(self.Looked(found)))
-        self._asks_entity = False
+        self._asks_entity = False  # whether the prompt is for an entity or for the filter
 
     def compose(self) -> ComposeResult:
         yield Frame()
@@ -96,21 +97,19 @@ class TopApp(App[int]):
         if self.state.is_paused:
             return
         if isinstance(found, Look):
-            if found.dispatcher != self.state.wish.dispatcher and self.state.wish.dispatcher is not None:
-                found = self._of_another(found)
-            self.state.seen(found)
+            self.state.seen(self._as_wished(found))
         elif isinstance(found, DoorError | OSError):
             self.state.missed(str(found), time.monotonic())
         else:
             raise found
         self._show()
 
-    def _of_another(self, look: Look) -> Look:
-        """A look that was under way when the user chose another dispatcher: its numbers, and nothing of the details."""
-        names = [each.name for each in look.summary.dispatchers]
-        if self.state.wish.dispatcher not in names:
+    def _as_wished(self, look: Look) -> Look:
+        """The look, without the details of another dispatcher than the one selected while it was under way."""
+        wanted = self.state.wish.dispatcher
+        if wanted is None or wanted == look.dispatcher:
             return look
-        return replace(look, dispatcher=self.state.wish.dispatcher, types=(), running=None, failures=())
+        return look.of_another(wanted) if any(each.name == wanted for each in look.summary.dispatchers) else look
 
     # -- keys ----------------------------------------------------------------------------------------------------------
 
@@ -129,14 +128,14 @@ class TopApp(App[int]):
         self.push_screen(Help())
 
     def action_filter(self) -> None:
-        self._prompt("filter of event types", self.state.filter, asks_entity=False)
+        self._prompt("part of an event type's name", self.state.filter, asks_entity=False)
 
     def action_entity(self) -> None:
-        what = "id of an entity, such as app_17, or app_17 machine=rmapp"
+        what = "entity id, such as app_17, or app_17 machine=rmapp"
         self._prompt(what, self.state.wish.entity or "", asks_entity=True)
 
     def action_close(self) -> None:
-        """Escape: of what is open, the uppermost closes."""
+        """Escape closes what opened last: the help, the prompt, the entity or the filter."""
         if isinstance(self.screen, Help):
             self.pop_screen()
         elif self._prompt_input.has_class("asking"):
@@ -201,7 +200,7 @@ class TopApp(App[int]):
 
 
 class Frame(Widget):
-    """The frame that the app's state makes, as large as the screen allows."""
+    """Draws the app's state in the whole terminal."""
 
     app: TopApp
 
@@ -211,7 +210,7 @@ class Frame(Widget):
 
 
 class Help(ModalScreen[None]):
-    """What the keys do."""
+    """Explains the keys."""
 
     def compose(self) -> ComposeResult:
         yield Static(HELP, markup=False)

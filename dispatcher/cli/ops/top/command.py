@@ -11,10 +11,9 @@ import typer
 
 from dispatcher.cli.console import echo
 from dispatcher.cli.ops.errors import DoorError
-from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_of, answering
+from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_again, answering
 
 if TYPE_CHECKING:
-    from dispatcher.cli.ops.client import Address
     from dispatcher.cli.ops.top.state import Look
     from dispatcher.cli.ops.top.watching import Watcher
 
@@ -23,25 +22,20 @@ _WIDTH, _HEIGHT = 80, 24
 
 def top(
     daemon: Daemon = None,
-    once: Annotated[bool, typer.Option("--once", help="print one frame as text, and exit")] = False,
+    once: Annotated[bool, typer.Option("--once", help="print one frame as text and exit")] = False,
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:
-    """Watch a daemon: its dispatchers, event types, what runs now, failures, and entities. `?` shows the keys.
+    """Watch a daemon: dispatchers, event types, the running handler, failures and entities. Press ? for the keys.
 
-    Exit code 1: no proper answer at first. Later, it reconnects, also to a restarted daemon of the same name.
+    Exit code 1: no valid answer at the start. Later, top reconnects, also to a restarted daemon of the same name.
     """
     from dispatcher.cli.ops.top.state import Wish
     from dispatcher.cli.ops.top.watching import Watcher
 
-    def find(last: Address | None) -> Address:
-        # After a restart the name is the same, and the process id is another.
-        again = last.name if last is not None and last.name is not None else daemon
-        return address_of(again, token_file, ca)
-
     if not once and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise DoorError("top draws on a terminal, and standard input or error is none; --once prints one frame")
-    watcher = Watcher(find)
+        raise DoorError("top needs a terminal as standard input and standard error; --once prints a single frame")
+    watcher = Watcher(lambda last: address_again(last, daemon, token_file, ca))
     with answering():
         first = watcher.look(Wish())
     if once:

@@ -1,6 +1,6 @@
-"""One frame of `top` as lines of text of the terminal's width: pure functions of the state.
+"""A frame of `top`: lines as wide as the terminal, computed from the state alone.
 
-Texts of the daemon come in by `_Line` alone, which escapes them and cuts them to their columns.
+All text from the daemon passes through `_plain`, which escapes it and cuts it to its columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dispatcher.cli.ops.look import frame_text, handler_frames, reason_text
 from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
 from dispatcher.util.terminal import one_line
 
-KEYS: Final = "q r t f sort  / filter  e entity  ↑↓ dispatcher  p pause  ? help  ^C quit"
+KEYS: Final = "^C quit  ? help  q r t f sort  / filter  e entity  ↑↓ dispatcher  p pause"
+"""A narrow terminal cuts its end."""
 LEAST_WIDTH: Final = 60
 LEAST_HEIGHT: Final = 16
 _BAND: Final = "bold white on #30405c"
@@ -27,15 +28,17 @@ _BAD: Final = "bold #ff6b6b"
 _GOOD: Final = "#7bd88f"
 _DIM: Final = "#8a8f98"
 _SPARKS: Final = tuple(width for width in (6, 10, 12, 15, 20, 30, 60) if HISTORY_S % width == 0)
-"""Widths of a sparkline: as many seconds in each column."""
+"""Widths of a sparkline in which all columns cover equally many seconds."""
 _SHOWN_RUN_S: Final = 1.0
-"""A shorter run is not worth a word in its dispatcher's line."""
+"""Shorter runs are not shown in their dispatcher's line."""
+_NOT_ASKED: Final = "not asked yet"
+"""In place of a newly selected dispatcher's details, until the next look: there is none in a pause."""
 
 
 def frame_of(state: TopState, width: int, height: int, now_s: float) -> list[Text]:
     """The lines of a frame, `height` of them, each of `width` columns."""
     if width < LEAST_WIDTH or height < LEAST_HEIGHT:
-        lines = [_line(f"{width} x {height} is too small: {LEAST_WIDTH} x {LEAST_HEIGHT} at least", width, _BAD)]
+        lines = [_line(f"enlarge to {LEAST_WIDTH} x {LEAST_HEIGHT} (now {width} x {height})", width, _BAD)]
     elif state.look is None:
         lines = [_head(state, width, now_s)]
     else:
@@ -57,7 +60,7 @@ def _body(state: TopState, look: Look, width: int, height: int) -> list[Text]:
     left -= types
     if state.wish.entity is not None:
         return lines + _entity(state.wish.entity, look.entity, width, left)
-    # What few types leave goes to a long run, or else to the failures: quick events would make the frame jump.
+    # Spare lines go to the stack of a long run, else to the failures: with short runs the frame would jump.
     is_long = look.running is not None and look.running.running_s >= _SHOWN_RUN_S
     wanted = len(_innermost(look.running, left)) + 1 if is_long and look.running else 0
     running = max(running, min(wanted, left - failures))
@@ -135,26 +138,26 @@ def _dispatchers(state: TopState, look: Look, width: int, most: int) -> list[Tex
 
 
 def _both_ends(name: str, most: int) -> str:
-    """Of a long name the beginning and the end: dispatchers of one daemon may differ in either."""
+    """Both ends of a long name: a daemon's dispatchers may differ in either."""
     shown = one_line(name)
     return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[len(shown) - (most - most // 2 - 1) :]}"
 
 
 def _details(numbers: DispatcherNumbers) -> Iterator[str]:
-    """What the chosen dispatcher's line has no room for."""
+    """Figures of the selected dispatcher that its line has no room for."""
     queue, journal = numbers.queue, numbers.journal
     if journal is not None:
         yield f"journal {'FAILED' if journal.failed else 'sound'} with {count(journal.outstanding)} outstanding"
     if numbers.idle_share_10s is not None:
         yield f"busy {share(1 - numbers.idle_share_10s)}"
     if queue.oldest_wait_s is not None:
-        yield f"oldest waits {duration(queue.oldest_wait_s)}"
+        yield f"oldest waiting {duration(queue.oldest_wait_s)}"
     if queue.capacity is not None:
-        yield f"room for {count(queue.capacity)} ({queue.policy})"
+        yield f"capacity {count(queue.capacity)} ({queue.policy})"
     for name, by_reason in (("rejected", numbers.rejected), ("discarded", numbers.discarded)):
         for reason, number in by_reason.items():
             if number:
-                yield f"{count(number)} {name}" + (f" ({reason})" if reason else "")
+                yield f"{count(number)} {name} ({reason})"
     yield f"{count(numbers.handled)} handled"
 
 
@@ -178,7 +181,7 @@ def _queue_style(numbers: DispatcherNumbers) -> str:
 def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int, height: int) -> list[Text]:
     is_wide = width >= 100
     name = width - (56 if is_wide else 49)
-    known = f"{len(shown)}/{len(look.types)}" if state.filter else f"{len(shown)}"
+    known = f"{len(shown)}/{len(look.types)}" if state.filter else f"{len(shown)}" if look.has_details else "-"
     chosen = f" {state.filter!r}" if state.filter else ""
     header = _Line(width, _BAND)
     header.text(f" TYPES{chosen}: {known}", name)
@@ -202,12 +205,13 @@ def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int
             line.number(count(each.slow), 6, _BAD if each.slow else "")
         lines.append(line.number(count(each.failed), 7, _BAD if each.failed else "").done())
     if not shown:
-        lines.append(_line("  no event type passes the filter" if state.filter else "  none yet", width, _DIM))
+        none = "no event type matches the filter" if state.filter else "none yet"
+        lines.append(_line(f"  {none if look.has_details else _NOT_ASKED}", width, _DIM))
     return lines
 
 
 def type_text(numbers: TypeNumbers, most: int) -> str:
-    """The class and the type; where both do not fit, the type whole, and of the class the beginning."""
+    """The class and the type; the class is cut if both do not fit."""
     name = numbers.name
     if len(name) <= most or not numbers.event_class or not numbers.event_type:
         return name
@@ -221,7 +225,8 @@ def type_text(numbers: TypeNumbers, most: int) -> str:
 def _running(look: Look, width: int, height: int) -> list[Text]:
     running = look.running
     if running is None:
-        return [_line(f" RUNNING on {look.dispatcher}: nothing" if look.dispatcher else " RUNNING", width, _BAND)]
+        what = "nothing" if look.has_details else _NOT_ASKED
+        return [_line(f" RUNNING on {look.dispatcher}: {what}" if look.dispatcher else " RUNNING", width, _BAND)]
     is_stuck = look.summary.is_stuck(look.dispatcher)
     title = f" RUNNING for {duration(running.running_s)}: {running.what}"
     lines = [_line(title, width, "bold white on #a02c2c" if is_stuck else _BAND)]
@@ -232,32 +237,33 @@ def _running(look: Look, width: int, height: int) -> list[Text]:
 
 
 def _innermost(running: Running, room: int) -> Sequence[Frame]:
-    """The last frames of the handler; where there are none, of the dispatcher."""
+    """The innermost frames of the handler, or of the dispatcher if no handler runs."""
     frames = handler_frames(running.stack) or running.stack
     return frames[-room:] if room > 0 else []
 
 
 def _failures(look: Look, width: int, height: int) -> list[Text]:
     failed = next((each.failed for each in look.summary.dispatchers if each.name == look.dispatcher), 0)
-    lines = [_line(f" LAST FAILURES, newest first: {failed:,} since the start", width, _BAND)]
+    lines = [_line(f" LAST FAILURES, newest first: {failed:,} since start", width, _BAND)]
     room = height - 1
     for number, each in enumerate(look.failures[:room]):
         lines.append(_failure(each, width))
         if number == 0:
             lines += _more_of(each, width, room - min(room, len(look.failures)))
     if not look.failures:
-        lines.append(_line("  none", width, _DIM))
+        lines.append(_line(f"  {'none' if look.has_details else _NOT_ASKED}", width, _DIM))
     return lines[:height]
 
 
 def _failure(failure: Failure, width: int) -> Text:
-    line = _line(f"  {clock_time(failure.at)} {failure.what}: {failure.error}", width)
-    line.stylize(_DIM, 0, 2 + len(clock_time(failure.at)))
+    at = clock_time(failure.at)
+    line = _line(f"  {at} {failure.what}: {failure.error}", width)
+    line.stylize(_DIM, 0, 2 + len(at))
     return line
 
 
 def _more_of(failure: Failure, width: int, room: int) -> list[Text]:
-    """Of the newest failure, what its line has no room for: the message, and as many frames as there are lines."""
+    """The newest failure's message, if its line was cut, and as many frames as there is room for."""
     if room <= 0:
         return []
     whole = f"  {clock_time(failure.at)} {failure.what}: {failure.error}"
@@ -270,7 +276,7 @@ def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -
     if answer is None or isinstance(answer, str):
         return [
             _line(f" ENTITY {wanted} (Esc closes)", width, _BAND),
-            _line(f"  {answer or 'asking'}", width, _DIM),
+            _line(f"  {answer or _NOT_ASKED}", width, _DIM),
         ]
     machine = f" ({answer.machine})" if answer.machine else ""
     since = f" since {clock_time(answer.since)}" if answer.since is not None else ""
@@ -281,9 +287,9 @@ def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -
         wrong = f": {each.error}" if each.error else ": invalid" if each.valid is False else ""
         lines.append(_line(f"  {clock_time(each.at)}{seq}  {each.what}{wrong}", width, _BAD if wrong else ""))
     if len(rows) > height - 2 or answer.history.next is not None:
-        lines.append(_line("  ... there are earlier ones", width, _DIM))
+        lines.append(_line("  ... earlier rows not shown", width, _DIM))
     elif not answer.complete:
-        lines.append(_line("  ... the beginning is not kept any more", width, _DIM))
+        lines.append(_line("  ... older rows are no longer kept", width, _DIM))
     return lines
 
 
@@ -292,7 +298,7 @@ def _entity(wanted: str, answer: Entity | str | None, width: int, height: int) -
 
 @dataclass
 class _Line:
-    """A line that grows column by column; one space stands between columns."""
+    """Builds a line column by column, with one space between columns."""
 
     width: int
     style: str = ""
@@ -322,7 +328,7 @@ def _line(text: str, width: int, style: str = "") -> Text:
 
 
 def _plain(text: str, columns: int) -> str:
-    """The text escaped, cut and filled to so many columns."""
+    """The text escaped, and cut or padded to `columns`."""
     shown = one_line(text)
     if cell_len(shown) > columns:
         return f"{set_cell_size(shown, columns - 1)}…" if columns > 0 else ""

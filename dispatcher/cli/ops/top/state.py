@@ -1,4 +1,4 @@
-"""What `top` shows: the last look at the daemon, a minute of history, and what the user has chosen. One thread."""
+"""What `top` shows: the last look at the daemon, a minute of history, and the user's choices. One thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HISTORY_S: Final = 60
 
 
 class Sort(Enum):
-    """By what event types are sorted, the greatest first; the values are the ops API's."""
+    """The column that sorts the event types, greatest first. The values are the ops API's."""
 
     QUEUED = "queued"
     RATE = "rate"
@@ -23,7 +23,7 @@ class Sort(Enum):
     FAILED = "failed"
 
     def of(self, numbers: TypeNumbers) -> float:
-        """What a type is sorted by."""
+        """The value of a type in this column."""
         match self:
             case Sort.QUEUED:
                 return numbers.queued
@@ -36,10 +36,10 @@ class Sort(Enum):
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user wants to see next."""
+    """What the next look asks for."""
 
     dispatcher: str | None = None
-    """None: the one that needs attention, or the first."""
+    """None: the one that needs attention, else the first."""
     sort: Sort = Sort.QUEUED
     wants_all_types: bool = False
     entity: str | None = None
@@ -47,27 +47,34 @@ class Wish:
 
 @dataclass(frozen=True)
 class Look:
-    """What a daemon said within one second."""
+    """A daemon's answers of one second."""
 
     at_s: float
-    """On the monotonic clock."""
+    """Seconds of the monotonic clock."""
     summary: Summary
     dispatcher: str | None
-    """Whose types, run and failures these are; None: the daemon has no dispatcher."""
+    """The dispatcher with these types, run and failures; None: the daemon has no dispatcher."""
     types: Sequence[TypeNumbers] = ()
     running: Running | None = None
     failures: Sequence[Failure] = ()
     entity: Entity | str | None = None
-    """The entity that was wished for, or why it cannot be shown."""
+    """The requested entity, or why it cannot be shown."""
+    has_details: bool = True
+    """False: types, run and failures have not been asked for yet."""
+
+    def of_another(self, dispatcher: str) -> Look:
+        """The same look, after the user has selected another dispatcher."""
+        return replace(self, dispatcher=dispatcher, types=(), running=None, failures=(), has_details=False)
 
 
 @dataclass
 class History:
-    """The last 60 s of one dispatcher, a value a second, None where there was no answer."""
+    """One dispatcher's last 60 s, a value per second; None: no answer in that second."""
 
     queue: deque[float | None] = field(default_factory=lambda: deque(maxlen=HISTORY_S))
     rate: deque[float | None] = field(default_factory=lambda: deque(maxlen=HISTORY_S))
     total: int = 0
+    """Values added so far, including those that have left the deques."""
 
     def add(self, queue: float | None, rate: float | None) -> None:
         self.queue.append(queue)
@@ -77,14 +84,14 @@ class History:
 
 @dataclass
 class Lost:
-    """The daemon does not answer any more."""
+    """The daemon has stopped answering."""
 
     since_s: float
     reason: str
 
 
 class TopState:
-    """All that a frame shows."""
+    """Everything a frame shows."""
 
     def __init__(self) -> None:
         self.wish = Wish()
@@ -97,7 +104,7 @@ class TopState:
         self.histories: dict[str, History] = {}
 
     def seen(self, look: Look) -> None:
-        """Take in a new look. After a restart of the daemon, the history begins anew."""
+        """Record a new look. A restart of the daemon clears the history."""
         before = self.look
         if before is not None and _is_other_process(before, look):
             self.histories.clear()
@@ -116,11 +123,11 @@ class TopState:
         self.look, self.lost = look, None
 
     def missed(self, reason: str, now_s: float) -> None:
-        """The daemon has not answered."""
+        """Record that the daemon did not answer."""
         self.lost = Lost(self.lost.since_s if self.lost else now_s, reason)
 
     def types(self) -> list[TypeNumbers]:
-        """The event types that pass the filter, sorted."""
+        """The event types that match the filter, sorted."""
         if self.look is None:
             return []
         wanted = self.filter.casefold()
@@ -128,7 +135,7 @@ class TopState:
         return sorted(shown, key=self.wish.sort.of, reverse=True)
 
     def select(self, step: int) -> None:
-        """Go to the next dispatcher, or with -1 to the one before."""
+        """Select the next dispatcher; with -1, the previous one."""
         if self.look is None or not self.look.summary.dispatchers:
             return
         names = [each.name for each in self.look.summary.dispatchers]
@@ -136,7 +143,7 @@ class TopState:
         chosen = names[min(len(names) - 1, max(0, at + step))]
         self.wish = replace(self.wish, dispatcher=chosen)
         if chosen != self.look.dispatcher:
-            self.look = replace(self.look, dispatcher=chosen, types=(), running=None, failures=())
+            self.look = self.look.of_another(chosen)
 
 
 def _is_other_process(before: Look, after: Look) -> bool:

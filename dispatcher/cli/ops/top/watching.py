@@ -1,4 +1,4 @@
-"""Asking the daemon once a second, on a thread of its own, and finding it again after a restart."""
+"""Asks the daemon once a second on its own thread, and finds it again after a restart."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dispatcher.cli.ops.top.state import Look, Wish
 
 INTERVAL_S: Final = 1.0
 _LEAST_S: Final = 0.1
-"""Between two looks at least, however fast keys are pressed."""
+"""Least time between two looks, however fast keys are pressed."""
 _TYPES: Final = 100
 _ALL_TYPES: Final = 1000
 _FAILURES: Final = 20
 _TRANSITIONS: Final = 50
 MACHINE: Final = " machine="
-"""Between an entity's id and its kind of machine, where several machines have the id."""
+"""Separates an entity's id from its machine's name, which tells apart machines with the same id."""
 
 
 class Watcher:
-    """Looks at one daemon. For one thread at a time.
+    """Asks one daemon for looks. One thread at a time.
 
-    `find` returns where the daemon is, given the address where it was before, if it was found before.
+    `find` takes the daemon's last address, or None at first, and returns its address now.
     """
 
     def __init__(self, find: Callable[[Address | None], Address]) -> None:
@@ -36,11 +36,11 @@ class Watcher:
         self._client: Client | None = None
 
     def look(self, wish: Wish) -> Look:
-        """Ask for all that one frame shows. After a failure, the next look finds the daemon anew.
+        """Ask for everything a frame shows. After a failure, the next look finds the daemon again.
 
         Raises:
-            DoorError: there is no answer.
-            OSError: the file with the token cannot be read any more.
+            DoorError: no valid answer.
+            OSError: the file with the token can no longer be read.
         """
         if self._client is None:
             self._last = self._find(self._last)
@@ -76,7 +76,7 @@ class Watcher:
                 entity,
             )
         except NotThereError:
-            return Look(at_s, summary, name, entity=entity)  # the dispatcher has gone meanwhile
+            return Look(at_s, summary, name, entity=entity)  # the dispatcher has stopped since
 
     def _entity(self, client: Client, entity: str) -> Entity | str:
         name, _, machine = entity.partition(MACHINE)
@@ -87,7 +87,10 @@ class Watcher:
 
 
 class Poller:
-    """Looks once a second on a daemon thread and hands on each look, or why there is none. Any thread may call this."""
+    """Passes a look, or the exception in its place, to `hand_on` once a second, on a daemon thread.
+
+    Any thread may call its methods.
+    """
 
     def __init__(self, watcher: Watcher, hand_on: Callable[[Look | Exception], object]) -> None:
         self._watcher = watcher  # the poller's thread only, once started
@@ -103,12 +106,12 @@ class Poller:
         self._thread.start()
 
     def ask(self, wish: Wish, *, is_paused: bool = False) -> None:
-        """Look at something else from now on, beginning at once; or at nothing while paused."""
+        """Ask for something else from now on, starting at once; while paused, for nothing."""
         self._wish, self._is_paused = wish, is_paused
         self._wake.set()
 
     def stop(self) -> None:
-        """Ask no more. Does not wait for an answer that is under way."""
+        """Stop asking. Does not wait for a pending answer."""
         self._over.set()
         self._wake.set()
 

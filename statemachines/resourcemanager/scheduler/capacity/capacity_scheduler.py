@@ -112,7 +112,9 @@ class CapacityPolicy(ContainerAllocator):
         app = app_of(attempt)
         app.leaf.users[app.user].add_pending(requirements, delta)
         if app.is_active and app.leaf.add_asks(app.user, delta):
-            # One active user fewer raises the limit of the others, in every partition.
+            # One active user fewer raises the limits of the others, in every partition.
+            if app.leaf.pending:
+                self._to_activate[app.leaf] = None
             for partition in app.leaf.shares:
                 self._user_limits_grew(app.leaf, partition)
 
@@ -188,11 +190,14 @@ class CapacityPolicy(ContainerAllocator):
         self.activations[app.leaf].remove(app)
         self._to_activate[app.leaf] = None
 
-    def activate_applications(self) -> None:
+    def activate_applications(self) -> bool:
+        is_any = False
         while self._to_activate:
             leaf, _ = self._to_activate.popitem()
             while (app := self.activations[leaf].next()) is not None:
                 self._activate(app)
+                is_any = True
+        return is_any
 
     def _activate(self, app: QueueApplication) -> None:
         self.activations[app.leaf].activate(app)

@@ -73,6 +73,18 @@ def has_room_for_master(leaf: LeafQueue, partition: str, amounts: Amounts) -> bo
     )
 
 
+def has_room_for_users_master(leaf: LeafQueue, user: str, partition: str, amounts: Amounts) -> bool:
+    """Whether the user's part of the share of masters has room for `amounts` more. It may always run one application.
+
+    YARN rounds the part up to the least allocation instead, with the same effect.
+    """
+    entry = leaf.users[user]
+    if not entry.active_applications:
+        return True
+    limit, used = user_master_limit(leaf, partition), entry.masters.get(partition, {})
+    return all(used.get(type_, 0) + amount <= limit.get(type_, 0) for type_, amount in amounts)
+
+
 def master_limit(leaf: LeafQueue, partition: str) -> dict[str, int]:
     """What the masters of active applications may use, by type."""
     share = leaf.am_share

@@ -133,8 +133,9 @@ class SchedulingPolicy(ABC):
     def remove_attempt(self, attempt: SchedulerApplicationAttempt) -> None:
         """The attempt has ended. The next one inherits the containers that it still has."""
 
-    def activate_applications(self) -> None:
-        """Activate the pending applications that may run now."""
+    def activate_applications(self) -> bool:
+        """Activate the pending applications that may run now; whether there were any."""
+        return False
 
     def priority_changed(self, app: SchedulerApplication) -> None:
         """The application's priority changed; its pending asks have been sorted anew."""

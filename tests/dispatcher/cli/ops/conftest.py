@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import pytest
 
-from dispatcher.cli import main
 from dispatcher.cli.ops import figures
 from dispatcher.web import doors
 
+from ....commands import Ended, run_here
 from .fake_daemon import NOW_MS, Answers, FakeDaemon
 
 Start = Callable[..., FakeDaemon]
-
-
-class Ended(NamedTuple):
-    code: object
-    out: str
-    err: str
 
 
 Run = Callable[..., Ended]
@@ -63,19 +54,3 @@ def start(folder: Path) -> Iterator[Start]:
 def run(folder: Path) -> Run:
     """Runs `dispatcher ARGS` in this process."""
     return run_here
-
-
-def run_here(*args: object) -> Ended:
-    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    argv, sys.argv = sys.argv, ["dispatcher", *map(str, args)]
-    code: object = None
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as ended:
-        code = ended.code
-    finally:
-        sys.argv = argv
-        out.flush()
-        err.flush()
-    return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]

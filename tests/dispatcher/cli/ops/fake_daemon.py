@@ -154,6 +154,7 @@ def process(**changes: Any) -> dict[str, Any]:
         "open_files": 31,
         "gc": [1, 2, 3],
         "loadavg": [0.52, 0.4, 0.3],
+        "health": {"status": "ok", "reasons": []},
         "services": [
             {"name": "daemon", "class": "CompositeService", "state": "STARTED", "failure": None, "services": []}
         ],
@@ -170,7 +171,7 @@ def numbers(name: str = "central", **changes: Any) -> dict[str, Any]:
         "handled": 41_201,
         "failed": 0,
         "discarded": {"stop": 0},
-        "rejected": 0,
+        "rejected": {},
         "rate": {"1s": 12.0, "10s": 11.4, "60s": 10.9},
         "idle_share_10s": 0.98,
         "running": None,
@@ -279,7 +280,9 @@ def flooded() -> Answers:
     rate = {"1s": 121_450.0, "10s": 118_002.0, "60s": 84_300.0}
     now = running(running_s=0.0001)
     answers = answers_of(
-        numbers(queue=queue, rate=rate, running=now, is_drained=False, rejected=8123, idle_share_10s=0.0),
+        numbers(
+            queue=queue, rate=rate, running=now, is_drained=False, rejected={"queue_full": 8123}, idle_share_10s=0.0
+        ),
         numbers("scheduler"),
     )
     answers["/dispatchers/central/types"] = page(
@@ -317,6 +320,7 @@ def failing() -> Answers:
     answers = answers_of(
         numbers(failed=1207, handled=40_000),
         numbers("writer", state="STOPPED", failure="JournalError: /var/lib/rm/journal: No space left on device"),
+        health={"status": "failed", "reasons": [{"reason": "failed", "dispatcher": "writer"}]},
     )
     for name in ("central", "writer"):
         answers[f"/dispatchers/{name}/failures"] = page(*map(failure, range(1, 4)))

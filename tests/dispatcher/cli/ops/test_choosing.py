@@ -57,9 +57,9 @@ def test_a_socket_that_a_killed_daemon_has_left_is_not_meant(listen: Listen) -> 
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (None, r"several daemons are running: rm \(7\), rm \(12\), web \(13\); give the name, or the process id"),
-        ("rm", r"several daemons have the name 'rm': rm \(7\), rm \(12\); give"),
-        ("am", r"no daemon 'am': there are rm \(7\), rm \(12\), web \(13\); give a name, a process id"),
+        (None, r"several daemons are running: rm \(7\), rm \(12\), web \(13\); give one's name or process id"),
+        ("rm", r"several daemons are named 'rm': rm \(7\), rm \(12\); give"),
+        ("am", r"no daemon 'am': running are rm \(7\), rm \(12\), web \(13\); give a name, a process id"),
     ],
 )
 def test_where_it_is_not_clear_the_message_lists_what_there_is(
@@ -73,7 +73,7 @@ def test_where_it_is_not_clear_the_message_lists_what_there_is(
 
 @pytest.mark.parametrize("wanted", [None, "rm", "12"])
 def test_without_any_daemon_the_message_says_so(wanted: str | None) -> None:
-    with pytest.raises(NoDaemonError, match="no daemon of this user has a door on this host"):
+    with pytest.raises(NoDaemonError, match="no running daemon found for this user"):
         choose(wanted, [])
 
 

@@ -88,7 +88,7 @@ def test_a_token_is_sent_as_the_bearer(start: Start) -> None:
 
 def test_an_answer_may_end_with_its_connection(start: Start) -> None:
     """The socket was closed before the body had been read."""
-    answer = b'HTTP/1.1 200 OK\r\n\r\n{"pid": 1, "name": "rm", "uptime_s": 1}'
+    answer = b'HTTP/1.1 200 OK\r\n\r\n{"pid": 1, "name": "rm", "uptime_s": 1, "health": {"status": "ok"}}'
 
     assert ask(start(answers={"/process": fake.raw(answer)})).pid == 1
 
@@ -134,7 +134,7 @@ def test_a_daemon_that_ends_between_two_answers(start: Start) -> None:
         client.get(Process, "process")
         daemon.end()
 
-        with pytest.raises(NoDaemonError, match=r"rm \(4711\): nobody listens there; the daemon has ended"):
+        with pytest.raises(NoDaemonError, match=r"rm \(4711\): no process is listening there; the daemon has stopped"):
             client.get(Process, "process")
 
 
@@ -148,7 +148,7 @@ def test_a_daemon_that_ends_between_two_answers(start: Start) -> None:
     ids=["nothing", "head", "body"],
 )
 def test_a_daemon_that_ends_in_the_middle_of_an_answer(answer: Callable[..., None], start: Start) -> None:
-    with pytest.raises(NoAnswerError, match="the connection ended before the answer did"):
+    with pytest.raises(NoAnswerError, match="the connection closed before the answer was complete"):
         ask(start(answers={"": answer}))
 
 
@@ -163,19 +163,19 @@ def body(content: bytes, status: str = "200 OK") -> Callable[..., None]:
         (fake.raw(b"\x1b[2J\x00\xff\n\n"), "BadStatusLine"),
         (fake.raw(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200 + b"\r\n"), "headers"),
         (fake.raw(b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000 + b"\r\n\r\n"), "header line"),
-        (body(b"<html>\x1b[2J"), "no JSON: '<html>"),
-        (body(b"{"), "no JSON"),
-        (body(b"[" * 100_000), "no JSON"),
-        (body(b'{"pid": ' + b"9" * 5000 + b"}"), "no JSON"),
-        (body(b"\xff\xfe"), "no JSON"),
-        (body(b"[]"), "/process has an answer of another kind"),
-        (body(b"null"), "/process has an answer of another kind"),
-        (body(b"{}"), "/process has pid of another kind: Field required"),
-        (body(b'{"pid": 1, "name": "x", "uptime_s": NaN}'), "/process has uptime_s of another kind"),
-        (body(b'{"pid": 1e400, "name": "x", "uptime_s": 1}'), "/process has pid of another kind"),
-        (body(b'{"pid": 1, "name": "x", "uptime_s": 1e300}'), "/process has uptime_s of another kind"),
-        (body(b"\x1b[2J", "500 No"), "answers with HTTP 500"),
-        (body(b"", "302 Found"), "answers with HTTP 302: without a reason"),
+        (body(b"<html>\x1b[2J"), "not JSON: '<html>"),
+        (body(b"{"), "not JSON"),
+        (body(b"[" * 100_000), "not JSON"),
+        (body(b'{"pid": ' + b"9" * 5000 + b"}"), "not JSON"),
+        (body(b"\xff\xfe"), "not JSON"),
+        (body(b"[]"), "/process: invalid answer: "),
+        (body(b"null"), "/process: invalid answer: "),
+        (body(b"{}"), "/process: invalid pid: Field required"),
+        (body(b'{"pid": 1, "name": "x", "uptime_s": NaN}'), "/process: invalid uptime_s"),
+        (body(b'{"pid": 1e400, "name": "x", "uptime_s": 1}'), "/process: invalid pid"),
+        (body(b'{"pid": 1, "name": "x", "uptime_s": 1e300}'), "/process: invalid uptime_s"),
+        (body(b"\x1b[2J", "500 No"), "HTTP 500"),
+        (body(b"", "302 Found"), "HTTP 302: no reason given"),
         (body(b'{"error": "8 such requests are under way"}', "429 No"), "HTTP 429: 8 such requests are under way"),
         (body(b'{"error": ["\\u001b"]}', "503 No"), "HTTP 503"),
         (body(b'"text"', "503 No"), "HTTP 503"),
@@ -196,13 +196,29 @@ def test_an_answer_has_a_greatest_size(start: Start) -> None:
         ask(start(answers={"": body(b" " * (16 * 1024 * 1024 + 1))}))
 
 
+def test_chunks_count_for_the_greatest_size_too(start: Start) -> None:
+    """`http.client` read a chunk of the size -1 to the end of the connection, however much came."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n"
+
+    with pytest.raises(NoAnswerError, match="an answer of more than 16 MiB"):
+        ask(start(answers={"": fake.raw(head + b" " * (17 * 1024 * 1024))}))
+
+
+def test_a_chunk_of_a_negative_size_is_nonsense(start: Start) -> None:
+    """It was taken for a daemon that is not there."""
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n"
+
+    with pytest.raises(NoAnswerError):
+        ask(start(answers={"": fake.raw(answer)}))
+
+
 @pytest.mark.parametrize(
-    ("token", "advice"), [(None, "give a token with --token-file"), ("x", "check the token and its role")]
+    ("token", "advice"), [(None, "pass a token with --token-file"), ("x", "check the token and its role")]
 )
 def test_a_refused_token_is_its_own_error(token: str | None, advice: str, start: Start) -> None:
     daemon = start(answers={"": fake.refusing(401, "a token is needed")})
 
-    with pytest.raises(RefusedError, match=rf"refuses \(HTTP 401\): a token is needed; {advice}"):
+    with pytest.raises(RefusedError, match=rf"access denied \(HTTP 401\): a token is needed; {advice}"):
         ask(daemon, token=token)
 
 
@@ -222,12 +238,12 @@ def test_a_socket_on_which_nobody_listens(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
 
-    with pytest.raises(NoDaemonError, match="nobody listens there"):
+    with pytest.raises(NoDaemonError, match="no process is listening there"):
         Client(Address("rm (1)", socket=path)).get(Process, "process")
 
 
 def test_no_socket(tmp_path: Path) -> None:
-    with pytest.raises(NoDaemonError, match="nobody listens there"):
+    with pytest.raises(NoDaemonError, match="no process is listening there"):
         Client(Address("rm (1)", socket=tmp_path / "no.sock")).get(Process, "process")
 
 
@@ -247,7 +263,7 @@ def test_no_permission_on_the_socket(start: Start, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(socket, "socket", Forbidden)
 
-    with pytest.raises(NoDaemonError, match=r"no permission to open it; run this as the daemon's user"):
+    with pytest.raises(NoDaemonError, match=r"permission denied; run this as the daemon's user"):
         ask(daemon)
 
 
@@ -256,5 +272,5 @@ def test_a_port_on_which_nobody_listens() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
 
-    with pytest.raises(NoDaemonError, match="nobody listens there"):
+    with pytest.raises(NoDaemonError, match="no process is listening there"):
         Client(Address("http://127.0.0.1", host="127.0.0.1", port=port)).get(Process, "process")

@@ -57,7 +57,8 @@ def test_shares_and_times_of_any_number_are_texts() -> None:
 
 def test_a_time_of_another_day_has_its_date() -> None:
     assert len(clock_time(NOW_MS)) == len("12:34:56")
-    assert len(clock_time(NOW_MS - 86_400_000)) == len("2024-07-01 12:34:56")
+    assert len(clock_time(NOW_MS - 86_400_000)) == len("07-01 12:34")
+    assert len(clock_time(NOW_MS - 400 * 86_400_000)) == len("2024-07-01")
 
 
 def test_a_sparkline_goes_from_zero_to_the_maximum() -> None:

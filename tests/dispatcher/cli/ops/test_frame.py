@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Page, Process, Running, TypeNumbers
-from dispatcher.cli.ops.look import Summary, reasons_of
+from dispatcher.cli.ops.look import Summary
 from dispatcher.cli.ops.top.frame import frame_of
 from dispatcher.cli.ops.top.state import Look, Sort, TopState, Wish
 
@@ -20,8 +20,7 @@ def look_at(answers: fake.Answers, at_s: float = 1.0, **more: Any) -> Look:
     """What a watcher makes of the answers."""
     process = Process.model_validate(answers["/process"])
     dispatchers = Page[DispatcherNumbers].model_validate(answers["/dispatchers"]).items
-    reasons = process.health.reasons if process.health else list(reasons_of(dispatchers))
-    summary = Summary(process, dispatchers, reasons)
+    summary = Summary(process, dispatchers)
     name = more.pop("dispatcher", summary.needs_attention())
     base = f"/dispatchers/{name}"
     now = answers.get(f"{base}/running")
@@ -62,7 +61,13 @@ def test_every_line_has_the_width_of_the_screen(answers: Any, size: tuple[int, i
 
 
 def test_a_screen_that_is_too_small_says_how_large_it_has_to_be() -> None:
-    assert "60 x 16 at least" in frame(state_of(fake.calm()), 59, 16)[0]
+    assert "enlarge to 60 x 16 (now 59 x 16)" in frame(state_of(fake.calm()), 59, 16)[0]
+
+
+@pytest.mark.parametrize("size", [(60, 16), (40, 10), (20, 5)])
+def test_a_narrow_terminal_too_says_how_to_quit(size: tuple[int, int]) -> None:
+    """It was the last of the keys, and cut."""
+    assert "^C quit" in frame(state_of(fake.calm()), *size)[-1]
 
 
 def test_a_calm_daemon_is_ready_and_runs_nothing() -> None:
@@ -164,17 +169,17 @@ def test_an_event_that_made_no_transition_is_in_the_history_too() -> None:
     lines = frame(state)
 
     assert line_with(lines, "#7  no transition on PING")
-    assert line_with(lines, "the beginning is not kept any more")
+    assert line_with(lines, "older rows are no longer kept")
 
 
 def test_while_the_daemon_is_away_the_last_frame_stays_without_colours() -> None:
     state = state_of(fake.calm())
-    state.missed("rm (4711): nobody listens there", 100.0)
-    state.missed("rm (4711): nobody listens there", 101.0)
+    state.missed("rm (4711): no process is listening there", 100.0)
+    state.missed("rm (4711): no process is listening there", 101.0)
 
     lines = frame_of(state, 80, 24, 112.4)
 
-    assert lines[0].plain.strip() == "reconnecting for 12 s: rm (4711): nobody listens there"
+    assert lines[0].plain.strip() == "reconnecting for 12 s: rm (4711): no process is listening there"
     assert "central" in lines[2].plain
     assert not any(line.spans for line in lines[1:])
 
@@ -250,6 +255,19 @@ def test_choosing_a_dispatcher_stays_within_the_list() -> None:
     assert state.wish.dispatcher == "scheduler"
     assert state.look is not None
     assert state.look.types == ()  # they were of the other one
+
+
+def test_a_newly_selected_dispatcher_is_not_said_to_be_idle_before_it_was_asked() -> None:
+    """In a pause, its types, run and failures were "none" until the pause ended."""
+    state = state_of(fake.hanging(), dispatcher="central")
+    state.is_paused = True
+
+    state.select(1)
+
+    lines = frame(state)
+    assert line_with(lines, "RUNNING on scheduler: not asked yet")
+    assert line_with(lines, " TYPES: -")
+    assert [line.strip() for line in lines].count("not asked yet") == 2
 
 
 def test_long_names_of_dispatchers_keep_both_ends() -> None:

@@ -18,8 +18,7 @@ pytest.importorskip("starlette", reason="starlette is not installed: pip install
 pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
 
 from dispatcher.cli.ops.answers import Entity
-from dispatcher.cli.ops.client import Address
-from dispatcher.cli.ops.options import address_of
+from dispatcher.cli.ops.options import address_again, address_of
 from dispatcher.cli.ops.top.app import Frame, TopApp
 from dispatcher.cli.ops.top.state import Wish
 from dispatcher.cli.ops.top.watching import Watcher
@@ -118,9 +117,9 @@ def test_a_socket_that_kill_9_has_left_is_no_daemon(daemon: Daemon, run: Run) ->
     status, listed = run("status", "rm"), run("ps")
 
     assert status.code == 2
-    assert "nobody listens there; the daemon has ended" in status.err
+    assert "no process is listening there; the daemon has stopped" in status.err
     assert listed.out == ""
-    assert "nobody listens there; the next daemon that starts removes it" in listed.err
+    assert "no process is listening; the next daemon to start removes this socket" in listed.err
 
 
 def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path) -> None:
@@ -149,15 +148,14 @@ def test_top_shows_the_history_of_an_entity_of_the_resource_manager(folder: Path
     assert isinstance(found, Entity)
     assert (found.machine, found.state) == ("RMNode", "RUNNING")
     assert [row.what for row in found.history.items if row.from_state == "NEW"] == ["NEW -> RUNNING on STARTED"]
-    assert unknown == f"ResourceManager ({process.pid}): no entity 'node9:1' is kept or in a journal of this process"
+    assert (
+        unknown == f"ResourceManager ({process.pid}): no entity 'node9:1' is in memory or in a journal of this process"
+    )
 
 
 def test_top_finds_the_daemon_again_after_kill_9_and_a_restart(daemon: Daemon, folder: Path) -> None:
-    def find(last: Address | None) -> Address:
-        return address_of(last.name if last else None, None, None)
-
     async def scenario() -> None:
-        app = TopApp(Watcher(find))
+        app = TopApp(Watcher(lambda last: address_again(last, None, None, None)))
         async with app.run_test(size=(80, 24)) as pilot:
 
             async def shown(text: str) -> None:

@@ -13,11 +13,12 @@ import pytest
 pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
 
 from textual.pilot import Pilot
+from textual.widgets import Static
 
-from dispatcher.cli.ops.client import Address
-from dispatcher.cli.ops.options import address_of
+from dispatcher.cli.ops.options import address_again
 from dispatcher.cli.ops.top import watching
 from dispatcher.cli.ops.top.app import Frame, Help, TopApp
+from dispatcher.cli.ops.top.frame import LEAST_HEIGHT, LEAST_WIDTH
 from dispatcher.cli.ops.top.state import Sort
 from dispatcher.cli.ops.top.watching import Watcher
 
@@ -60,13 +61,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "INTERVAL_S", 0.05)
 
 
-def show(scenario: Scenario, size: tuple[int, int] = (80, 24)) -> TopApp:
-    """Run a scenario on the screen of the only daemon that there is."""
-
-    def find(last: Address | None) -> Address:
-        return address_of(last.name if last else None, None, None)
-
-    app = TopApp(Watcher(find))
+def show(scenario: Scenario, size: tuple[int, int] = (80, 24), daemon: str | None = None) -> TopApp:
+    """Run a scenario on the screen of a daemon, by default of the only one that there is."""
+    app = TopApp(Watcher(lambda last: address_again(last, daemon, None, None)))
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:
@@ -176,6 +173,18 @@ def test_the_help_opens_and_any_key_closes_it(start: Start) -> None:
     show(scenario)
 
 
+def test_the_help_fits_the_least_terminal(start: Start) -> None:
+    """Its first and last lines were outside."""
+    start()
+
+    async def scenario(screen: Screen) -> None:
+        await screen.press("question_mark")
+        help = screen.app.screen.query_one(Static).region
+        assert screen.app.screen.region.contains_region(help), help
+
+    show(scenario, (LEAST_WIDTH, LEAST_HEIGHT))
+
+
 def test_arrows_choose_the_dispatcher(start: Start) -> None:
     daemon = start()
     daemon.answers["/dispatchers/scheduler/types"] = fake.page(fake.type_numbers("Only", "HERE"))
@@ -237,7 +246,7 @@ def test_a_restarted_daemon_of_the_same_name_is_found_again(start: Start) -> Non
 
     async def scenario(screen: Screen) -> None:
         daemon.end()
-        await screen.until(lambda: screen.line("reconnecting for 0 s: rm (4711): nobody listens there"))
+        await screen.until(lambda: screen.line("reconnecting for 0 s: rm (4711): no process is listening there"))
         assert screen.line("central")  # as it was
         start("rm", 4712, fake.answers_of(fake.numbers("fresh"), pid=4712, uptime_s=1.0))
         start("other", 4713)
@@ -249,12 +258,27 @@ def test_a_restarted_daemon_of_the_same_name_is_found_again(start: Start) -> Non
     show(scenario)
 
 
+def test_a_daemon_that_was_late_once_is_found_again_beside_another_of_its_name(start: Start) -> None:
+    """It was looked for by its name alone, which two daemons had: `top` reconnected without end."""
+    daemon = start("rm", 4711)
+    start("rm", 4712, fake.answers_of(fake.numbers(), pid=4712))
+
+    async def scenario(screen: Screen) -> None:
+        sound, daemon.answers = daemon.answers, {"": fake.raw(b"nonsense\n")}
+        await screen.until(lambda: screen.line("reconnecting"))
+        daemon.answers = sound
+        await screen.until(lambda: not screen.line("reconnecting"))
+        assert screen.line("pid 4711")
+
+    show(scenario, daemon="4711")
+
+
 def test_nonsense_in_between_is_told_and_then_forgotten(start: Start) -> None:
     daemon = start()
 
     async def scenario(screen: Screen) -> None:
         sound, daemon.answers = daemon.answers, {"": fake.raw(b"nonsense\n")}
-        await screen.until(lambda: screen.line("reconnecting") and "does not answer as" in screen.lines[0])
+        await screen.until(lambda: screen.line("reconnecting") and "not an answer of" in screen.lines[0])
         daemon.answers = sound
         await screen.until(lambda: not screen.line("reconnecting"))
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from dispatcher import JournalWriter
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.segments import Manifest, segment_path
+from dispatcher.journal.format.segments import LAST_NUMBER, Manifest, segment_path
 from pipeline.spark import read_journal
 from pipeline.spark.source.journal import journal_failure, stream_journal
 from pipeline.spark.source.journal_source import JournalSource
@@ -161,6 +161,31 @@ def test_without_fail_on_data_loss_a_lost_segment_is_logged_and_skipped(
         "segment-00000001.journal: was removed by retention before it was read; skipped",
         "segment-00000002.journal: was removed by retention before it was read; skipped",
     ]
+
+
+def test_a_manifest_that_ends_at_a_huge_number_costs_a_line(growing: Growing, caplog: pytest.LogCaptureFixture) -> None:
+    """The reader used to make a path for each of two billion segments."""
+    growing.grow(3)
+    growing.retire(1)
+    Manifest(2, LAST_NUMBER).write(growing.path, sync=False)
+
+    with caplog.at_level(logging.WARNING):
+        found = seqs(stream_reader(growing.path, failOnDataLoss="false"), 0, LAST_NUMBER)
+
+    assert found == [3, 4, 5, 6]
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "segment-00000001.journal: was removed by retention before it was read; skipped",
+        "segment-00000004.journal to segment-2147483647.journal: are missing; skipped",
+    ]
+
+
+def test_many_segments_that_retention_has_removed_cost_a_line(growing: Growing) -> None:
+    growing.grow(1)
+    Manifest(5001, 6000).write(growing.path, sync=False)
+    reader = stream_reader(growing.path)
+
+    with pytest.raises(JournalError, match=r"00000002\.journal to segment-00005000\.journal: were removed"):
+        reader.partitions({"segment": 1}, {"segment": 6000})
 
 
 # -- queries -----------------------------------------------------------------------------------------------------------
