@@ -1,4 +1,9 @@
-"""YARN's REST API of the resource manager, at /ws/v1/cluster."""
+"""YARN's REST API of the resource manager, at /ws/v1/cluster.
+
+cluster, apps, attempts, nodes, scheduler   the endpoints that read
+filters, ids, callers                       what a request asks for, and who asks
+answers, lists, app_texts                   what all answers have in common; long lists in pieces; applications
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,16 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.web.rest import cluster
-from statemachines.resourcemanager.web.rest.answers import BASE, http_error
+from statemachines.resourcemanager.web.rest import apps, attempts, cluster, nodes, scheduler, waiting, writing
+from statemachines.resourcemanager.web.rest.answers import BASE, error_body, http_error, remote_exception
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-__all__ = ["BASE", "http_error", "routes"]
+__all__ = ["BASE", "error_body", "http_error", "remote_exception", "routes"]
 
 
 def routes(rm: RMWeb) -> list[BaseRoute]:
     """The routes of the whole API."""
-    return [*cluster.routes(rm)]
+    parts = (cluster, apps, scheduler, nodes, attempts, writing, waiting)
+    return [route for part in parts for route in part.routes(rm)] + list(cluster.not_offered(rm))
