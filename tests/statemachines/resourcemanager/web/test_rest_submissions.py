@@ -163,6 +163,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"application-id": "app_1"}, "Invalid ApplicationId"),
     ({"application-id": "application_1_\u0661"}, "Invalid ApplicationId"),
     ({"application-id": "application_9000000000000000_1"}, "not from new-application"),
+    ({"application-id": "application_1_9999999999"}, "Invalid ApplicationId"),
     ({"application-id": f"application_1_{'9' * 400}"}, "Invalid ApplicationId"),
     ({"resource": None}, "resource"),
     ({"resource": []}, "resource"),
