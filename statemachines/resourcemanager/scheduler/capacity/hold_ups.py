@@ -5,7 +5,13 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.scheduler.capacity.limits import is_user_full, master_limit, user_limit_amounts
+from statemachines.resourcemanager.scheduler.capacity.limits import (
+    has_room_for_users_master,
+    is_user_full,
+    master_limit,
+    user_limit_amounts,
+    user_master_limit,
+)
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
@@ -38,6 +44,8 @@ def _masters_full(app: QueueApplication, *, is_first: bool) -> WaitReason:
     used, limit = leaf.masters_used.get(partition, {}), master_limit(leaf, partition)
     behind = "" if is_first else ", and other applications come first"
     short = missing(used, app.master_amounts, limit)
+    if short is None and not has_room_for_users_master(leaf, app.user, partition, app.master_amounts):
+        return _users_masters_full(app, behind)
     share = f"{float(100 * leaf.am_share):.4g} % of its maximum{_in(partition)}"
     if short is None:
         sentence = f"other applications of queue {leaf.path} come first for the share of masters, {share}"
@@ -50,6 +58,30 @@ def _masters_full(app: QueueApplication, *, is_first: bool) -> WaitReason:
     )
     return WaitReason(
         WaitCause.AM_LIMIT,
+        sentence,
+        leaf.path,
+        app.user,
+        partition=partition,
+        resource=type_,
+        needed=amount,
+        available=max(0, most - has),
+    )
+
+
+def _users_masters_full(app: QueueApplication, behind: str) -> WaitReason:
+    leaf, partition = app.leaf, app.master_partition
+    used, limit = leaf.users[app.user].masters.get(partition, {}), user_master_limit(leaf, partition)
+    short = missing(used, app.master_amounts, limit)
+    assert short is not None  # there is no room
+    type_, amount = short
+    has, most = used.get(type_, 0), limit.get(type_, 0)
+    sentence = (
+        f"the masters of user {app.user} have used {quantity(type_, has)} of the {quantity(type_, most)} that one "
+        f"user's may use in queue {leaf.path}{_in(partition)}; this application's master needs "
+        f"{quantity(type_, amount)}{behind}"
+    )
+    return WaitReason(
+        WaitCause.USER_AM_LIMIT,
         sentence,
         leaf.path,
         app.user,
@@ -82,8 +114,8 @@ def _queue_full(queue: Queue, partition: str, amounts: Amounts) -> WaitReason:
 
 def _user_full(leaf: LeafQueue, user: str, partition: str, amounts: Amounts) -> WaitReason:
     used, total = leaf.users[user].used.get(partition, {}), leaf.share(partition).total
-    # The limit is compared with the largest share: the type that has it is at the limit.
-    type_ = max(used or dict(amounts), key=lambda name: used.get(name, 0) / total[name] if total.get(name) else 0.0)
+    # The limit is compared with the largest share: the type that has it is beyond the limit.
+    type_ = max(used, key=lambda name: used.get(name, 0) / total[name] if total.get(name) else 0.0)
     has, most = used.get(type_, 0), user_limit_amounts(leaf, partition, amounts).get(type_, 0)
     users = "1 active user" if leaf.active_users == 1 else f"{leaf.active_users} active users"
     sentence = (
@@ -98,7 +130,7 @@ def _user_full(leaf: LeafQueue, user: str, partition: str, amounts: Amounts) -> 
         partition=partition,
         resource=type_,
         needed=dict(amounts).get(type_, 0),
-        available=max(0, most - has),
+        available=0,
     )
 
 

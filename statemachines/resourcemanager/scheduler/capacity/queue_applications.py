@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.util.heap import LazyHeap
-from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master
+from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, has_room_for_users_master
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, dominant_share
 from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
@@ -78,21 +78,27 @@ def app_of(attempt: SchedulerApplicationAttempt) -> QueueApplication:
     return attempt.app  # type: ignore[return-value]  # a hot path: `cast` costs a call
 
 
+_Need = tuple[str, str, Amounts]
+"""A user, and the partition and the amounts that its master needs."""
+
+
 class Activation:
     """The pending applications of one leaf, by what their masters need.
 
-    Each group of equal needs is sorted by the ordering policy: a large master does not hold up small ones.
+    Each group of one user and equal needs is sorted by the ordering policy: a large master does not hold up small ones,
+    nor a user at its limit other users.
     """
 
     def __init__(self, leaf: LeafQueue) -> None:
         self.leaf = leaf
-        self._pending: dict[tuple[str, Amounts], LazyHeap[QueueApplication]] = {}  # never empty ones
+        self._pending: dict[_Need, LazyHeap[QueueApplication]] = {}  # never empty ones
 
     def add(self, app: QueueApplication) -> None:
         """Make the application pending."""
-        same_need = self._pending.get((app.master_partition, app.master_amounts))
+        need = _need(app)
+        same_need = self._pending.get(need)
         if same_need is None:
-            same_need = self._pending[app.master_partition, app.master_amounts] = LazyHeap(_order)
+            same_need = self._pending[need] = LazyHeap(_order)
         same_need.add(app)
         self.leaf.add_pending(1)
 
@@ -104,13 +110,13 @@ class Activation:
             add(self.leaf.masters_used[app.master_partition], app.master_amounts, -1)
             self.leaf.users[app.user].charge_master(app.master_partition, app.master_amounts, -1)
             return
-        key = app.master_partition, app.master_amounts
-        same_need = self._pending.get(key)
+        need = _need(app)
+        same_need = self._pending.get(need)
         if same_need is None or app not in same_need:
             return
         same_need.discard(app)
         if not same_need:
-            del self._pending[key]
+            del self._pending[need]
         self.leaf.add_pending(-1)
 
     def activate(self, app: QueueApplication) -> None:
@@ -124,23 +130,37 @@ class Activation:
     def next(self) -> QueueApplication | None:
         """The first pending application that may run now."""
         best: QueueApplication | None = None
-        for (partition, amounts), same_need in self._pending.items():
+        leaf = self.leaf
+        has_room: dict[tuple[str, Amounts], bool] = {}
+        for (user, partition, amounts), same_need in self._pending.items():
+            if (partition, amounts) not in has_room:
+                has_room[partition, amounts] = has_room_for_master(leaf, partition, amounts)
+            if not has_room[partition, amounts]:
+                continue
             first = same_need.first()
             assert first is not None  # heaps here are never empty
-            if (best is None or _order(first) < _order(best)) and has_room_for_master(self.leaf, partition, amounts):
+            if best is not None and not _order(first) < _order(best):
+                continue
+            if has_room_for_users_master(leaf, user, partition, amounts):
                 best = first
         return best
 
     def is_first(self, app: QueueApplication) -> bool:
         """Whether the application is pending, and the first of those whose masters need the same."""
-        same_need = self._pending.get((app.master_partition, app.master_amounts))
-        return same_need is not None and same_need.first() is app
+        if app not in self._pending.get(_need(app), ()):
+            return False
+        same = [heap.first() for need, heap in self._pending.items() if need[1:] == _need(app)[1:]]
+        return all(first is app or first is None or _order(app) < _order(first) for first in same)
 
     def reorder(self, app: QueueApplication) -> None:
         """The application's position may have improved."""
-        same_need = self._pending.get((app.master_partition, app.master_amounts))
+        same_need = self._pending.get(_need(app))
         if same_need is not None and app in same_need:
             same_need.lessened(app)
+
+
+def _need(app: QueueApplication) -> _Need:
+    return app.user, app.master_partition, app.master_amounts
 
 
 def _order(app: QueueApplication) -> Any:

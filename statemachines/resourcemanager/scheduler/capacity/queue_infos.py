@@ -59,8 +59,9 @@ def queue_info(queue: Queue) -> QueueInfo:
         user_limit_percent=config.minimum_user_limit_percent,
         user_limit_factor=config.user_limit_factor,
         ordering_policy=config.ordering_policy if leaf is not None else PRIORITY_UTILIZATION,
-        acl_submit_applications=_acl(config, "acl_submit_applications"),
-        acl_administer_queue=_acl(config, "acl_administer_queue"),
+        acl_submit_applications=config.acl_submit_applications,
+        acl_administer_queue=config.acl_administer_queue,
+        preemption_disabled=queue.disables_preemption,
     )
 
 
@@ -131,12 +132,6 @@ def _user_info(name: str, user: User, limit: Resource, am_limit: Resource) -> Qu
 def _guaranteed(share: Share) -> Resource:
     capacity = share.capacity
     return resource_of({type_: n * capacity.numerator // capacity.denominator for type_, n in share.total.items()})
-
-
-def _acl(config: QueueConfig, key: str) -> str:
-    """The configured list; without one, everyone's."""
-    found: str | None = getattr(config, key, None)
-    return "*" if found is None else found
 
 
 def guaranteed_amounts(leaf: LeafQueue) -> Mapping[str, float]:

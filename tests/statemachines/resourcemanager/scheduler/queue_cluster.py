@@ -8,7 +8,11 @@ from typing import Any, cast
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
-from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, is_user_full
+from statemachines.resourcemanager.scheduler.capacity.limits import (
+    has_room_for_master,
+    has_room_for_users_master,
+    is_user_full,
+)
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import QueueApplication
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, QueueTree
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
@@ -123,8 +127,9 @@ class QueueCluster(Cluster):
             assert leaf.active == len(mine) - len(pending)
             assert leaf.pending == len(pending)
             for app in pending:
-                assert not has_room_for_master(leaf, app.master_partition, app.master_amounts)
-                assert app in activation._pending[app.master_partition, app.master_amounts]
+                need = app.master_partition, app.master_amounts
+                assert not (has_room_for_master(leaf, *need) and has_room_for_users_master(leaf, app.user, *need))
+                assert app in activation._pending[app.user, *need]
 
     def check_waiting(self, nodes: dict[str, SchedulerNode]) -> None:
         """Each pending ask is held up by a limit or fits on no node, and `why_waiting` gives that reason."""

@@ -32,6 +32,7 @@ TREE: tuple[dict[str, Any], ...] = (
                 "maximum_am_resource_percent": 50,
                 "accessible_node_labels": {"gpu": {"capacity": 70, "maximum_capacity": 90}},
                 "default_node_label": "",
+                "acl_submit_applications": "ann,bob etl",
             },
             {
                 "name": "night",
@@ -47,7 +48,7 @@ TREE: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture
 def cluster() -> QueueCluster:
-    cluster = QueueCluster(*TREE, maximum_am_resource_percent=100)
+    cluster = QueueCluster(*TREE, maximum_am_resource_percent=100, acl_administer_queue="cem")
     cluster.add_node("n1", 100, 100)
     cluster.add_node("g1", 50, 50, partition="gpu")
     return cluster
@@ -79,13 +80,23 @@ def test_limits_and_settings_of_a_leaf(cluster: QueueCluster) -> None:
     assert (day.user_limit_percent, day.user_limit_factor, day.ordering_policy) == (25, 2, "fair")
     assert (day.is_leaf, day.default_node_label, day.preemption_disabled) == (True, "", True)
     assert (research.is_leaf, research.ordering_policy) == (False, "priority-utilization")
-    assert (day.acl_submit_applications, day.acl_administer_queue) == ("*", "*")
+    assert (day.acl_submit_applications, day.acl_administer_queue) == ("ann,bob etl", None)
+    assert cluster.info("root").acl_administer_queue == "cem"
     # Its largest capacity is 70 % of partition gpu; a user may have 25 % of that twice.
     assert (day.maximum_applications, day.maximum_applications_per_user) == (7_000, 3_500)
     assert (batch.maximum_applications, batch.maximum_applications_per_user) == (7, 7)
     assert (research.maximum_applications, research.maximum_applications_per_user) == (None, None)
     assert (day.partitions[0].am_limit, day.partitions[0].user_am_limit) == (Resource(30, 30), Resource(30, 30))
     assert [cluster.info(f"root.research.{name}").state for name in ("day", "night")] == ["RUNNING", "STOPPED"]
+
+
+def test_preemption_is_disabled_where_the_queue_or_one_above_it_says_so() -> None:
+    tree = ({**TREE[0], "disable_preemption": True}, TREE[1])
+    cluster = QueueCluster(*tree, preemption={"enabled": True})
+
+    disabled = {path: cluster.info(path).preemption_disabled for path in ("root", "root.research.day", "root.batch")}
+
+    assert disabled == {"root": False, "root.research.day": True, "root.batch": False}
 
 
 def test_limits_of_a_user_shrink_with_the_number_of_active_users(cluster: QueueCluster) -> None:

@@ -256,15 +256,15 @@ def test_queue_is_at_its_limit() -> None:
     assert is_served(cluster, attempt)
 
 
-def test_user_is_at_its_limit() -> None:
+def test_user_is_beyond_its_limit() -> None:
     cluster = halves(user_limit_factor=0.5)
     attempt = cluster.attempt_in("research", "ann")
-    containers = cluster.get(attempt, *[Resource(10_240, 1_000)] * 4)
+    containers = cluster.get(attempt, *[Resource(10_240, 1_000)] * 5)
 
     ask = only(cluster, attempt)
 
     assert ask.sentence == (
-        "user ann has used 30,720 MB in queue root.research, where the limit of a user is 30,720 MB with 1 active user"
+        "user ann has used 40,960 MB in queue root.research, where the limit of a user is 30,720 MB with 1 active user"
     )
     assert (ask.reason.cause, ask.reason.user) == (WaitCause.USER_LIMIT, "ann")
     cluster.finish(containers[0])
@@ -288,6 +288,45 @@ def test_masters_use_their_share() -> None:
     cluster.remove_attempt(first)
     assert is_served(cluster, second)
     assert only(cluster, third).sentence == sentences[0]
+
+
+def test_users_masters_use_their_part() -> None:
+    cluster = halves(maximum_am_resource_percent=50, minimum_user_limit_percent=20, user_limit_factor=0.5)
+    large = Resource(10_240, 1_000)
+    first, second = (cluster.attempt_in("research", "ann", am_resource=large) for _ in range(2))
+    other = cluster.attempt_in("research", "bob", am_resource=large)
+    for attempt in (first, second, other):
+        cluster.ask(attempt, large)
+
+    ask = only(cluster, second)
+
+    assert ask.sentence == (
+        "the masters of user ann have used 10,240 MB of the 15,360 MB that one user's may use in queue root.research; "
+        "this application's master needs 10,240 MB"
+    )
+    assert (ask.reason.cause, ask.reason.user) == (WaitCause.USER_AM_LIMIT, "ann")
+    assert is_served(cluster, other)  # one user at the limit does not hold up the next
+    cluster.remove_attempt(first)
+    assert is_served(cluster, second)
+
+
+def test_fewer_active_users_let_masters_start() -> None:
+    cluster = halves(maximum_am_resource_percent=60, minimum_user_limit_percent=10)
+    small = Resource(10_240, 1_000)
+    asker = cluster.attempt_in("research", "bob", am_resource=Resource(1, 1))
+    waiter = cluster.attempt_in("research", "ann", am_resource=Resource(1, 1))
+    cluster.ask(asker, Resource(1_000_000, 1))
+    cluster.ask(waiter, Resource(1_000_000, 1))
+    first, second = (cluster.attempt_in("research", "ann", am_resource=small) for _ in range(2))
+    for attempt in (first, second):
+        cluster.ask(attempt, small)
+    assert len(cluster.pull(first)) == 1
+    assert only(cluster, second).reason.cause is WaitCause.USER_AM_LIMIT
+
+    cluster.remove_attempt(asker)
+
+    assert is_served(cluster, second)
+    cluster.check()
 
 
 def test_queue_may_not_use_the_partition() -> None:
