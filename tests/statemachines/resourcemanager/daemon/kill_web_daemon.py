@@ -11,6 +11,8 @@ from pathlib import Path
 
 from kill_daemon import CONFIG, NODES, be_template
 
+import dispatcher.web.gate
+import dispatcher.web.server  # both are loaded by the first start otherwise: by each daemon anew  # noqa: F401
 from dispatcher import CompositeService
 from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig
 from statemachines.resourcemanager.web import RMDoor
