@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 from dispatcher.ops.answers import Refusal, number
-from dispatcher.ops.entities import entity_answer, history_readers
-from dispatcher.view import dispatchers
+from dispatcher.ops.entities import entity_answer
 from statemachines.drawing.state_graph import draw_graph
 from statemachines.registry import FACTORIES
+from statemachines.resourcemanager.web.pages.histories import sound_readers
 from statemachines.resourcemanager.web.pages.site import Site, View
 
 ENTITY: Final = "/cluster/entity"
@@ -48,7 +48,7 @@ async def history_of(site: Site, id: str) -> Mapping[str, Any] | None:
 
 
 def _answer(id: str, machine: str | None, before: int | None, limit: int) -> dict[str, Any]:
-    return entity_answer(id, machine, limit, before, history_readers(dispatchers()))
+    return entity_answer(id, machine, limit, before, sound_readers())
 
 
 def _read(id: str, machine: str | None, before: int | None) -> dict[str, Any]:

@@ -5,14 +5,19 @@ Look-ups run on a thread and are kept for a moment; those of ended entities for 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from dispatcher.errors import DispatcherError
 from dispatcher.metrics.entities import entity_sources
 from dispatcher.ops.answers import Workers
-from dispatcher.ops.entities import history_readers
+from dispatcher.ops.entities import HistoryReader, history_readers
+from dispatcher.util.foreign import tell
 from dispatcher.view import dispatchers
+
+log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.5
 _KEPT: Final = 2000
@@ -60,10 +65,28 @@ class Histories:
         return self._clock_s() - found[0] < _FRESH_S or bool(found[1] and found[1][-1].state in _ENDS)
 
 
+def sound_readers() -> list[HistoryReader]:
+    """Readers of histories. A journal that cannot be read has none, so the page and the other readers go on."""
+    return [_forgiving(read) for read in history_readers(dispatchers())]
+
+
+def _forgiving(read: HistoryReader) -> HistoryReader:
+    def read_or_nothing(
+        entity: str, machine: str | None, limit: int, before: int | None
+    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+        try:
+            return read(entity, machine, limit, before)
+        except DispatcherError as error:
+            tell(log, logging.DEBUG, "a journal has no history for the pages", error=error)
+            return [], None, False
+
+    return read_or_nothing
+
+
 def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[Move, ...]]:
     for source in entity_sources():
         source.find_entity(ids[0], None)  # it then publishes what has happened up to now
-    readers, until_s = history_readers(dispatchers()), clock_s() + _LONGEST_S
+    readers, until_s = sound_readers(), clock_s() + _LONGEST_S
     found: dict[str, tuple[Move, ...]] = {}
     for id in ids:
         if found and clock_s() > until_s:

@@ -6,7 +6,9 @@ import csv
 import gzip
 import io
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
+from dispatcher import AsyncDispatcher, JournalWriter
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 
 from ....simulation.replays import TIMEOUT_S
@@ -213,3 +216,19 @@ def test_the_dispatchers_page_shows_types_and_says_when_the_ops_api_is_off(busy:
 
     assert "APP_NEW_SAVED" in text
     assert (off.status_code, "ops.enabled is false" in off.text) == (404, True)
+
+
+def test_a_journal_that_is_gone_takes_no_page_with_it(busy: Front, tmp_path: Path) -> None:
+    """A stopped dispatcher's journal had been removed, and every page with a history answered 503."""
+    journal = JournalWriter(tmp_path / "journal")
+    other = AsyncDispatcher(name="other", journal=journal)
+    with other:
+        pass
+    shutil.rmtree(tmp_path / "journal")
+    [app_id] = [each.application_id for each in busy.manager.clients.get_applications() if each.user == "ann"]
+
+    page, entity = busy.http.get(f"/cluster/app/{app_id}"), busy.http.get(f"/cluster/entity/{app_id}")
+
+    assert (page.status_code, entity.status_code) == (200, 200)
+    assert "APP_NEW_SAVED" in page.text
+    assert other.name == "other"
