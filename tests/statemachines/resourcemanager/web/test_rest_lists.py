@@ -200,6 +200,7 @@ def test_a_long_search_that_finds_nothing_is_an_empty_list(monkeypatch: pytest.M
 
 def test_every_piece_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another task runs at least once for each piece after the first two."""
+    monkeypatch.setattr(lists, "PIECE_BYTES", 1 << 16)
     turns = 0
 
     async def others() -> None:
