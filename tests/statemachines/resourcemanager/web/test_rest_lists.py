@@ -110,6 +110,7 @@ def test_a_fault_in_the_middle_of_a_list_ends_the_connection(
             raise RuntimeError("a fault in the middle")
         return make(self, report, *more)
 
+    monkeypatch.setattr(lists, "PIECE_BYTES", 1 << 16)
     monkeypatch.setattr(app_texts.ApplicationTexts, "text", fail_at_last)
 
     with pytest.raises(httpx.RemoteProtocolError):
