@@ -35,5 +35,5 @@ class RMWeb:
     """Why applications wait, for all endpoints and pages together."""
 
     def __post_init__(self) -> None:
-        self.users = Users(self.config, self.workers)
+        self.users = Users(self.config)
         self.waits = Waits(self.clients.get_waiting_later)
