@@ -24,6 +24,7 @@ from dispatcher.metrics.page import render_page
 from dispatcher.ops.answers import Workers, endpoint
 from dispatcher.ops.app import Ops, app_of
 from dispatcher.ops.config import OpsConfig
+from statemachines.resourcemanager.acls import QueueACLs
 from statemachines.resourcemanager.web import pages, rest
 from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.model import ReadModel
@@ -50,7 +51,8 @@ def resource_manager_app(
     resource manager, and nothing ends it. Without a WebHost, no request has a `Principal`.
     """
     settings, config = manager.settings, config or manager.settings.web
-    rm = RMWeb(ReadModel(manager, config.refresh_ms), manager.clients, manager.admin, config, manager.name)
+    model, acls = ReadModel(manager, config.refresh_ms), QueueACLs(settings)
+    rm = RMWeb(model, manager.clients, manager.admin, config, manager.name, acls)
     ops = ops or settings.ops
     routes: list[BaseRoute] = [*rest.routes(rm), *pages.routes(rm)]
     routes.append(Route("/metrics", endpoint(_metrics(manager.registry, rm.workers)), methods=["GET"]))
@@ -79,7 +81,10 @@ def resource_manager_app(
 
 
 class _Frame:
-    """Around every request: follows the resource manager, collapses leading slashes, and tells the state's age."""
+    """Around every request: follows the resource manager, tells the state's age, and forgives slashes.
+
+    A client whose endpoint ends in a slash sends two; JAX-RS does not mind one at the end of a path.
+    """
 
     def __init__(self, app: ASGIApp, model: ReadModel) -> None:
         self._app = app
@@ -90,8 +95,10 @@ class _Frame:
             await self._app(scope, receive, send)
             return
         self._model.follow()
-        if scope["path"].startswith("//"):  # of a client whose endpoint ends in a slash
-            scope = {**scope, "path": "/" + scope["path"].lstrip("/")}
+        path: str = scope["path"]
+        if path.startswith("//") or (path.endswith("/") and path.lstrip("/").startswith("ws/")):
+            path = "/" + path.lstrip("/")
+            scope = {**scope, "path": path.rstrip("/") if path.startswith("/ws/") else path}
 
         async def send_with_age(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -117,6 +117,18 @@ class ReadModel:
             and manager.dispatcher.failure_cause is None
         )
 
+    def is_readable(self) -> bool:
+        """Whether there is something to show: the resource manager is started, and there was a publication.
+
+        A handler that hangs, or has failed, leaves the last one readable.
+        """
+        return self.number > 0 and self._manager.in_state(ServiceState.STARTED)
+
+    @property
+    def cluster_timestamp(self) -> int:
+        """Unix ms: the middle part of the ids of new applications."""
+        return self._cluster_timestamp
+
     def now_ms(self) -> int:
         """Unix ms of the resource manager's clock."""
         return self._publisher.clock_ms()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dispatcher.ops.answers import Workers
+from statemachines.resourcemanager.acls import QueueACLs
 from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.model import ReadModel
 
@@ -26,5 +27,7 @@ class RMWeb:
     config: RMWebConfig
     name: str
     """Of the resource manager."""
+    acls: QueueACLs
+    """Who may do what."""
     workers: Workers = field(default_factory=Workers)
     """Threads for work that would hold up the loop."""

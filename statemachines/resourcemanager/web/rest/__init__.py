@@ -1,4 +1,9 @@
-"""YARN's REST API of the resource manager, at /ws/v1/cluster."""
+"""YARN's REST API of the resource manager, at /ws/v1/cluster.
+
+cluster, apps, attempts, nodes, scheduler   the endpoints that read
+filters, ids, callers                       what a request asks for, and who asks
+answers, lists, app_texts                   what all answers have in common; long lists in pieces; applications
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.web.rest import cluster
+from statemachines.resourcemanager.web.rest import apps, attempts, cluster, nodes, scheduler
 from statemachines.resourcemanager.web.rest.answers import BASE, http_error
 
 if TYPE_CHECKING:
@@ -17,4 +22,5 @@ __all__ = ["BASE", "http_error", "routes"]
 
 def routes(rm: RMWeb) -> list[BaseRoute]:
     """The routes of the whole API."""
-    return [*cluster.routes(rm)]
+    reading = (cluster, apps, scheduler, nodes, attempts)
+    return [each for part in reading for each in part.routes(rm)] + list(cluster.not_offered(rm))

@@ -1,47 +1,105 @@
-"""GET / and /info: the resource manager itself."""
+"""GET / and /info: the resource manager itself. GET /metrics: the cluster's totals. And what is not offered."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.web.rest.answers import BASE, answer, remote_exception
+from statemachines.resourcemanager.cluster_metrics import ClusterMetrics
+from statemachines.resourcemanager.web.rest.answers import RestError, amount, answer, cores, json_answer, route, to_json
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
+_NOT_OFFERED: Final = (
+    "/userinfo",
+    "/scheduler/logs",
+    "/scheduler/activities",
+    "/scheduler/bulk-activities",
+    "/scheduler/app-activities",
+    "/scheduler/app-activities/{app}",
+    "/scheduler-conf",
+    "/scheduler-conf/format",
+    "/scheduler-conf/validate",
+    "/scheduler-conf/version",
+    "/reservation/new-reservation",
+    "/reservation/submit",
+    "/reservation/update",
+    "/reservation/delete",
+    "/reservation/list",
+    "/delegation-token",
+    "/delegation-token/expiration",
+    "/containers/{container}/signal/{command}",
+    "/add-node-labels",
+    "/remove-node-labels",
+    "/replace-node-to-labels",
+    "/get-rm-node-labels",
+    "/nodes/{node}/get-labels",
+    "/nodes/{node}/replace-labels",
+)
+"""Paths of Hadoop's API, with any method."""
+_METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
+_NODE_COUNTS: Final = {
+    "activeNodes": "RUNNING",
+    "lostNodes": "LOST",
+    "unhealthyNodes": "UNHEALTHY",
+    "decommissioningNodes": "DECOMMISSIONING",
+    "decommissionedNodes": "DECOMMISSIONED",
+    "rebootedNodes": "REBOOTED",
+    "shutdownNodes": "SHUTDOWN",
+}
+
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
+    kept: tuple[object, bytes] = None, b""
+
     async def info(_: Request) -> Response:
         if rm.model.number == 0:
-            return remote_exception(503, "the resource manager is starting", {"Retry-After": "1"})
-        found, hadoop = rm.model.info, rm.config.hadoop_version
-        own = f"central-dispatcher {_version()}"
-        return answer(
-            {
-                "clusterInfo": {
-                    "id": found.id,
-                    "startedOn": found.started_ms,
-                    "state": found.state,
-                    "haState": "ACTIVE" if found.is_active else "STOPPED",
-                    "rmStateStoreName": found.state_store,
-                    "resourceManagerVersion": own,
-                    "resourceManagerBuildVersion": own,
-                    "resourceManagerVersionBuiltOn": "unknown",
-                    "hadoopVersion": hadoop,
-                    "hadoopBuildVersion": f"{hadoop} (the API of {own})",
-                    "hadoopVersionBuiltOn": "unknown",
-                }
-            }
-        )
+            raise RestError(503, "the resource manager is starting", {"Retry-After": "1"})
+        return answer({"clusterInfo": _info(rm)})
 
-    return [Route(path, info, methods=["GET"]) for path in (BASE, f"{BASE}/", f"{BASE}/info")]
+    async def metrics(_: Request) -> Response:
+        nonlocal kept
+        found = rm.model.metrics
+        if kept[0] is not found:
+            kept = found, to_json({"clusterMetrics": _metrics(found)})
+        return json_answer(kept[1])
+
+    about = [route(rm, path, info, always=True) for path in ("", "/info")]
+    return [route(rm, "/metrics", metrics), *about]
+
+
+def not_offered(rm: RMWeb) -> Sequence[BaseRoute]:
+    """Paths of Hadoop's API that are not offered; they come after all others."""
+
+    async def refuse(_: Request) -> Response:
+        raise RestError(404, "not offered by this ResourceManager")
+
+    return [route(rm, path, refuse, _METHODS, always=True) for path in _NOT_OFFERED]
+
+
+def _info(rm: RMWeb) -> dict[str, Any]:
+    found, hadoop = rm.model.info, rm.config.hadoop_version
+    own = f"central-dispatcher {_version()}"
+    return {
+        "id": found.id,
+        "startedOn": found.started_ms,
+        "state": found.state,
+        "haState": "ACTIVE" if found.is_active else "STOPPED",
+        "rmStateStoreName": found.state_store,
+        "resourceManagerVersion": own,
+        "resourceManagerBuildVersion": own,
+        "resourceManagerVersionBuiltOn": "unknown",
+        "hadoopVersion": hadoop,
+        "hadoopBuildVersion": f"{hadoop} (the API of {own})",
+        "hadoopVersionBuiltOn": "unknown",
+    }
 
 
 @cache
@@ -50,3 +108,39 @@ def _version() -> str:
         return version("central-dispatcher")
     except PackageNotFoundError:  # the source is on the path, and nothing is installed
         return "of the source"
+
+
+def _metrics(found: ClusterMetrics) -> dict[str, Any]:
+    """Whole virtual cores are rounded such that their sum holds: what is available is what the others leave."""
+    total, allocated, reserved = found.total, found.allocated, found.reserved
+    total_cores, allocated_cores = cores(total.vcores_milli), cores(allocated.vcores_milli)
+    reserved_cores = cores(allocated.vcores_milli + reserved.vcores_milli) - allocated_cores
+    nodes = {key: found.nodes.get(state, 0) for key, state in _NODE_COUNTS.items()}
+    return {
+        "appsSubmitted": found.apps_submitted,
+        "appsCompleted": found.apps_completed,
+        "appsPending": found.apps_pending,
+        "appsRunning": found.apps_running,
+        "appsFailed": found.apps_failed,
+        "appsKilled": found.apps_killed,
+        "reservedMB": reserved.memory_mb,
+        "availableMB": total.memory_mb - allocated.memory_mb - reserved.memory_mb,
+        "allocatedMB": allocated.memory_mb,
+        "pendingMB": found.pending.memory_mb,
+        "totalMB": total.memory_mb,
+        "reservedVirtualCores": reserved_cores,
+        "availableVirtualCores": total_cores - allocated_cores - reserved_cores,
+        "allocatedVirtualCores": allocated_cores,
+        "pendingVirtualCores": cores(found.pending.vcores_milli),
+        "totalVirtualCores": total_cores,
+        "containersAllocated": found.containers_allocated,
+        "containersReserved": found.containers_reserved,
+        "containersPending": found.containers_pending,
+        "totalNodes": sum(nodes.values()),
+        **nodes,
+        "totalUsedResourcesAcrossPartition": amount(allocated),
+        "totalClusterResourcesAcrossPartition": amount(total),
+        "totalReservedResourcesAcrossPartition": amount(reserved),
+        "totalAllocatedContainersAcrossPartition": found.containers_allocated,
+        "crossPartitionMetricsAvailable": True,
+    }

@@ -1,0 +1,133 @@
+"""GET /apps, /apps/{app} with its parts, and /appstatistics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from statemachines.resourcemanager.acls import Caller
+from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
+from statemachines.resourcemanager.web.rest import filters, ids
+from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, listed, route
+from statemachines.resourcemanager.web.rest.app_texts import ApplicationTexts, View, timeout_of
+from statemachines.resourcemanager.web.rest.callers import user_of
+from statemachines.resourcemanager.web.rest.lists import list_answer
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.web.shared import RMWeb
+
+_TIMEOUT_TYPES: Final = ("LIFETIME",)
+
+
+def routes(rm: RMWeb) -> Sequence[BaseRoute]:
+    texts = ApplicationTexts()
+
+    async def apps(request: Request) -> Response:
+        wanted = filters.ApplicationFilter.of(request.query_params, rm.acls.path_of)
+        texts.forget(rm.model.apps)
+        return await list_answer(request, rm, "apps", "app", _found(rm, request, texts, wanted))
+
+    async def app(request: Request) -> Response:
+        report, view = asked_app(rm, request), _view(rm, request)
+        is_whole = rm.acls.may_view(report, user_of(rm, request))
+        attempts = rm.model.attempts.get(report.application_id, ())
+        text = texts.text(report, attempts, rm.model.cluster_timestamp, view, is_whole)
+        return json_answer(b'{"app":%s}' % text)
+
+    async def state(request: Request) -> Response:
+        return answer({"state": asked_app(rm, request).state})
+
+    async def queue(request: Request) -> Response:
+        return answer({"queue": asked_app(rm, request).queue})
+
+    async def priority(request: Request) -> Response:
+        return answer({"priority": asked_app(rm, request).priority})
+
+    async def timeouts(request: Request) -> Response:
+        return answer({"timeouts": {"timeout": [timeout_of(asked_app(rm, request), rm.model.now_ms())]}})
+
+    async def timeout(request: Request) -> Response:
+        report, kind = asked_app(rm, request), request.path_params["type"]
+        if kind.strip().upper() not in _TIMEOUT_TYPES:
+            raise RestError(400, f"{kind!r} is not a type of timeout; expected one of {', '.join(_TIMEOUT_TYPES)}")
+        return answer({"timeout": timeout_of(report, rm.model.now_ms())})
+
+    async def statistics(request: Request) -> Response:
+        return answer({"appStatInfo": listed(rm, "statItem", _statistics(rm, request))})
+
+    return [
+        route(rm, "/apps", apps),
+        route(rm, "/apps/{app}", app),
+        route(rm, "/apps/{app}/state", state),
+        route(rm, "/apps/{app}/queue", queue),
+        route(rm, "/apps/{app}/priority", priority),
+        route(rm, "/apps/{app}/timeouts", timeouts),
+        route(rm, "/apps/{app}/timeouts/{type}", timeout),
+        route(rm, "/appstatistics", statistics),
+    ]
+
+
+def asked_app(rm: RMWeb, request: Request) -> ApplicationReport:
+    """The application that the path names. Raises RestError: 400, 404."""
+    id = ids.application_id(request.path_params["app"])
+    report = rm.model.apps.get(id)
+    if report is None:
+        raise RestError(404, f"app with id: {id} not found")
+    return report
+
+
+def viewer_of(rm: RMWeb, caller: Caller) -> Callable[[ApplicationReport], bool]:
+    """Whether the caller may view an application. Those that answer alike are asked about once."""
+    known: dict[tuple[str, str, str | None], bool] = {}
+
+    def may_view(report: ApplicationReport) -> bool:
+        listed = None if report.launch is None else report.launch.acls.get("VIEW_APP")
+        key = report.user, report.queue, listed
+        may = known.get(key)
+        if may is None:
+            may = known[key] = rm.acls.may_view(report, caller)
+        return may
+
+    return may_view
+
+
+def _found(
+    rm: RMWeb, request: Request, texts: ApplicationTexts, wanted: filters.ApplicationFilter
+) -> Iterator[bytes | None]:
+    """The text of each application that passes, None for each that does not; all of one publication."""
+    model, view, may_view = rm.model, _view(rm, request), viewer_of(rm, user_of(rm, request))
+    attempts, timestamp = model.attempts, model.cluster_timestamp
+    left = wanted.limit
+    for id, report in model.apps.items():
+        if not wanted.passes(report):
+            yield None
+            continue
+        yield texts.text(report, attempts.get(id, ()), timestamp, view, may_view(report))
+        left -= 1
+        if left == 0:
+            return
+
+
+def _view(rm: RMWeb, request: Request) -> View:
+    deselected = frozenset(each.lower() for each in filters.listed(request.query_params, "deSelects"))
+    address = f"{request.scope['scheme']}://{request.headers.get('host', '')}"
+    return View(rm.model.now_ms(), address, deselected)
+
+
+def _statistics(rm: RMWeb, request: Request) -> list[dict[str, str | int]]:
+    """The number of applications by state, of one type or of all."""
+    states = filters.names(request.query_params, ("states",), APPLICATION_STATES) or APPLICATION_STATES
+    types = sorted({each.lower() for each in filters.listed(request.query_params, "applicationTypes")})
+    if len(types) > 1:
+        raise RestError(400, f"# of applicationTypes = {len(types)}: at most one is possible here")
+    apps = rm.model.apps.values()
+    counts = Counter(
+        report.state for report in apps if not types or report.application_type.strip().lower() == types[0]
+    )
+    kind = types[0] if types else "*"
+    return [{"state": state, "type": kind, "count": counts[state]} for state in APPLICATION_STATES if state in states]

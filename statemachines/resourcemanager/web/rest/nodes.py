@@ -1,0 +1,162 @@
+"""GET /nodes, /nodes/{node}, and the labels of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from statemachines.resourcemanager.reports import NodeReport
+from statemachines.resourcemanager.web.rest import filters, ids
+from statemachines.resourcemanager.web.rest.answers import RestError, answer, cores, listed, route, to_json
+from statemachines.resourcemanager.web.rest.lists import list_answer
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.web.shared import RMWeb
+
+STATES: Final = (
+    "NEW",
+    "RUNNING",
+    "UNHEALTHY",
+    "DECOMMISSIONING",
+    "DECOMMISSIONED",
+    "LOST",
+    "REBOOTED",
+    "SHUTDOWN",
+)
+_GONE: Final = frozenset({"LOST", "DECOMMISSIONED", "REBOOTED", "SHUTDOWN"})
+_IN_USE: Final = frozenset({"RUNNING", "DECOMMISSIONING"})
+
+
+def routes(rm: RMWeb) -> Sequence[BaseRoute]:
+    texts = NodeTexts()
+
+    async def nodes(request: Request) -> Response:
+        states = filters.names(request.query_params, ("states",), STATES)
+        texts.forget(rm.model.nodes)
+        return await list_answer(request, rm, "nodes", "node", _found(rm, texts, states))
+
+    async def node(request: Request) -> Response:
+        id = ids.node_id(request.path_params["node"])
+        report = rm.model.nodes.get(id)
+        if report is None:
+            raise RestError(404, f"nodeId, {id}, is not found")
+        return answer({"node": _node(report) | {"lastHealthUpdate": rm.model.heartbeat_ms(id) or 0}})
+
+    async def labels(_: Request) -> Response:
+        return answer({"nodeLabelInfo": _labels(rm, rm.model.info.node_labels)})
+
+    async def labels_of_nodes(_: Request) -> Response:
+        labelled = [each for each in rm.model.nodes.values() if each.partition and each.state not in _GONE]
+        entries = [{"key": each.node_id, "value": {"nodeLabelInfo": [_label(each.partition)]}} for each in labelled]
+        return answer({"nodeToLabels": listed(rm, "entry", entries)})
+
+    async def nodes_of_labels(request: Request) -> Response:
+        wanted = filters.listed(request.query_params, "labels")
+        known = rm.model.info.node_labels
+        mapped = [each for each in known if each in wanted] if wanted else known
+        return answer({"labelsToNodes": listed(rm, "entry", _mappings(rm, mapped))})
+
+    return [
+        route(rm, "/nodes", nodes),
+        route(rm, "/nodes/{node}", node),
+        route(rm, "/get-node-labels", labels),
+        route(rm, "/get-node-to-labels", labels_of_nodes),
+        route(rm, "/label-mappings", nodes_of_labels),
+    ]
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+class NodeTexts:
+    """Nodes as JSON, each made once for each of its reports and kept. The loop's thread."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[NodeReport, bytes]] = {}
+
+    def text(self, report: NodeReport, heartbeat_ms: int) -> bytes:
+        kept = self._kept.get(report.node_id)
+        if kept is None or kept[0] is not report:
+            kept = self._kept[report.node_id] = report, to_json(_node(report))[:-1]
+        return b'%s,"lastHealthUpdate":%d}' % (kept[1], heartbeat_ms)
+
+    def forget(self, nodes: dict[str, NodeReport]) -> None:
+        """Drop the texts of nodes that are there no more."""
+        if len(self._kept) > len(nodes):
+            self._kept = {id: kept for id, kept in self._kept.items() if id in nodes}
+
+
+def _found(rm: RMWeb, texts: NodeTexts, states: frozenset[str] | None) -> Iterator[bytes | None]:
+    heartbeat_ms: Callable[[str], int | None] = rm.model.heartbeat_ms
+    for id, report in rm.model.nodes.items():
+        if states is None or report.state in states:
+            yield texts.text(report, heartbeat_ms(id) or report.last_heartbeat_ms)
+        else:
+            yield None
+
+
+def _node(report: NodeReport) -> dict[str, Any]:
+    """All but when it was heard of last. The scheduler knows only nodes in use: others have nothing available."""
+    used, capacity, is_used = report.used, report.capacity, report.state in _IN_USE
+    used_cores = cores(used.vcores_milli)
+    shown: dict[str, Any] = {
+        "rack": report.rack,
+        "state": report.state,
+        "id": report.node_id,
+        "nodeHostName": report.host,
+        "nodeHTTPAddress": "" if report.state in _GONE else report.http_address,
+        "version": report.version,
+        "healthReport": report.health_report,
+        "numContainers": report.containers,
+        "usedMemoryMB": used.memory_mb,
+        "availMemoryMB": capacity.memory_mb - used.memory_mb if is_used else 0,
+        "usedVirtualCores": used_cores,
+        "availableVirtualCores": cores(capacity.vcores_milli) - used_cores if is_used else 0,
+        "numRunningOpportContainers": 0,
+        "usedMemoryOpportGB": 0,
+        "usedVirtualCoresOpport": 0,
+        "numQueuedContainers": 0,
+    }
+    if report.partition:
+        shown["nodeLabels"] = [report.partition]
+    return shown
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+def _label(name: str) -> dict[str, Any]:
+    """A partition; nodes of one serve only those that ask for it."""
+    return {"name": name, "exclusivity": True}
+
+
+def _labels(rm: RMWeb, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Labels with the resources and the number of their active nodes."""
+    return [_label(name) | _sum(nodes) | {"activeNMs": len(nodes)} for name, nodes in _by_label(rm, names).items()]
+
+
+def _mappings(rm: RMWeb, names: Iterable[str]) -> list[dict[str, Any]]:
+    return [
+        {"key": _label(name) | _sum(nodes), "value": {"nodes": [each.node_id for each in nodes], **_sum(nodes)}}
+        for name, nodes in _by_label(rm, names).items()
+    ]
+
+
+def _by_label(rm: RMWeb, names: Iterable[str]) -> dict[str, list[NodeReport]]:
+    found: dict[str, list[NodeReport]] = {name: [] for name in names}
+    for node in rm.model.nodes.values():
+        if node.state in _IN_USE and node.partition in found:
+            found[node.partition].append(node)
+    return found
+
+
+def _sum(nodes: Iterable[NodeReport]) -> dict[str, Any]:
+    memory_mb, vcores_milli = 0, 0
+    for node in nodes:
+        memory_mb += node.capacity.memory_mb
+        vcores_milli += node.capacity.vcores_milli
+    return {"partitionInfo": {"resourceAvailable": {"memory": memory_mb, "vCores": cores(vcores_milli)}}}
