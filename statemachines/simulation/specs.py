@@ -53,7 +53,6 @@ class ApplicationSpec:
     recorded_wait_ms: int | None = None
     """How long its master's request was pending in the recorded cluster; None: unknown, or forever."""
 
-
     def faster(self, speed: float) -> ApplicationSpec:
         """The same with all of its times divided by `speed`, to the ms."""
 
