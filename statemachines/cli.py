@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatcher import CompositeService, JournalWriter, Service, load_config
+from dispatcher import AsyncDispatcher, CompositeService, JournalWriter, Service, load_config
 from dispatcher.cli.console import echo, echo_text
 from dispatcher.config import configure_logging, parse_config
 from dispatcher.errors import ConfigError
+from dispatcher.health import parts_of
 from dispatcher.journal import write_run_config
 from dispatcher.signals import StopSignals
 from dispatcher.supervision.systemd import Supervision
@@ -65,7 +66,9 @@ def run(
     manager.bring(workload)
     tune_garbage_collection()
     with StopSignals(ends_process=True) as signals, Supervision(manager) as supervision:
-        manager.dispatcher.register_service_listener(lambda _: signals.notify())
+        dispatchers = [part for part in parts_of(manager) if isinstance(part, AsyncDispatcher)]
+        for each in dispatchers:
+            each.register_service_listener(lambda _: signals.notify())
         daemon, door = _daemon(settings, manager)
         with daemon:
             echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
@@ -82,7 +85,7 @@ def run(
             if journal is not None:
                 echo(f"journal: {journal.path}")
             supervision.started()
-            while not signals.wait() and manager.dispatcher.failure_cause is None:
+            while not signals.wait() and all(each.failure_cause is None for each in dispatchers):
                 continue
             echo(f"{settings.name}: stopping")
             supervision.stopping()
@@ -91,8 +94,10 @@ def run(
         f"{settings.name}: stopped; events handled {dispatcher.handled}, failed {dispatcher.failed}, "
         f"discarded {dispatcher.discarded}"
     )
-    if dispatcher.failure_cause is not None:
-        echo(f"{settings.name}: failed: {dispatcher.failure_cause!r}", err=True)
+    failed = [each for each in dispatchers if each.failure_cause is not None]
+    for each in failed:
+        echo(f"{settings.name}: failed: dispatcher {each.name}: {each.failure_cause!r}", err=True)
+    if failed:
         raise typer.Exit(1)
     raise typer.Exit(signals.exit_code)
 

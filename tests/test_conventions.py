@@ -133,7 +133,7 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
         partial(
             conventions.resource_manager_reaches,
             home="statemachines.resourcemanager.web",
-            publisher="statemachines.resourcemanager.web.publisher",
+            publishers=("statemachines.resourcemanager.web.published", "statemachines.resourcemanager.web.publisher"),
         ),
     ),
     "shared fields have owners": (source, partial(conventions.unowned_fields, shared=SHARED_CLASSES)),
@@ -191,6 +191,25 @@ def test_every_exception_is_of_a_check_and_has_a_reason() -> None:
 def sample(**texts: str) -> list[Module]:
     """Modules by name, with dots written as two underscores."""
     return [Module(name.replace("__", "."), text) for name, text in texts.items()]
+
+
+def test_what_the_web_address_reaches_for_is_found() -> None:
+    modules = sample(
+        web__bad="from statemachines.resourcemanager.machines.rmapp import RMApp\nimport statemachines.recorder",
+        web__worse="def f(manager):\n    manager.context\n    self._manager.recorder\n    self.rm_context.call",
+        web__good="from statemachines.resourcemanager.reports import NodeReport\nmodel.apps\nmanager.clients",
+        web__publisher="manager.context.apps",
+    )
+
+    found = conventions.resource_manager_reaches(modules, home="web", publishers=("web.publisher",))
+
+    assert set(found) == {
+        "web.bad -> statemachines.resourcemanager.machines.rmapp.RMApp",
+        "web.bad -> statemachines.recorder",
+        "web.worse: manager.context",
+        "web.worse: manager.recorder",
+        "web.worse: self.rm_context",
+    }
 
 
 def test_an_import_upward_is_found_wherever_it_stands() -> None:

@@ -60,6 +60,7 @@ RM_TARGETS = (
     Target("    the same with the journal, 200 nodes", "rm.FIFO, with journal.200", None, None, unit="/s"),
     Target("cost of a container, 20,000 : 200 nodes, FIFO", "rm.FIFO.growth", None, 1.5, at_most=True),
     Target("    the same, capacity", "rm.capacity, 3 queues.growth", None, 1.5, at_most=True),
+    Target("200 nodes join, 10,000 living applications", "rm.joining", None, 0.3, at_most=True, unit=" s"),
     Target("decisions, FIFO, 20,000 nodes : Hydra's fleet", "rm.decisions.fifo.20000", "rm.decisions.hydra", None),
     Target(
         "RSS growth from 10 % to 100 % of the containers", "rm.endurance.growth", None, 0.05, at_most=True, unit="%"

@@ -132,9 +132,18 @@ class QueueConfig(ConfigModel):
         ge=1,
         description="default lifetime of an application, seconds; null: the parent's; at the root the maximum",
     )
+    maximum_allocation_mb: int | None = Field(
+        None, ge=1, description="maximum memory of a container, MB; null: the parent's; at the root the scheduler's"
+    )
+    maximum_allocation_vcores: int | None = Field(
+        None, ge=1, description="maximum virtual cores of a container; null: the parent's; at the root the scheduler's"
+    )
     ordering_policy: Literal["fifo", "fair"] = Field(
         "fifo",
         description="which application is served first: fifo (priority, then age) or fair (the one that uses least)",
+    )
+    disable_preemption: bool | None = Field(
+        None, description="its containers are not preempted for other queues; null: as the parent's; at the root false"
     )
     accessible_node_labels: dict[str, PartitionCapacityConfig] = Field(
         default_factory=dict,
@@ -157,6 +166,25 @@ class QueueConfig(ConfigModel):
         "where tokens or certificates prove who calls",
     )
     queues: tuple[QueueConfig, ...] = Field((), description="its children; their capacities add up to 100")
+
+
+class PreemptionConfig(ConfigModel):
+    """Preemption of containers of queues above their guarantees, for queues below theirs that wait."""
+
+    enabled: bool = Field(False, description="whether queues below their guarantee get back what others have of it")
+    monitoring_interval_ms: int = Field(3000, ge=1, description="ms between two looks at the queues")
+    max_wait_before_kill_ms: int = Field(
+        15_000, ge=0, description="ms from the first notice to a container's master until the container is killed"
+    )
+    total_preemption_per_round: float = Field(
+        0.1, gt=0, le=1, description="maximum share of a partition that one look selects; one container at least"
+    )
+    max_ignored_over_capacity: float = Field(
+        0.1, ge=0, description="a queue that exceeds its guarantee by at most this share of it is left alone"
+    )
+    natural_termination_factor: float = Field(
+        0.2, gt=0, le=1, description="share of what is needed that one look selects: other containers end by themselves"
+    )
 
 
 class SchedulerConfig(ConfigModel):
@@ -185,6 +213,12 @@ class SchedulerConfig(ConfigModel):
     maximum_am_resource_percent: float = Field(
         10, ge=0, le=100, description="percent of a queue's maximum that masters may use, unless the queue sets it"
     )
+    maximum_allocation_mb: int | None = Field(
+        None, ge=1, description="maximum memory of a container, MB; larger ones are refused; null: no maximum"
+    )
+    maximum_allocation_vcores: int | None = Field(
+        None, ge=1, description="maximum virtual cores of a container; more are refused; null: no maximum"
+    )
     node_locality_delay: int = Field(
         40,
         ge=-1,
@@ -196,6 +230,15 @@ class SchedulerConfig(ConfigModel):
     containers_per_heartbeat: int = Field(
         100, ge=-1, description="maximum of containers assigned to a node per heartbeat; -1: no limit"
     )
+    preemption: PreemptionConfig = Field(
+        default_factory=PreemptionConfig, description="room for queues below their guarantees; kind capacity only"
+    )
+
+    @model_validator(mode="after")
+    def _preempts_between_queues(self) -> Self:
+        if self.preemption.enabled and self.kind != "capacity":
+            raise ValueError("preemption.enabled: only kind capacity has queues to preempt for")
+        return self
 
 
 class StateStoreConfig(ConfigModel):

@@ -25,6 +25,7 @@ from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.scheduling import Scheduler
 from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
+from statemachines.resourcemanager.services.node_changes import NodeChangeLog
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
     table.FACTORY.name: table.FACTORY for table in (rmapp_table, rmappattempt_table, rmcontainer, rmnode_table)
@@ -67,7 +68,7 @@ class RMContext:
         self.post: Callable[[Any], bool] = dispatcher.event_handler.handle
         self.timers = timers
         self.now_ms: Callable[[], int] = now_ms or timers.current_processing_time
-        self._steady_ms = steady_ms or self.now_ms
+        self.steady_ms: Callable[[], int] = steady_ms or self.now_ms
         self.recorder = recorder
         self.cluster_timestamp = cluster_timestamp
         self.epoch = 0  # restarts of the resource manager; set before the handler thread starts
@@ -79,7 +80,9 @@ class RMContext:
         self.containers: dict[str, RMContainer] = {}  # live ones
         self.nodes: dict[str, RMNode] = {}
         self.inactive_nodes: dict[str, RMNode] = {}
+        self.node_labels: dict[str, str] = {}  # by node: the partition that an administrator gave it
         self.master_sessions: dict[str, MasterSession] = {}  # by attempt: masters that may call
+        self.node_changes = NodeChangeLog()
         am_ms = round(config.am_expiry_interval_s * 1000) if expires else None
         nm_ms = round(config.nm_expiry_interval_s * 1000) if expires else None
         self.am_liveliness_monitor = self._monitor("AMLivelinessMonitor", am_ms, self._expire_attempt)
@@ -103,7 +106,7 @@ class RMContext:
         return (*(each for each in liveliness if each.interval_ms is not None), self.app_lifetime_monitor)
 
     def _monitor(self, name: str, interval_ms: int | None, expire: Callable[[str], None]) -> LivelinessMonitor:
-        return LivelinessMonitor(name, interval_ms, self._steady_ms, expire)
+        return LivelinessMonitor(name, interval_ms, self.steady_ms, expire)
 
     def _expire_attempt(self, attempt_id: str) -> None:
         self.post(RMAppAttemptEvent(RMAppAttemptEventType.EXPIRE, attempt_id, "the master was silent for too long"))

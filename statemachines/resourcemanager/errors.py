@@ -8,6 +8,7 @@ DispatcherError
     NodeNotFoundError                      only active nodes can be changed
     QueueNotFoundError
   InvalidRequestError                      the request is never valid, or not in the current state
+    InvalidResourceRequestError            a container would be larger than the maximum allocation
   AccessDeniedError                        the caller may not do this
   ApplicationRejectedError                 the application ended before it was stored
   UnknownAttemptError                      the attempt is unknown or has ended: its master should exit
@@ -20,6 +21,7 @@ DispatcherError
 from __future__ import annotations
 
 from dispatcher.errors import DispatcherError
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 
 
 class NotFoundError(DispatcherError):
@@ -54,6 +56,19 @@ class QueueNotFoundError(NotFoundError):
 
 class InvalidRequestError(DispatcherError):
     """The request is never valid, or not in the current state."""
+
+
+class InvalidResourceRequestError(InvalidRequestError):
+    """A container would be larger than the maximum allocation of the cluster or the queue. Nothing was done."""
+
+    def __init__(self, queue: str, resource: Resource, maximum: MaximumAllocation) -> None:
+        self.queue = queue
+        self.resource = resource
+        self.maximum = maximum
+        super().__init__(
+            f"a container of {resource} is larger than the maximum allocation in queue {queue}, {maximum}: ask for "
+            "less, or raise maximum_allocation_mb or maximum_allocation_vcores"
+        )
 
 
 class AccessDeniedError(DispatcherError):

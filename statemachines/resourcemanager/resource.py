@@ -64,6 +64,26 @@ class Resource(NamedTuple):
         return text + ">"
 
 
+NOTHING = Resource(0, 0)
+
+
+class MaximumAllocation(NamedTuple):
+    """The largest container that a queue or the cluster takes; None: no maximum. Other types have none."""
+
+    memory_mb: int | None = None
+    vcores_milli: int | None = None
+
+    def takes(self, resource: Resource) -> bool:
+        return (self.memory_mb is None or resource.memory_mb <= self.memory_mb) and (
+            self.vcores_milli is None or resource.vcores_milli <= self.vcores_milli
+        )
+
+    def __str__(self) -> str:
+        memory = "any" if self.memory_mb is None else f"{self.memory_mb} MB"
+        vcores = "any" if self.vcores_milli is None else f"{self.vcores_milli / 1000:g}"
+        return f"<memory:{memory}, vCores:{vcores}>"
+
+
 def named(amounts: dict[str, int]) -> tuple[tuple[str, int], ...]:
     """`Resource.others` from amounts by name, without zeros.
 

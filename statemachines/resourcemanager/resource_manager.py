@@ -46,9 +46,11 @@ from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher, NodeManagers
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
+from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
 from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher, NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
 from statemachines.resourcemanager.services.rm_app_manager import RMAppManager, recover
+from statemachines.resourcemanager.services.scheduling_monitor import SchedulingMonitor
 from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMState, RMStateStore, SqliteRMStateStore
 from statemachines.resourcemanager.virtual_time import VirtualTime
 
@@ -56,6 +58,7 @@ log = logging.getLogger(__name__)
 
 T_co = TypeVar("T_co", covariant=True)
 _EXPIRE_EVERY_MS = 20
+Monitor = LivelinessMonitor | DeadlineMonitor | SchedulingMonitor
 
 
 class SupportsJoin(Protocol[T_co]):
@@ -155,7 +158,9 @@ class ResourceManager(CompositeService):
         self.tracker = ResourceTrackerService(context, self.nodes_list_manager)
         self._launcher = ApplicationMasterLauncher(context)
         self.node_managers: NodeManagers | None = None  # handler thread, or before it starts
-        self._monitors = (*context.monitors, *self.nodes_list_manager.monitors)
+        self._monitors: tuple[Monitor, ...] = (*context.monitors, *self.nodes_list_manager.monitors)
+        if settings.scheduler.preemption.enabled:
+            self._monitors += (SchedulingMonitor(context),)
         self._virtual_time: VirtualTime | None = None
         if clock is not None:
             self._virtual_time = VirtualTime(clock, self._monitors, self.dispatcher.has_work)

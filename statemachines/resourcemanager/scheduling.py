@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 if TYPE_CHECKING:
+    from statemachines.resourcemanager.scheduler.core.amounts import Amounts
     from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
     from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
     from statemachines.resourcemanager.scheduler.waiting import WaitingAsk, WaitReason
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 class Scheduler(Protocol):
     """Called on the dispatcher's handler thread, except `handle`, which may run on the scheduler's own thread."""
+
+    @property
+    def is_settled(self) -> bool: ...
 
     def handle(self, event: SchedulerEvent) -> None: ...
 
@@ -33,6 +37,8 @@ class Scheduler(Protocol):
 
     def pull_newly_allocated(self, attempt_id: str) -> list[RMContainer]: ...
 
+    def pull_preemption(self, attempt_id: str) -> list[RMContainer]: ...
+
     def request_resize(self, container_id: str, resource: Resource) -> bool: ...
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None: ...
@@ -44,6 +50,10 @@ class Scheduler(Protocol):
     def move_application(self, application: str, queue: str) -> None: ...
 
     def update_priority(self, application: str, priority: int) -> None: ...
+
+    def maximum_allocation(self, queue: str) -> MaximumAllocation: ...
+
+    def headroom(self, attempt_id: str) -> Resource: ...
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None: ...
 
@@ -61,6 +71,6 @@ class Scheduler(Protocol):
 
     def queue_info(self, path: str) -> QueueInfo | None: ...
 
-    def application_use(self, attempt_id: str) -> ApplicationUse: ...
+    def application_use(self, attempt_id: str, used: Amounts | None = None) -> ApplicationUse: ...
 
     def node_use(self, node_id: str) -> NodeUse: ...

@@ -10,19 +10,19 @@ Threading: handler thread only (invariant 1).
 
 from __future__ import annotations
 
-import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from dispatcher.util.heap import TimedHeap
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
     InvalidApplicationMasterRequestError,
+    InvalidResourceRequestError,
     UnknownAttemptError,
 )
 from statemachines.resourcemanager.events.records import (
     EXIT_KILLED_BY_RESOURCEMANAGER,
+    EXIT_PREEMPTED,
     EXIT_SUCCESS,
     ContainerRequest,
     ContainerStatus,
@@ -38,44 +38,13 @@ from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse, NodeAction
 from statemachines.simulation.agenda import Agenda, ScheduledCall
+from statemachines.simulation.nodes import PHASES, SimulatedNode, SimulatedTask
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 
 EXIT_FAILURE = 1
-_PHASES = 10
-"""The number of different times in an interval at which heartbeats are sent."""
 _MAY_LEAVE = frozenset({"GRACEFUL_DECOMMISSION", "CLEANUP_APP"})
 _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FINISHED"})
 """Names, because a string caches its hash, while an Enum member computes it in Python each time."""
-
-
-@dataclass(slots=True, eq=False)
-class SimulatedTask:
-    """A running container."""
-
-    container: RMContainer
-    node: SimulatedNode
-    stopped: bool = False
-
-
-class SimulatedNode:
-    """One node manager: its running containers, and the changes that it has not reported yet.
-
-    It ends due tasks only when it reports: before that, the difference cannot be observed.
-    """
-
-    __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spec")
-
-    def __init__(self, node_id: str, spec: NodeSpec, interval_ms: int) -> None:
-        self.id = node_id
-        self.spec = spec
-        self.running: dict[str, SimulatedTask] = {}
-        self.ends: TimedHeap[SimulatedTask] = TimedHeap()
-        self.launched: list[str] = []
-        self.finished: list[ContainerStatus] = []
-        self.report: ScheduledCall | None = None  # the next heartbeat in the agenda
-        self.report_ms = 0  # when that is
-        # A few phases: not all nodes report at once, and the reports of one phase are handled in one batch.
-        self.phase = zlib.crc32(node_id.encode()) % _PHASES * interval_ms // _PHASES
 
 
 class SimulatedCluster(NodeManagers):
@@ -190,7 +159,7 @@ class SimulatedCluster(NodeManagers):
 
     def phase_of(self, time_ms: int) -> int:
         """The phase of a daemon that starts at that time."""
-        return time_ms * _PHASES // self._interval_ms * self._interval_ms // _PHASES if self._interval_ms else 0
+        return time_ms * PHASES // self._interval_ms * self._interval_ms // PHASES if self._interval_ms else 0
 
     def _report(self, call: ScheduledCall) -> None:
         node: SimulatedNode = call.about
@@ -283,6 +252,8 @@ class SimulatedMaster:
         self._asked = 0
         self._asks: list[ContainerRequest] = []  # for the next heartbeat
         self._left = len(self._containers)
+        # By container that it started; None: no container can be preempted.
+        self._tags: dict[str, int] | None = {} if context.config.scheduler.preemption.enabled else None
         self._registered = False
         self.stopped = False  # its container has ended; read by the agenda
         self._reports = False  # a heartbeat is scheduled
@@ -327,17 +298,34 @@ class SimulatedMaster:
             self._asks = [*asks, *self._asks]
             self._register(self)
             return
+        except InvalidResourceRequestError as error:  # it can never do its work
+            self._cluster.end_container(self.container, EXIT_FAILURE, str(error))
+            return
         for container in response.allocated:
             try:
                 self._cluster.start_task(container, self._containers[container.request.tag].duration_ms)
+                if self._tags is not None:
+                    self._tags[container.entity] = container.request.tag
             except ConnectionError:  # its node was just shut down: CONTAINER_FINISHED follows
                 continue
         if response.finished:
-            self._left -= len(response.finished)
-            if not self._left:
-                self._end_later()
+            self._count_finished(response.finished)
         if self._cluster.is_regular:
             self._schedule_heartbeat()
+
+    def _count_finished(self, finished: Sequence[ContainerStatus]) -> None:
+        """Count finished containers; request preempted ones again, as their work is not done."""
+        self._left -= len(finished)
+        tags = self._tags or {}
+        for status in finished if tags else ():
+            tag = tags.pop(status.container, None)
+            if tag is not None and status.exit_status == EXIT_PREEMPTED:
+                self._left += 1
+                self._asks.append(self._request(tag))
+        if not self._left:
+            self._end_later()
+        elif self._asks and not self._cluster.is_regular:
+            self.report_later()
 
     def _register(self, _: SimulatedMaster) -> None:
         try:
@@ -351,16 +339,16 @@ class SimulatedMaster:
         start_ms = self._cluster.start_ms
         now_ms = self._context.now_ms() - start_ms
         while self._asked < len(self._containers) and self._containers[self._asked].start_ms <= now_ms:
-            wanted = self._containers[self._asked]
-            self._asks.append(
-                ContainerRequest(
-                    wanted.resource, wanted.priority, wanted.host, self._spec.gpu_models, wanted.kind, self._asked
-                )
-            )
+            self._asks.append(self._request(self._asked))
             self._asked += 1
         if self._asked < len(self._containers):
             self._agenda.at(start_ms + self._containers[self._asked].start_ms, self._ask, self)
         self.report_later()
+
+    def _request(self, tag: int) -> ContainerRequest:
+        assert self._spec is not None
+        wanted = self._containers[tag]
+        return ContainerRequest(wanted.resource, wanted.priority, wanted.host, self._spec.gpu_models, wanted.kind, tag)
 
     def _end_later(self) -> None:
         duration_ms = self._spec.am_duration_ms if self._spec is not None else 0

@@ -157,7 +157,7 @@ class Replay:
     def refusals(self) -> Counter[str]:
         """After the end: why applications were refused, with their number, of those that are still known."""
         apps = self.manager.context.apps.values()
-        return Counter(
+        return self.waits.refused + Counter(
             "; ".join(app.diagnostics) for app in apps if app.state is RMAppState.FAILED and not app.attempts
         )
 

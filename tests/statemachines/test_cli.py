@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -108,6 +110,36 @@ def test_the_daemon_s_workload_brings_its_queues_to_a_capacity_scheduler_without
     finally:
         process.kill()
         process.wait()
+
+
+FAILING = """
+import sys
+from dispatcher import AsyncDispatcher
+from dispatcher.cli import main
+from dispatcher.health import parts_of
+from statemachines.resourcemanager import ResourceManager
+
+def start(manager, begin=ResourceManager.service_start):
+    begin(manager)
+    (dispatcher,) = [part for part in parts_of(manager) if isinstance(part, AsyncDispatcher) and part.name == name]
+    dispatcher.mailbox_executor.execute(lambda: 1 / 0, "fail")
+
+name, ResourceManager.service_start = sys.argv.pop(1), start
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["ResourceManager", "ResourceManager-scheduler", "ResourceManager-store"])
+def test_the_daemon_ends_when_any_of_its_dispatchers_fails(tmp_path: Path, name: str) -> None:
+    """It went on without its scheduler or its store: only the central dispatcher was looked at."""
+    (tmp_path / "rm.yaml").write_text(f"{CONFIG}state_store: {{kind: sqlite, path: state.db}}\n")
+    (tmp_path / "jobs.json").write_text(JOBS)
+    command = [sys.executable, "-c", FAILING, name, "run", "rm.yaml"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    assert done.returncode == 1
+    assert f"ResourceManager: failed: dispatcher {name}: ZeroDivisionError(" in done.stderr
 
 
 def storm(folder: Path, first: signal.Signals) -> tuple[int, str]:

@@ -22,6 +22,8 @@ CONTAINERS = {200: 100_000, 2_000: 150_000, 20_000: 800_000}
 """Enough to fill the cluster, and go on."""
 REPEATS = 3
 HYDRA_DECISIONS_PER_S = 40_000
+JOINING = 200
+LIVING = 10_000
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,24 @@ def endurance(settings: Settings) -> Figures:
     return {"rm.endurance.growth": late / early - 1, "rm.endurance.containers": containers}
 
 
-PARTS = {"lifecycles": life_cycles, "decisions": decisions, "memory": memory, "endurance": endurance}
+def joining(settings: Settings) -> Figures:
+    """Nodes that join while many applications live: the masters of all of them are to hear of each node."""
+    repeats, applications = min(settings.repeats, REPEATS), settings.count(LIVING)
+    took = [_worker("joining", nodes=JOINING, applications=applications)["took_s"] for _ in range(repeats)]
+    print(
+        f"\n{JOINING} nodes join with {applications:,} living applications: {statistics.median(took):.3f} s "
+        f"({min(took):.3f}-{max(took):.3f}), median of {repeats}"
+    )
+    return {"rm.joining": statistics.median(took)}
+
+
+PARTS = {
+    "lifecycles": life_cycles,
+    "decisions": decisions,
+    "memory": memory,
+    "joining": joining,
+    "endurance": endurance,
+}
 
 
 def resource_manager(chosen: list[str], settings: Settings) -> Figures:

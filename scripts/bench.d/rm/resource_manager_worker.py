@@ -182,6 +182,33 @@ def _running_containers(count: int) -> float:
     return grown / count
 
 
+def joining(nodes: int, applications: int) -> dict[str, float]:
+    """Seconds until all nodes that join are in service, with so many applications whose masters no node could take."""
+    manager, idle = _manager(Workload("none", (), ()))
+    submission = ApplicationSubmission("app", Resource(10**9, 1000))
+    capacity = Resource(SLOTS_PER_NODE * 4096, SLOTS_PER_NODE * 1000)
+
+    def submit() -> None:
+        for _ in range(applications):
+            manager.clients.submit_application(submission)
+
+    def join() -> None:
+        for number in range(nodes):
+            manager.tracker.register_node(NodeSpec(f"node{number}", capacity, f"/rack{number // 40}"))
+
+    took_s = 0.0
+    for work in (submit, join):
+        idle.clear()
+        started = time.perf_counter()
+        manager.dispatcher.mailbox_executor.execute(work, "work")
+        idle.wait()
+        took_s = time.perf_counter() - started
+    assert len(manager.context.scheduler.waiting()) == applications
+    assert manager.clients.get_cluster_metrics().nodes["RUNNING"] == nodes
+    manager.stop()
+    return {"took_s": took_s}
+
+
 def _manager(workload: Workload) -> tuple[ResourceManager, threading.Event]:
     """A resource manager in virtual time that has nothing to do."""
     idle = threading.Event()

@@ -41,7 +41,6 @@ __all__ = [
     "RMAppFailedAttemptEvent",
     "RMAppManagerEvent",
     "RMAppManagerEventType",
-    "RMAppNodeUpdateEvent",
     "RMAppRecoverEvent",
     "RMAppStartAttemptEvent",
     "RMContainerEvent",

@@ -7,7 +7,6 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from statemachines.resourcemanager.events.records import RMEvent
-from statemachines.resourcemanager.events.services import NodesListManagerEventType
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.statestore.records import RecoveredApplication
@@ -57,16 +56,6 @@ class RMAppRecoverEvent(RMAppEvent):
     def __init__(self, entity: str, state: RecoveredApplication) -> None:
         super().__init__(RMAppEventType.RECOVER, entity)
         self.state = state
-
-
-class RMAppNodeUpdateEvent(RMAppEvent):
-    """NODE_UPDATE, for the response to the master's next heartbeat."""
-
-    __slots__ = ("update",)
-
-    def __init__(self, entity: str, node: str, update: NodesListManagerEventType) -> None:
-        super().__init__(RMAppEventType.NODE_UPDATE, entity, node=node)
-        self.update = update
 
 
 class RMAppFailedAttemptEvent(RMAppEvent):

@@ -20,10 +20,14 @@ class SchedulerEventType(Enum):
     APP_ATTEMPT_ADDED = auto()
     APP_ATTEMPT_REMOVED = auto()
     CONTAINER_EXPIRED = auto()
+    EDIT_SCHEDULE = auto()
 
 
 class SchedulerEvent(RMEvent):
-    """`entity` is a node, an application, an attempt or a container, depending on the type."""
+    """`entity` is a node, an application, an attempt or a container, depending on the type.
+
+    EDIT_SCHEDULE has the root queue: a round of preemption, which YARN's SchedulingEditPolicy runs on its own thread.
+    """
 
     __slots__ = ()
 

@@ -27,7 +27,6 @@ from statemachines.resourcemanager.events.rmappattempt import (
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent, SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.events.services import (
-    NodesListManagerEventType,
     RMAppManagerEvent,
     RMAppManagerEventType,
     RMStateStoreEvent,
@@ -74,7 +73,6 @@ class RMApp(Entity):
         "is_unstored",
         "launch_ms",
         "max_attempts",
-        "node_updates",
         "nodes",
         "number",
         "pending",
@@ -101,7 +99,6 @@ class RMApp(Entity):
         self.max_attempts = most if wanted is None or wanted < 1 else min(wanted, most)
         self.attempts: list[RMAppAttempt] = []  # by number, without gaps
         self.nodes: set[str] = set()  # by id: where it ran
-        self.node_updates: list[tuple[str, NodesListManagerEventType]] = []  # until the master's next heartbeat
         self.diagnostics: list[str] = []
         self.start_ms = context.now_ms()
         self.submit_ms = self.start_ms if submit_ms is None else submit_ms

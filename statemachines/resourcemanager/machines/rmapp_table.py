@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statemachines.factory import Hook
 from statemachines.resourcemanager.entity import Pending, finish_saving
-from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppFailedAttemptEvent, RMAppNodeUpdateEvent
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppFailedAttemptEvent
 from statemachines.resourcemanager.events.rmapp import RMAppEventType as E
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent
@@ -45,11 +45,6 @@ def note_launch(app: RMApp, event: RMAppEvent) -> None:
 
 
 # -- nodes ------------------------------------------------------------------------------------------------------------
-
-
-def note_node_update(app: RMApp, event: RMAppNodeUpdateEvent) -> None:
-    """Keep a node's change for the master's next heartbeat."""
-    app.node_updates.append((event.node, event.update))
 
 
 def note_node_used(app: RMApp, event: RMAppEvent) -> None:
@@ -139,7 +134,8 @@ _ROWS: tuple[Row[S], ...] = (
     (S.SUBMITTED, S.ACCEPTED, E.APP_ACCEPTED, start_first_attempt),
     ((S.NEW, S.NEW_SAVING, S.SUBMITTED), S.FINAL_SAVING, E.APP_REJECTED, save(S.FAILED)),
     ((S.NEW_SAVING, S.SUBMITTED), S.FINAL_SAVING, E.KILL, save(S.KILLED)),
-    ((S.NEW, S.NEW_SAVING, S.SUBMITTED, S.ACCEPTED, S.RUNNING), STAY, E.NODE_UPDATE, note_node_update),
+    # Declared as YARN's. Here one log of node changes serves all masters, and no application is sent this.
+    ((S.NEW, S.NEW_SAVING, S.SUBMITTED, S.ACCEPTED, S.RUNNING), STAY, E.NODE_UPDATE),
     (S.ACCEPTED, STAY, E.ATTEMPT_LAUNCHED, note_launch),
     (S.ACCEPTED, S.RUNNING, E.ATTEMPT_REGISTERED),
     (S.ACCEPTED, S.FINAL_SAVING, E.ATTEMPT_FINISHED, save(S.FINISHED)),

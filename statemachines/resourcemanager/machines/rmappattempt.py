@@ -29,7 +29,6 @@ from statemachines.resourcemanager.events.scheduler import AppAttemptRemovedSche
 from statemachines.resourcemanager.events.services import (
     AMLauncherEvent,
     AMLauncherEventType,
-    NodesListManagerEventType,
     RMStateStoreEvent,
     RMStateStoreEventType,
 )
@@ -38,6 +37,7 @@ from statemachines.resourcemanager.machines.rmnode import NodeContext, RMNode
 from statemachines.resourcemanager.machines.states import RMAppAttemptState, RMAppState
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.services.liveliness import LivelinessMonitor
+from statemachines.resourcemanager.services.node_changes import NodeChange, NodeChangeLog
 from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData, MasterContainerData
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
@@ -106,8 +106,9 @@ class PreemptedContainers:
 
 @dataclass(slots=True)
 class MasterSession:
-    """Whether an attempt's master has registered or finished, and its last response."""
+    """Whether an attempt's master has registered or finished, its last response, and what it has heard of nodes."""
 
+    heard: NodeChange  # the last change of a node that the master has heard; at first the present one
     response_id: int = BEFORE_REGISTERING  # of the last response; 0 after registering
     last_response: Any = None  # sent again if it got lost
     has_finished: bool = False
@@ -120,7 +121,6 @@ class Application(Protocol):
     entity: str
     submission: ApplicationSubmission
     attempts: list[RMAppAttempt]
-    node_updates: list[tuple[str, NodesListManagerEventType]]
     recovered_state: RMAppState | None
 
     @property
@@ -138,6 +138,7 @@ class AttemptContext(NodeContext, Protocol):
     config: ResourceManagerConfig
     timers: ProcessingTimeService
     master_sessions: dict[str, MasterSession]
+    node_changes: NodeChangeLog
     am_liveliness_monitor: LivelinessMonitor
     am_finishing_monitor: LivelinessMonitor
 

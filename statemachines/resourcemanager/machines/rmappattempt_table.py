@@ -93,8 +93,9 @@ def finish_instead_of_finishing(attempt: RMAppAttempt, event: RMAppAttemptEvent)
 
 def start(attempt: RMAppAttempt, event: RMAppStartAttemptEvent) -> None:
     """Open the master's session, and add the attempt to the scheduler."""
-    attempt.context.master_sessions[attempt.entity] = MasterSession()
-    attempt.context.post(AppAttemptAddedSchedulerEvent(attempt.entity, event.transfer_state))
+    context = attempt.context
+    context.master_sessions[attempt.entity] = MasterSession(context.node_changes.latest)
+    context.post(AppAttemptAddedSchedulerEvent(attempt.entity, event.transfer_state))
 
 
 def recover(attempt: RMAppAttempt, event: RMAppAttemptRecoverEvent) -> S:
@@ -112,7 +113,7 @@ def recover(attempt: RMAppAttempt, event: RMAppAttemptRecoverEvent) -> S:
     if app.recovered_state is not None:
         return S[app.recovered_state.name]
     if context.config.work_preserving_recovery:
-        context.master_sessions[attempt.entity] = MasterSession()
+        context.master_sessions[attempt.entity] = MasterSession(context.node_changes.latest)
         context.scheduler.handle(added)
     launched(attempt, event)
     return S.LAUNCHED

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -57,6 +58,7 @@ class NodeContext(ContainerContext, Protocol):
     scheduler: Scheduler
     nodes: dict[str, RMNode]
     inactive_nodes: dict[str, RMNode]
+    node_labels: dict[str, str]
     nm_liveliness_monitor: LivelinessMonitor
 
     @property
@@ -94,7 +96,7 @@ class RMNode(Entity):
 
     def __init__(self, context: NodeContext, spec: NodeSpec) -> None:
         super().__init__(context, node_id(spec.host, spec.port))
-        self.spec = spec
+        self.take_spec(spec)
         self.capacity = spec.capacity  # current; an administrator may have changed it
         self.original_capacity: Resource | None = None  # while DECOMMISSIONING: what RECOMMISSION restores
         self.decommission_timeout_s: int | None = None  # of a graceful decommissioning; None: no timeout
@@ -118,6 +120,11 @@ class RMNode(Entity):
         # thread pops; each is one atomic operation.
         self.updates: deque[Report] = deque()
         self.next_heartbeat = True  # no NODE_UPDATE is queued; set by the scheduler, cleared by the handler
+
+    def take_spec(self, spec: NodeSpec) -> None:
+        """Take the specification with which the node registers. An administrator's label outlasts its own."""
+        label = self.context.node_labels.get(self.entity, spec.partition)
+        self.spec: NodeSpec = spec if label == spec.partition else replace(spec, partition=label)
 
     def pull_updates(self) -> list[Report]:
         """What the node has reported since the last call. The scheduler's thread."""

@@ -151,7 +151,8 @@ def _restart(node: RMNode, event: RMNodeReconnectEvent) -> None:
     node.running_apps.clear()
     context.post(SchedulerEvent(SchedulerEventType.NODE_REMOVED, node.entity))
     if event.spec.http_port == node.spec.http_port:
-        node.spec, node.capacity = event.spec, event.spec.capacity
+        node.take_spec(event.spec)
+        node.capacity = event.spec.capacity
         if node.state is S.RUNNING:
             context.post(NodeAddedSchedulerEvent(node.entity))
         return
@@ -165,7 +166,8 @@ def _resume(node: RMNode, event: RMNodeReconnectEvent) -> None:
     """The node lost its connection for a while and kept its containers."""
     capacity = event.spec.capacity
     is_changed = capacity != node.capacity
-    node.spec, node.capacity = event.spec, capacity
+    node.take_spec(event.spec)
+    node.capacity = capacity
     if node.original_capacity is not None:
         node.original_capacity = capacity
     running = frozenset(report.container for report in event.containers if report.status is None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Self
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 
-_IN_USE = frozenset({RMNodeState.RUNNING, RMNodeState.DECOMMISSIONING})
+_IN_USE = frozenset({RMNodeState.RUNNING.name, RMNodeState.DECOMMISSIONING.name})
 _PENDING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
 
@@ -42,13 +43,42 @@ class ClusterMetrics:
         return sum(self.nodes.values())
 
 
-def cluster_metrics(context: RMContext) -> ClusterMetrics:
-    """Costs as much as there are nodes, users and queues; containers and asks are summed up by the scheduler."""
+class NodeSums:
+    """Nodes by state, and what those in use have, kept up to date node by node. One thread at a time."""
+
+    def __init__(self) -> None:
+        self.by_state: Counter[str] = Counter()
+        self._total: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, context: RMContext) -> Self:
+        sums = cls()
+        for node in (*context.nodes.values(), *context.inactive_nodes.values()):
+            sums.add(node.state.name, node.capacity)
+        return sums
+
+    def add(self, state: str, capacity: Resource, sign: int = 1) -> None:
+        """Add a node, or with `sign` -1 take back what was added."""
+        self.by_state[state] += sign
+        if state in _IN_USE:
+            add(self._total, amounts_of(capacity), sign)
+
+    @property
+    def total(self) -> Resource:
+        """Of the nodes in use."""
+        return resource_of(self._total)
+
+
+def cluster_metrics(context: RMContext, nodes: NodeSums | None = None) -> ClusterMetrics:
+    """Costs as much as there are nodes and users; containers and asks are summed up by the scheduler.
+
+    `nodes`: the sums of all nodes, if the caller keeps them: then the cost does not grow with them.
+    """
+    nodes = nodes or NodeSums.of(context)
     machines = context.recorder.machines.get("RMApp")
     apps = Counter(machines.entities() if machines is not None else {})
     ended = {state: apps[state] for state in ("FINISHED", "FAILED", "KILLED")}
     pending = sum(apps[state] for state in _PENDING)
-    nodes = Counter(node.state.name for node in (*context.nodes.values(), *context.inactive_nodes.values()))
     root = context.scheduler.queue_info("root")
     assert root is not None  # every scheduler has it
     allocated = dict(amounts_of(root.used))
@@ -63,9 +93,9 @@ def cluster_metrics(context: RMContext) -> ClusterMetrics:
         containers_allocated=root.allocated_containers,
         containers_reserved=root.reserved_containers,
         containers_pending=root.pending_containers,
-        total=total_of(node.capacity for node in context.nodes.values() if node.state in _IN_USE),
+        total=nodes.total,
         allocated=resource_of(allocated),
         reserved=root.reserved,
         pending=root.pending,
-        nodes={state.name: nodes[state.name] for state in RMNodeState if state is not RMNodeState.NEW},
+        nodes={state.name: nodes.by_state[state.name] for state in RMNodeState if state is not RMNodeState.NEW},
     )

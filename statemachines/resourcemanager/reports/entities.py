@@ -9,8 +9,8 @@ number; otherwise `gpu_milli` has the total in thousandths, with `gpus=1`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmapp import RMApp
@@ -18,6 +18,7 @@ from statemachines.resourcemanager.machines.rmappattempt import ResourceUsage, R
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.machines.states import RMAppState
+from statemachines.resourcemanager.reports.live_sums import LiveSums
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
@@ -130,8 +131,7 @@ class ApplicationAttemptReport:
     """Of the master's node; empty: it has none, or the node has been forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerReport:
+class ContainerReport(NamedTuple):
     """A live container, after YARN's class of that name."""
 
     container_id: str
@@ -186,10 +186,13 @@ def client_state(app: RMApp) -> str:
     return RMAppState.FINISHED.name if state is RMAppState.FINISHING else state.name
 
 
-def application_report(context: RMContext, app: RMApp) -> ApplicationReport:
+def application_report(context: RMContext, app: RMApp, live: LiveSums | None = None) -> ApplicationReport:
+    """`live`: the sums of its current attempt, if the caller keeps them: then the cost does not grow with them."""
     submission, attempt, now_ms = app.submission, app.current_attempt, context.now_ms()
-    use = context.scheduler.application_use(attempt.entity) if attempt is not None else ApplicationUse()
-    live = use.live
+    if live is None:
+        live = LiveSums.of(context.scheduler.live_containers(attempt.entity) if attempt is not None else ())
+    used = live.amounts()
+    use = context.scheduler.application_use(attempt.entity, used) if attempt is not None else ApplicationUse()
     pending: dict[str, int] = {}
     for resource, count in use.pending:
         add(pending, amounts_of(resource), count)
@@ -216,14 +219,14 @@ def application_report(context: RMContext, app: RMApp) -> ApplicationReport:
         tracking_url=attempt.tracking_url if attempt is not None else "",
         master_container=attempt.master_container if attempt is not None else None,
         master_node=(attempt.master_node or None) if attempt is not None else None,
-        containers=len(live),
-        allocated=total_of(container.request.resource for container in live),
+        containers=live.containers,
+        allocated=resource_of(dict(used)),
         usage=_usage(app, live, now_ms),
         unmanaged_am=submission.unmanaged_am,
         node_label=submission.node_label,
         as_of_ms=now_ms,
         am_node_label=submission.am_node_label,
-        running_containers=sum(container.state is RMContainerState.RUNNING for container in live),
+        running_containers=live.running,
         reserved=total_of(use.reserved),
         reserved_containers=len(use.reserved),
         pending=resource_of(pending),
@@ -250,7 +253,7 @@ def attempt_report(context: RMContext, attempt: RMAppAttempt) -> ApplicationAtte
         master_container=attempt.master_container,
         master_node=attempt.master_node or None,
         exit_status=attempt.exit_status,
-        blacklist=tuple(sorted(context.scheduler.application_use(attempt.entity).blacklist)),
+        blacklist=tuple(sorted(context.scheduler.application_use(attempt.entity, ()).blacklist)),
         system_blacklist=tuple(sorted(attempt.blacklist)),
         node_http_address=_http_address(node) if node is not None else "",
     )
@@ -259,15 +262,15 @@ def attempt_report(context: RMContext, attempt: RMAppAttempt) -> ApplicationAtte
 def container_report(container: RMContainer) -> ContainerReport:
     request = container.request
     return ContainerReport(
-        container_id=container.entity,
-        attempt_id=container.attempt,
-        node=container.node,
-        resource=request.resource,
-        gpu_devices=container.gpu_devices,
-        priority=request.priority,
-        kind=request.kind,
-        state="RUNNING" if container.state is RMContainerState.RUNNING else "NEW",
-        created_ms=container.created_ms,
+        container.entity,
+        container.attempt,
+        container.node,
+        request.resource,
+        container.gpu_devices,
+        request.priority,
+        request.kind,
+        "RUNNING" if container.state_machine.current_state is RMContainerState.RUNNING else "NEW",
+        container.created_ms,
     )
 
 
@@ -305,15 +308,10 @@ def _http_address(node: RMNode) -> str:
     return f"{node.spec.host}:{node.spec.http_port}"
 
 
-def _usage(app: RMApp, live: Sequence[RMContainer], now_ms: int) -> ResourceUsageReport:
+def _usage(app: RMApp, live: LiveSums, now_ms: int) -> ResourceUsageReport:
     """Of all its attempts, live containers included."""
     running = ResourceUsage()
-    lived_ms: dict[Resource, int] = {}
-    for container in live:
-        resource = container.request.resource
-        lived_ms[resource] = lived_ms.get(resource, 0) + now_ms - container.created_ms
-    for resource, ms in lived_ms.items():
-        running.add(resource, ms)
+    live.add_usage(running, now_ms)
     used = [running, *(attempt.usage for attempt in app.attempts)]
     preempted = [attempt.preempted for attempt in app.attempts]
     return ResourceUsageReport(

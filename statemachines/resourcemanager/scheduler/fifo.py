@@ -8,17 +8,18 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 from bisect import bisect_left, insort_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import NOTHING, MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import (
     Amounts,
     add,
     amounts_of,
     dominant_share,
+    maximum_allocation,
     resource_of,
     share_of,
 )
@@ -33,7 +34,7 @@ from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, 
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
 from statemachines.resourcemanager.scheduler.core.users import User, pending_amounts, sum_of
-from statemachines.resourcemanager.scheduler.queue_info import NOTHING, PartitionInfo, QueueInfo, QueueUserInfo
+from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 ROOT = "root"
@@ -140,20 +141,30 @@ class FifoScheduler(ResourceScheduler):
 
     def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
         nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
-        super().__init__(context, nodes, FifoPolicy(nodes, context.config.scheduler), on_heartbeat=on_heartbeat)
+        super().__init__(context, nodes, FifoPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
 
 
 class FifoPolicy(SchedulingPolicy):
     """One queue, without limits."""
 
     # All fields are guarded by the scheduler's lock.
-    def __init__(self, nodes: ClusterNodeTracker, config: SchedulerConfig | None = None) -> None:
-        """`config`: whose access control lists its queues report."""
-        self._config = config or SchedulerConfig()
+    def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
+        self._config = config  # its access control lists are the queues'
         self.pending: PendingAsks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
+        self._maximum = maximum_allocation(config.maximum_allocation_mb, config.maximum_allocation_vcores)
         self._users: dict[str, User] = {}  # those with applications
         self._total: dict[str, int] = {}  # of all nodes
+        self._free: dict[str, dict[str, int]] = {}  # by partition; negative after a cut of the capacity
+
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        return self._maximum
+
+    def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
+        free: dict[str, int] = {}
+        for partition in attempt.asked_partitions():
+            add(free, ((type_, n) for type_, n in self._free.get(partition, {}).items() if n > 0))
+        return free
 
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
@@ -176,13 +187,19 @@ class FifoPolicy(SchedulingPolicy):
         self._users[attempt.app.user].add_pending(requirements, delta)
 
     def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
-        self._users[attempt.app.user].charge(partition, amounts_of(resource), 1)
+        self._charge(attempt, partition, amounts_of(resource), 1)
 
     def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
-        self._users[attempt.app.user].charge(partition, amounts_of(resource), -1)
+        self._charge(attempt, partition, amounts_of(resource), -1)
+
+    def _charge(self, attempt: SchedulerApplicationAttempt, partition: str, amounts: Amounts, sign: int) -> None:
+        self._users[attempt.app.user].charge(partition, amounts, sign)
+        add(self._free.setdefault(partition, {}), amounts, -sign)
 
     def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
-        add(self._total, amounts_of(capacity), sign)
+        amounts = amounts_of(capacity)
+        add(self._total, amounts, sign)
+        add(self._free.setdefault(partition, {}), amounts, sign)
 
     def add_app(self, app: SchedulerApplication, is_recovering: bool) -> str | None:
         app.queue = QUEUE

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import NOTHING, Resource
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-
-NOTHING = Resource(0, 0)
 
 
 class PartitionInfo(NamedTuple):
@@ -43,7 +41,7 @@ class QueueUserInfo(NamedTuple):
     reserved: Resource
     pending: Resource
     am_used: Resource  # by masters of active applications
-    user_limit: Resource  # below it, the user gets one more container of any size
+    user_limit: Resource  # at or below it, the user gets one more container of any size
     am_limit: Resource
     active_applications: int
     pending_applications: int

@@ -25,10 +25,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
-from statemachines.resourcemanager.events.scheduler import SchedulerEvent
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     SchedulerApplicationAttempt,
@@ -58,11 +58,19 @@ class ResourceScheduler:
         self._books = SchedulerBooks(context, nodes, policy)  # guarded by _lock
         handlers = EventHandlers(context, nodes, self._books, policy, on_heartbeat=on_heartbeat)
         self._handlers = handlers.by_type  # never changes; called under _lock
+        self._preemption = handlers.preemption  # guarded by _lock
+        self.is_settled = True
+        """Whether a round of preemption would do nothing: the last one did nothing, and nothing has happened since.
+
+        Written under _lock, read without.
+        """
         self._opportunity = handlers.opportunity  # never changes; called under _lock
 
     def handle(self, event: SchedulerEvent) -> None:
         with self._lock:
             self._handlers[event.type._name_](event)
+            is_round = event.type is SchedulerEventType.EDIT_SCHEDULE
+            self.is_settled = is_round and not self._preemption.is_under_way
             self._assign_containers()
 
     # -- for masters and attempts -------------------------------------------------------------------------------------
@@ -85,6 +93,7 @@ class ResourceScheduler:
             attempt = books.attempts.get(attempt_id)
             if attempt is None or attempt.is_stopped:
                 return
+            self.is_settled = False
             for container_id in releases:
                 container = attempt.live.get(container_id)
                 # A container that was not pulled rejects RELEASED: it would lose its room and never end.
@@ -113,6 +122,15 @@ class ResourceScheduler:
                 self._context.post(RMContainerEvent(RMContainerEventType.ACQUIRED, container.entity))
             return new
 
+    def pull_preemption(self, attempt_id: str) -> list[RMContainer]:
+        """The attempt's live containers that are to be preempted, of which no call has told yet."""
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            if attempt is None or not attempt.preempted:
+                return []
+            preempted, attempt.preempted = attempt.preempted, []
+            return [attempt.live[container_id] for container_id in preempted if container_id in attempt.live]
+
     def request_resize(self, container_id: str, resource: Resource) -> bool:
         """Resize a running container; False if its node or a limit does not allow it.
 
@@ -129,8 +147,18 @@ class ResourceScheduler:
             ):
                 return False
             is_done = self._books.resize(attempt, container, resource)
+            self.is_settled = False
             self._assign_containers()
             return is_done
+
+    def headroom(self, attempt_id: str) -> Resource:
+        """What the attempt could still be allocated in the partitions that it asks in, by limits and free room.
+
+        It is the sum over all nodes: not each of them may have room for a large container.
+        """
+        with self._lock:
+            attempt = self._books.attempts.get(attempt_id)
+            return resource_of(self._policy.headroom(attempt) if attempt is not None else {})
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         """The attempt's containers that have not ended, including those inherited from the previous attempt."""
@@ -144,6 +172,11 @@ class ResourceScheduler:
         """Why the application must be rejected (unknown queue, full queue ...), for its diagnostics; or None."""
         with self._lock:
             return self._policy.check_submission(submission)
+
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        """The largest container that the queue takes; of an unknown queue, the largest that the cluster takes."""
+        with self._lock:
+            return self._policy.maximum_allocation(queue)
 
     def queue_of(self, application: str) -> str | None:
         """The path of the application's queue; None if the scheduler does not have the application."""
@@ -178,6 +211,7 @@ class ResourceScheduler:
                 asks = books.withdraw(attempt)
                 self._policy.move(app, queue, has_attempt=True)
                 books.request_again(attempt, asks)
+            self.is_settled = False
             self._assign_containers()
 
     def update_priority(self, application: str, priority: int) -> None:
@@ -189,6 +223,7 @@ class ResourceScheduler:
             if app.attempt is not None:
                 self._books.rank_again(app.attempt)
             self._policy.priority_changed(app)
+            self.is_settled = False
             self._assign_containers()
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
@@ -247,21 +282,28 @@ class ResourceScheduler:
         with self._lock:
             return self._policy.queue_info(path)
 
-    def application_use(self, attempt_id: str) -> ApplicationUse:
-        """What the attempt has and waits for; nothing for an attempt that is unknown or has ended."""
+    def application_use(self, attempt_id: str, used: Amounts | None = None) -> ApplicationUse:
+        """What the attempt has and waits for; nothing for an attempt that is unknown or has ended.
+
+        `used`: what its containers have, from a caller that keeps the sum: the answer is then without them, and its
+        cost does not grow with them.
+        """
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None:
                 return ApplicationUse()
-            live = tuple(attempt.live.values())
-            used: dict[str, int] = {}
-            for resource, count in Counter([container.request.resource for container in live]).items():
-                add(used, amounts_of(resource), count)
+            live: tuple[RMContainer, ...] = ()
+            if used is None:
+                live = tuple(attempt.live.values())
+                total: dict[str, int] = {}
+                for resource, count in Counter([container.request.resource for container in live]).items():
+                    add(total, amounts_of(resource), count)
+                used = tuple(total.items())
             return ApplicationUse(
                 live,
                 tuple(container.request.resource for container in attempt.reservations.values()),
                 tuple((each.requirements.resource, len(each)) for each in attempt.pending.values()),
-                *self._policy.usage_shares(attempt, tuple(used.items())),
+                *self._policy.usage_shares(attempt, used),
                 attempt.blacklist,
             )
 

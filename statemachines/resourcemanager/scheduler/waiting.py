@@ -27,7 +27,7 @@ class WaitCause(Enum):
     HEARTBEAT = "it waits for a node's heartbeat"
     PARTITION = "its queue may not use the partition"
     QUEUE_LIMIT = "its queue is at its limit"
-    USER_LIMIT = "its user is at the limit"
+    USER_LIMIT = "its user is beyond the limit"
     AM_LIMIT = "masters already use their share of the queue"
     USER_AM_LIMIT = "the user's masters already use their share of the queue"
     QUEUE_CLOSED = "the queue does not accept it"

@@ -9,7 +9,6 @@ method is called; each raises AccessDeniedError unless that is an administrator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
@@ -95,12 +94,16 @@ class AdminService(HandlerThreadService):
     def replace_labels_on_node(
         self, node_id: str, partition: str, *, caller: Caller | None = None, timeout: float | None = None
     ) -> Callable[[], None]:
-        """Move a node into a partition; empty: the default one. Raises NodeNotFoundError."""
+        """Move a node into a partition; empty: the default one. Raises NodeNotFoundError.
+
+        The label holds from now on, also when the node is lost, restarts or registers with another one.
+        """
 
         def move() -> None:
             self._acls.check_administrator(caller, "replaceLabelsOnNode")
             node = self._node(node_id)
-            node.spec = replace(node.spec, partition=partition)  # for when it is added to the scheduler again
+            self._context.node_labels[node_id] = partition
+            node.take_spec(node.spec)
             self._context.recorder.changed(node)
             self._context.post(NodeLabelsUpdateSchedulerEvent(node_id, partition))
 

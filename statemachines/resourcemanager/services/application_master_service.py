@@ -19,12 +19,14 @@ from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptStatusUpdateEvent,
     RMAppAttemptUnregistrationEvent,
 )
-from statemachines.resourcemanager.events.services import NodesListManagerEventType
 from statemachines.resourcemanager.ids import application_of, attempt_of
 from statemachines.resourcemanager.machines.rmappattempt import BEFORE_REGISTERING, MasterSession, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import END_IS_STORED
-from statemachines.resourcemanager.resource import GPU_MILLI, Resource
+from statemachines.resourcemanager.resource import GPU_MILLI, NOTHING, MaximumAllocation, Resource
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
+from statemachines.resourcemanager.services.allocations import check_allocation
+from statemachines.resourcemanager.services.node_changes import NodeUpdate
 
 _LAST_RESPONSE_ID = 2**31 - 1
 """The id after it is 0, as with YARN's 32 bits."""
@@ -36,6 +38,17 @@ class RegisterResponse(NamedTuple):
     queue: str
     containers_from_previous_attempts: Sequence[RMContainer]
     """Live containers, if the application keeps them; without the master's own."""
+    maximum_allocation: MaximumAllocation = MaximumAllocation()
+    """The largest container that may be asked for."""
+
+
+class PreemptionMessage(NamedTuple):
+    """Notice to a master of containers that are about to be killed, after YARN's PreemptionContract."""
+
+    containers: Sequence[str]
+    """Killed with exit status EXIT_PREEMPTED after the grace period, unless the need for them has gone."""
+    resource: Resource
+    """Their sum. The master may release as much in other containers instead."""
 
 
 class AllocateResponse(NamedTuple):
@@ -46,10 +59,14 @@ class AllocateResponse(NamedTuple):
     """Its containers that have ended."""
     response_id: int
     """To be sent with the next heartbeat."""
-    updated_nodes: Sequence[tuple[str, NodesListManagerEventType]] = ()
+    updated_nodes: Sequence[NodeUpdate] = ()
     """Nodes that became usable, unusable or DECOMMISSIONING."""
     resized: Sequence[tuple[str, Resource]] = ()
     """The requested resizes that were granted."""
+    headroom: Resource = NOTHING
+    """What it could still be allocated, after this call: by the limits of user and queues, and the free room."""
+    preemption: PreemptionMessage | None = None
+    """New notices of preemption, if any."""
 
 
 class ApplicationMasterService(Service):
@@ -89,7 +106,7 @@ class ApplicationMasterService(Service):
         if keeps:
             live = context.scheduler.live_containers(attempt_id)
             previous = [container for container in live if container.entity != attempt.master_container]
-        return RegisterResponse(submission.queue, previous)
+        return RegisterResponse(submission.queue, previous, context.scheduler.maximum_allocation(submission.queue))
 
     def allocate(
         self,
@@ -115,6 +132,8 @@ class ApplicationMasterService(Service):
             ApplicationMasterNotRegisteredError: the master or the resource manager was restarted: register first.
             InvalidApplicationMasterRequestError: `response_id` is neither the last one nor the one before, or no
                 container can have a requested size. Nothing was done.
+            InvalidResourceRequestError: a requested container, or a new size, is larger than the maximum allocation of
+                the application's queue. Nothing was done.
             InvalidContainerReleaseError: a released container belongs to another attempt. Nothing was done.
         """
         master = self._masters.get(attempt_id)
@@ -126,31 +145,19 @@ class ApplicationMasterService(Service):
         attempt = context.attempts[attempt_id]
         if asks:
             asks = tuple(asks)
-            _check_sizes(ask.resource for ask in asks)
+            self._check_sizes(attempt, [ask.resource for ask in asks])
         if releases:
             releases = self._own(attempt, releases)
         if resizes:
             resizes = tuple(resizes)
-            _check_sizes(size for _, size in resizes)
+            self._check_sizes(attempt, [size for _, size in resizes])
         if not 0.0 <= progress <= 1.0:
             progress = min(1.0, max(0.0, progress))  # 0 for NaN
         context.post(RMAppAttemptStatusUpdateEvent(attempt_id, progress, tracking_url))
         scheduler = context.scheduler
         scheduler.allocate(attempt_id, asks, releases, blacklist_additions, blacklist_removals)
         resized = self._resize(attempt_id, resizes) if resizes else ()
-        finished = self._fetch_finished(attempt) if attempt.finished_containers else ()
-        app = attempt.app
-        updated_nodes: Sequence[tuple[str, NodesListManagerEventType]] = ()
-        if app.node_updates:
-            updated_nodes, app.node_updates = app.node_updates, []
-        # The ids wrap to 0, which also answers registering. YARN would ask a master that sends it to register.
-        next_id = master.response_id + 1 if master.response_id < _LAST_RESPONSE_ID else 0
-        response = AllocateResponse(
-            scheduler.pull_newly_allocated(attempt_id), finished, next_id, updated_nodes, resized
-        )
-        master.response_id = next_id
-        master.last_response = response
-        return response
+        return self._answer(attempt, master, resized)
 
     def finish_application_master(
         self,
@@ -195,6 +202,25 @@ class ApplicationMasterService(Service):
             "call register_application_master first"
         )
 
+    def _answer(
+        self, attempt: RMAppAttempt, master: MasterSession, resized: Sequence[tuple[str, Resource]]
+    ) -> AllocateResponse:
+        """The response, with all that has happened since the last one."""
+        scheduler, changes = self._context.scheduler, self._context.node_changes
+        finished = self._fetch_finished(attempt) if attempt.finished_containers else ()
+        updated_nodes: Sequence[NodeUpdate] = ()
+        if master.heard is not changes.latest:
+            updated_nodes, master.heard = changes.since(master.heard), changes.latest
+        # The ids wrap to 0, which also answers registering. YARN would ask a master that sends it to register.
+        next_id = master.response_id + 1 if master.response_id < _LAST_RESPONSE_ID else 0
+        allocated = scheduler.pull_newly_allocated(attempt.entity)
+        headroom, preempted = scheduler.headroom(attempt.entity), scheduler.pull_preemption(attempt.entity)
+        notice = _notice_of(preempted) if preempted else None
+        response = AllocateResponse(allocated, finished, next_id, updated_nodes, resized, headroom, notice)
+        master.response_id = next_id
+        master.last_response = response
+        return response
+
     def _repeat(self, attempt_id: str, master: MasterSession, response_id: int) -> AllocateResponse:
         """The last response again, if the master has only the one before it."""
         self._context.am_liveliness_monitor.received_ping(attempt_id)
@@ -204,6 +230,16 @@ class ApplicationMasterService(Service):
         raise InvalidApplicationMasterRequestError(
             f"the master of {attempt_id} sent response id {response_id}; its last response had {master.response_id}"
         )
+
+    def _check_sizes(self, attempt: RMAppAttempt, sizes: Sequence[Resource]) -> None:
+        """Refuse impossible sizes, as a negative amount would create room that no node has, and too large ones."""
+        for size in sizes:
+            if not size.is_possible():
+                raise InvalidApplicationMasterRequestError(
+                    f"no container can have {size}: amounts must be at least 0, and the share of a GPU 1 to "
+                    f"{GPU_MILLI} thousandths"
+                )
+        check_allocation(self._context, attempt.app.submission.queue, sizes)
 
     def _own(self, attempt: RMAppAttempt, releases: Iterable[str]) -> tuple[str, ...]:
         """The releases, checked to be the master's own."""
@@ -240,11 +276,8 @@ class ApplicationMasterService(Service):
         return [status for _, status in ended]
 
 
-def _check_sizes(sizes: Iterable[Resource]) -> None:
-    """Refuse impossible sizes: a negative amount would create room that no node has."""
-    for size in sizes:
-        if not size.is_possible():
-            raise InvalidApplicationMasterRequestError(
-                f"no container can have {size}: amounts must be at least 0, and the share of a GPU 1 to {GPU_MILLI} "
-                "thousandths"
-            )
+def _notice_of(preempted: Sequence[RMContainer]) -> PreemptionMessage:
+    amounts: dict[str, int] = {}
+    for container in preempted:
+        add(amounts, amounts_of(container.request.resource))
+    return PreemptionMessage([container.entity for container in preempted], resource_of(amounts))

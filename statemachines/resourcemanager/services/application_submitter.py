@@ -20,6 +20,7 @@ from statemachines.resourcemanager.ids import application_id, is_application_id
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.resource import GPU_MILLI
+from statemachines.resourcemanager.services.allocations import check_allocation
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 _MOST_TAGS = 10  # this and the next two are YARN's
@@ -110,6 +111,8 @@ class ApplicationSubmitter:
         if app is None:
             if caller is not None:
                 self._check_queue(id, submission, caller)
+            if not submission.unmanaged_am:
+                check_allocation(context, submission.queue, [submission.am_resource])
             app = context.apps[id] = RMApp(context, id, submission)
             payload = {"name": submission.name, "user": submission.user, "queue": submission.queue}
             context.post(RMAppEvent(RMAppEventType.START, id, payload=payload))

@@ -75,6 +75,7 @@ class ClientRMService(ClientReports):
         Raises:
             InvalidRequestError: the id, the master's size, the lifetime or a tag is not valid, or with a caller the
                 queue cannot take it. Nothing was done.
+            InvalidResourceRequestError: its master is larger than its queue's maximum allocation. Nothing was done.
             AccessDeniedError: the caller may not submit to the queue. Nothing was done.
             ApplicationRejectedError: the application was refused or killed before it was stored.
             TimeoutError: not stored within `timeout` seconds; it may be stored later.

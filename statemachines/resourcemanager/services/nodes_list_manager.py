@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events.rmapp import RMAppNodeUpdateEvent
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
 from statemachines.resourcemanager.machines.rmnode import UNKNOWN_PORT, RMNode, RMNodeState
 from statemachines.resourcemanager.machines.rmnode_table import FACTORY
-from statemachines.resourcemanager.machines.states import END_IS_STORED
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.services.liveliness import DeadlineMonitor
@@ -58,7 +56,7 @@ class DecommissioningNodesWatcher:
 
 
 class NodesListManager:
-    """The included and excluded hosts. Passes each NodesListManagerEvent on to all live applications.
+    """The included and excluded hosts. Notes each change of a node for the masters.
 
     Excluded hosts may have no nodes. If any host is included, only included ones may; a host on neither list is then
     untracked: its nodes are shut down, and forgotten after a while. A listed host whose nodes have never registered is
@@ -106,9 +104,7 @@ class NodesListManager:
             node = self._context.nodes.get(node_id)
             if node is not None:
                 self.decommissioning_watcher.watch(node_id, node.decommission_timeout_s)
-        for app in self._context.apps.values():
-            if app.state not in END_IS_STORED:
-                app.handle(RMAppNodeUpdateEvent(app.entity, node_id, type_))
+        self._context.node_changes.note(node_id, type_)
 
     # -- the lists ----------------------------------------------------------------------------------------------------
 

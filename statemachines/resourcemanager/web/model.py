@@ -40,6 +40,10 @@ T = TypeVar("T")
 
 _NOTHING: Final = Resource(0, 0)
 _PUBLISHED_S: Final = 10.0
+SHARE: Final = 0.03
+"""Of the handler thread's time, for publications. If they take more, they come less often than every `refresh_ms`..."""
+LONGEST_PAUSE_S: Final = 5.0
+"""... but not less often than this."""
 _RETRY_S: Final = 1.0
 
 
@@ -69,7 +73,7 @@ class ReadModel:
         self.apps: dict[str, ApplicationReport] = {}
         """By id, in the order of their start; the id breaks ties."""
         self.attempts: dict[str, tuple[ApplicationAttemptReport, ...]] = {}
-        """By application, each by number."""
+        """By application, each by number. Those of a new application may come with the next publication."""
         self.containers: dict[str, dict[str, ContainerReport]] = {}
         """Live ones by attempt, for attempts that have some; each in the order of first publication."""
         self.nodes: dict[str, NodeReport] = {}
@@ -85,7 +89,6 @@ class ReadModel:
         self._cluster_timestamp = 0
         self._heartbeats_ms: Mapping[str, int] = {}  # by active node
         self._at_ns = time.monotonic_ns()  # of the state that the model has
-        self._attempt_of: dict[str, str] = {}  # by container
         self._begun = 0  # publications asked for
         self._done = 0  # the last of them that is in the model
         self._ask = asyncio.Event()  # ask for the next one now
@@ -197,6 +200,7 @@ class ReadModel:
                 tell(log, logging.ERROR, "a publication for the web address has failed", error=error)
                 next_s = loop.time() + _RETRY_S
             else:
+                next_s = max(next_s, loop.time() + min(LONGEST_PAUSE_S, publication.cost_ns / 1e9 / SHARE))
                 self.apply(publication)
                 self._done = begun
                 self._wake()
@@ -232,10 +236,10 @@ class ReadModel:
         if not publication.is_news:
             return
         if publication.is_whole:
-            self.apps, self.attempts, self.containers, self.nodes, self._attempt_of = {}, {}, {}, {}, {}
+            self.apps, self.attempts, self.containers, self.nodes = {}, {}, {}, {}
         self._apply_apps(publication.apps)
         self.attempts = _merged(self.attempts, publication.attempts)
-        self._apply_containers(publication.containers)
+        self.containers = _merged(self.containers, publication.containers)
         self.nodes = _merged(self.nodes, publication.nodes)
         self.queues = tuple(publication.queues)
         self.metrics = publication.metrics
@@ -251,28 +255,6 @@ class ReadModel:
         if new and last is not None and _order(new[0]) < _order(last):  # the clock was set back
             apps = {each.application_id: each for each in sorted(apps.values(), key=_order)}
         self.apps = apps
-
-    def _apply_containers(self, changes: Mapping[str, ContainerReport | None]) -> None:
-        if not changes:
-            return
-        attempt_of = self._attempt_of
-        by_attempt: dict[str, dict[str, ContainerReport | None]] = {}
-        for id, report in changes.items():
-            owner = report.attempt_id if report is not None else None
-            before = attempt_of.pop(id, None)
-            if before is not None and before != owner:
-                by_attempt.setdefault(before, {})[id] = None
-            if report is not None and owner is not None:
-                by_attempt.setdefault(owner, {})[id] = report
-                attempt_of[id] = owner
-        containers = self.containers.copy()
-        for attempt_id, changed in by_attempt.items():
-            merged = _merged(containers.get(attempt_id, {}), changed)
-            if merged:
-                containers[attempt_id] = merged
-            else:
-                containers.pop(attempt_id, None)
-        self.containers = containers
 
 
 def _merged(before: dict[str, T], changes: Mapping[str, T | None]) -> dict[str, T]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
@@ -22,7 +22,7 @@ from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
-from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.reports import (
@@ -33,8 +33,10 @@ from statemachines.resourcemanager.reports import (
     NodeReport,
     cluster_metrics,
 )
+from statemachines.resourcemanager.reports.live_sums import LiveSums
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.web.published import Published
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.resource_manager import ResourceManager
@@ -43,13 +45,13 @@ T = TypeVar("T")
 
 MAIL_NS: Final = 5_000_000
 """How long one mail works at most, but for its last report: half of what may be, since a report may be a large one."""
-_LOOK_EVERY: Final = 8
+_LOOK_EVERY: Final = 16
 """Reports between two looks at the clock."""
-_SORT_EVERY: Final = 256
+_NO_CONTAINERS: Final = LiveSums()
+_SORT_EVERY: Final = 64
 _SHARES_EVERY: Final = 20
 """When capacities keep changing, all applications are reported again for 1/20 of the time at most."""
 _MOST_SETTLING: Final = 8
-_WITHOUT_ROOM: Final = frozenset({RMContainerState.NEW, RMContainerState.RESERVED})
 _NOT_ADDED: Final = frozenset({RMAppAttemptState.NEW, RMAppAttemptState.SUBMITTED})
 
 
@@ -66,7 +68,8 @@ class Publication:
     apps: Mapping[str, ApplicationReport | None]
     attempts: Mapping[str, tuple[ApplicationAttemptReport, ...] | None]
     """By application."""
-    containers: Mapping[str, ContainerReport | None]
+    containers: Mapping[str, dict[str, ContainerReport] | None]
+    """By attempt: all its live ones."""
     nodes: Mapping[str, NodeReport | None]
     queues: Sequence[QueueInfo]
     """All of them."""
@@ -75,6 +78,8 @@ class Publication:
     """By active node, when it was heard of last, Unix ms. A heartbeat alone is no news."""
     cluster_timestamp: int
     """Unix ms; in the ids of applications."""
+    cost_ns: int
+    """The handler thread's CPU time that it took."""
 
 
 @dataclass(slots=True)
@@ -83,7 +88,7 @@ class _Dirty:
 
     apps: dict[str, None] = field(default_factory=dict)  # dicts: in the order of the change
     attempts: dict[str, None] = field(default_factory=dict)  # applications whose attempts have changed
-    containers: dict[str, None] = field(default_factory=dict)
+    containers: dict[str, None] = field(default_factory=dict)  # attempts whose containers have changed
     nodes: dict[str, None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -130,7 +135,9 @@ class ModelPublisher:
         # Handler thread:
         self._changes: Changes | None = None
         self._work: Iterator[Publication | None] | None = None  # the publication that is being made
+        self._cost_ns = 0  # of its mails until now
         self._taken_over: set[str] = set()  # attempts whose inherited containers were published as theirs
+        self._published = Published()
         self._settling: deque[_Settling] = deque()
         self._last = _NOTHING
         self._shares_of: object = None  # the capacities that the shares in the applications' reports are of
@@ -156,21 +163,22 @@ class ModelPublisher:
         self._changes = self._work = None
 
     def _work_on(self) -> Publication | None:
-        work = self._work
-        if work is None:
-            work = self._work = self._publication()
+        begun_ns = time.thread_time_ns()
+        if self._work is None:
+            self._work, self._cost_ns = self._publication(), 0
         until_ns = time.perf_counter_ns() + self._mail_ns
         try:
-            for publication in work:
-                if publication is not None:
-                    self._work = None
-                    return publication
-                if time.perf_counter_ns() >= until_ns:
-                    return None
+            for publication in self._work:
+                if publication is not None or time.perf_counter_ns() >= until_ns:
+                    break
         except BaseException:
             self._end()  # the next one is whole
             raise
-        raise AssertionError("the last item is the publication")
+        self._cost_ns += time.thread_time_ns() - begun_ns
+        if publication is None:
+            return None
+        self._work = None
+        return replace(publication, cost_ns=self._cost_ns)
 
     def _publication(self) -> Iterator[Publication | None]:
         """Yields None now and then, and at last the publication."""
@@ -180,11 +188,12 @@ class ModelPublisher:
         if changed is None:
             self._changes = self._recorder.follow(RMNodeEventType.STATUS_UPDATE)
         if changed is None or not changed.is_complete:
-            dirty, is_whole = self._everything(), True
+            is_whole = True
+            yield from self._everything(dirty)
         else:
             yield from self._sort(changed, dirty)
         yield None
-        is_new_share = self._mark_shares(dirty, at_ns)
+        is_new_share = self._mark_shares(dirty, at_ns, is_whole)
         yield None
         apps: dict[str, ApplicationReport | None] = {}
         yield from _fill(apps, dirty.apps, self._app)
@@ -193,8 +202,8 @@ class ModelPublisher:
             self._shares_at_ns = now_ns + _SHARES_EVERY * (now_ns - at_ns)
         attempts: dict[str, tuple[ApplicationAttemptReport, ...] | None] = {}
         yield from _fill(attempts, dirty.attempts, self._attempts)
-        containers: dict[str, ContainerReport | None] = {}
-        yield from _fill(containers, dirty.containers, self._container)
+        containers: dict[str, dict[str, ContainerReport] | None] = {}
+        yield from _fill(containers, dirty.containers, self._published.containers_of)
         nodes: dict[str, NodeReport | None] = {}
         yield from _fill(nodes, dirty.nodes, self._node)
         before = self._last
@@ -202,7 +211,7 @@ class ModelPublisher:
         is_news = is_whole or bool(dirty) or (last.queues, last.metrics) != (before.queues, before.metrics)
         entities = apps, attempts, containers, nodes
         timestamp = self._context.cluster_timestamp
-        yield Publication(is_whole, at_ns, is_news, *entities, last.queues, last.metrics, last.heartbeats, timestamp)
+        yield Publication(is_whole, at_ns, is_news, *entities, last.queues, last.metrics, last.heartbeats, timestamp, 0)
 
     def _summary(self, is_dirty: bool) -> Generator[None, None, _Summary]:
         """What is published as a whole; as before if no dispatcher has done anything since."""
@@ -214,7 +223,7 @@ class ModelPublisher:
         yield
         queues = context.scheduler.queues()
         yield
-        return _Summary(queues, cluster_metrics(context), heartbeats, handled)
+        return _Summary(queues, cluster_metrics(context, self._published.nodes), heartbeats, handled)
 
     # -- what has changed ----------------------------------------------------------------------------------------------
 
@@ -224,12 +233,13 @@ class ModelPublisher:
         while self._settling and self._settling[0].accepted <= handled:
             dirty.apps.update(dict.fromkeys(self._settling.popleft().apps))
         unsettled: set[str] = set()
+        live = self._context.containers
         for number, operand in enumerate(changed.operands):
             if number % _SORT_EVERY == 0:
                 yield
             id = operand.entity
-            if isinstance(operand, RMContainer):
-                dirty.containers[id] = None
+            if type(operand) is RMContainer:
+                self._take_container(dirty, operand, id in live)
                 dirty.apps[operand.application] = None
                 dirty.nodes[operand.node] = None
             elif isinstance(operand, RMAppAttempt):
@@ -247,6 +257,8 @@ class ModelPublisher:
                 unsettled.discard(id)
             elif machine == RMAppAttempt.machine:
                 self._taken_over.discard(id)
+                self._published.forget_attempt(id)
+                dirty.containers[id] = None
             elif machine == RMNode.machine:
                 self._mark_node(dirty, id)
         if unsettled and accepted > handled:
@@ -273,7 +285,16 @@ class ModelPublisher:
         if attempt.entity not in self._taken_over and attempt.entity in self._context.attempts:
             self._taken_over.add(attempt.entity)
             for container in self._context.scheduler.live_containers(attempt.entity):
-                dirty.containers[container.entity] = None
+                self._take_container(dirty, container, container.entity in self._context.containers)
+
+    def _take_container(self, dirty: _Dirty, container: RMContainer, is_live: bool) -> None:
+        dirty.containers[container.attempt] = None
+        if container.attempt != container.maker:  # it was taken over, and may be published as another attempt's
+            app = self._context.apps.get(container.application)
+            others = [each.entity for each in app.attempts if each.entity != container.attempt] if app else ()
+            for attempt_id in self._published.take_from(others, container.entity):
+                dirty.containers[attempt_id] = None
+        self._published.take_container(container, is_live)
 
     def _mark_node(self, dirty: _Dirty, node_id: str) -> None:
         """A node was forgotten: the attempts whose masters ran there no longer have its address."""
@@ -282,46 +303,53 @@ class ModelPublisher:
             if attempt.master_node == node_id:
                 dirty.attempts[attempt.app.entity] = None
 
-    def _mark_shares(self, dirty: _Dirty, now_ns: int) -> bool:
+    def _mark_shares(self, dirty: _Dirty, now_ns: int, is_whole: bool) -> bool:
         """If capacities have changed, so have the shares of all applications; returns whether these are marked."""
         root = self._context.scheduler.queue_info("root")
         assert root is not None  # every scheduler has it
         capacities = [(each.partition, each.guaranteed) for each in root.partitions]
-        if capacities == self._shares_of or now_ns < self._shares_at_ns:
+        if not is_whole and (capacities == self._shares_of or now_ns < self._shares_at_ns):
             return False
         self._shares_of = capacities
+        if is_whole:
+            return True
         dirty.apps.update((id, None) for id, app in self._context.apps.items() if app.state not in FINAL_STATES)
         return True
 
-    def _everything(self) -> _Dirty:
+    def _everything(self, dirty: _Dirty) -> Iterator[None]:
         context = self._context
-        apps = dict.fromkeys(context.apps)
-        # A copy in one step: the scheduler's thread adds containers at the same time.
-        containers = dict.fromkeys(list(context.containers))
         self._taken_over.clear()
         self._settling.clear()
-        return _Dirty(apps, apps.copy(), containers, dict.fromkeys((*context.nodes, *context.inactive_nodes)))
+        self._published = Published()
+        dirty.apps.update(dict.fromkeys(context.apps))
+        dirty.attempts.update(dirty.apps)
+        dirty.nodes.update(dict.fromkeys((*context.nodes, *context.inactive_nodes)))
+        # A copy in one step: the scheduler's thread adds containers at the same time.
+        for number, container in enumerate(list(context.containers.values())):
+            if number % _LOOK_EVERY == 0:
+                yield
+            self._take_container(dirty, container, container.entity in context.containers)
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def _app(self, id: str) -> ApplicationReport | None:
         app = self._context.apps.get(id)
-        return reports.application_report(self._context, app) if app is not None else None
+        if app is None:
+            return None
+        attempt = app.current_attempt
+        live = self._published.sums_of(attempt.entity) if attempt is not None else None
+        return reports.application_report(self._context, app, live or _NO_CONTAINERS)
 
     def _attempts(self, app_id: str) -> tuple[ApplicationAttemptReport, ...] | None:
         app = self._context.apps.get(app_id)
         return tuple(reports.attempt_report(self._context, it) for it in app.attempts) if app is not None else None
 
-    def _container(self, id: str) -> ContainerReport | None:
-        container = self._context.containers.get(id)
-        if container is None or container.state in _WITHOUT_ROOM:
-            return None
-        return reports.container_report(container)
-
     def _node(self, id: str) -> NodeReport | None:
         context = self._context
         node = context.nodes.get(id) or context.inactive_nodes.get(id)
-        return reports.node_report(context, node) if node is not None else None
+        report = reports.node_report(context, node) if node is not None else None
+        self._published.take_node(id, report)
+        return report
 
 
 def _fill(made: dict[str, T | None], ids: Iterable[str], report: Callable[[str], T | None]) -> Iterator[None]:

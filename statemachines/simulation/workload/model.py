@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dispatcher.errors import DispatcherError
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import ApplicationNotFoundError
+from statemachines.resourcemanager.errors import ApplicationNotFoundError, InvalidResourceRequestError
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttemptState
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource_manager import ResourceManager
@@ -37,6 +37,8 @@ class RecordedWaits:
     """How many of these wait in the replay."""
     reasons: Counter[str] = field(default_factory=Counter)
     """The scheduler's reasons when the waits began."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Why submissions were refused, with their number: the resource manager does not know these applications."""
 
     @property
     def share(self) -> float:
@@ -109,11 +111,15 @@ class WorkloadRunner:
 
     def _submit(self, call: ScheduledCall) -> None:
         spec: ApplicationSpec = call.about
-        app_id = self._clients.submit_application(
-            ApplicationSubmission(
-                spec.name, spec.am_resource, spec.user, spec.queue, spec.am_host, spec.gpu_models, spec.max_attempts
-            )
+        submission = ApplicationSubmission(
+            spec.name, spec.am_resource, spec.user, spec.queue, spec.am_host, spec.gpu_models, spec.max_attempts
         )
+        try:
+            app_id = self._clients.submit_application(submission)
+        except InvalidResourceRequestError as error:
+            self.waits.refused[str(error)] += 1
+            self._schedule_next()
+            return
         self._submitted += 1
         self._cluster.specs[app_id] = spec
         if spec.kill_ms is not None:

@@ -26,6 +26,7 @@ def jobs(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_sweep_prints_and_writes_its_comparison(jobs: Path, tmp_path: Path, connect_url: str) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")

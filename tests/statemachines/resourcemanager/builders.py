@@ -25,7 +25,6 @@ from statemachines.resourcemanager.events import (
     ContainerRequest,
     ContainerStatus,
     NMContainerStatus,
-    NodesListManagerEventType,
     RMAppAttemptEvent,
     RMAppAttemptEventType,
     RMAppAttemptRecoverEvent,
@@ -35,7 +34,6 @@ from statemachines.resourcemanager.events import (
     RMAppEvent,
     RMAppEventType,
     RMAppFailedAttemptEvent,
-    RMAppNodeUpdateEvent,
     RMAppRecoverEvent,
     RMAppStartAttemptEvent,
     RMContainerEvent,
@@ -51,6 +49,7 @@ from statemachines.resourcemanager.events import (
     SchedulerEvent,
 )
 from statemachines.resourcemanager.ids import application_id
+from statemachines.resourcemanager.resource import MaximumAllocation
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.statestore.records import RecoveredApplication
@@ -77,6 +76,7 @@ _ENTITY_PREFIXES = {  # of whom an event is for; the first key that its name beg
     "Scheduler APP": "application_",
     "Scheduler NODE": "node",
     "Scheduler CONTAINER": "container_",
+    "Scheduler EDIT": "root",
     "NodesListManager": "node",
     "RMStateStore STORE_APP_ATTEMPT": "appattempt_",
     "RMStateStore UPDATE_APP_ATTEMPT": "appattempt_",
@@ -120,6 +120,10 @@ class FakeScheduler:
         self.longest_lifetime_s: int | None = None
         self.nodes_with_masters: set[str] = set()
         self.node_uses: dict[str, NodeUse] = {}
+        self.largest = MaximumAllocation()
+        self.is_settled = True
+        self.noticed: list[RMContainer] = []  # of which the attempt is given notice
+        self.room = Resource(0, 0)  # the headroom of every attempt
 
     def handle(self, event: SchedulerEvent) -> None:
         self.news.append(event)
@@ -142,10 +146,20 @@ class FakeScheduler:
         new, self.allocated = self.allocated, []
         return new
 
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        return self.largest
+
+    def headroom(self, attempt_id: str) -> Resource:
+        return self.room
+
+    def pull_preemption(self, attempt_id: str) -> list[RMContainer]:
+        noticed, self.noticed = self.noticed, []
+        return noticed
+
     def has_master_container(self, node_id: str) -> bool:
         return node_id in self.nodes_with_masters
 
-    def application_use(self, attempt_id: str) -> ApplicationUse:
+    def application_use(self, attempt_id: str, used: Any = None) -> ApplicationUse:
         return ApplicationUse(tuple(self.live_containers(attempt_id)))
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
@@ -260,9 +274,6 @@ def _app_event(app: RMApp, type_: RMAppEventType, more: dict[str, Any]) -> RMApp
     match type_:
         case RMAppEventType.RECOVER:
             return RMAppRecoverEvent(app.entity, **({"state": RecoveredApplication(app.record())} | more))
-        case RMAppEventType.NODE_UPDATE:
-            update = more.get("update", NodesListManagerEventType.NODE_UNUSABLE)
-            return RMAppNodeUpdateEvent(app.entity, NODE, update)
         case RMAppEventType.ATTEMPT_FAILED | RMAppEventType.ATTEMPT_KILLED:
             return RMAppFailedAttemptEvent(type_, app.entity, **({"diagnostics": "", "keep_containers": False} | more))
     return RMAppEvent(type_, app.entity, node=NODE, **more)

@@ -69,6 +69,23 @@ def test_the_journal_and_the_replay_have_the_reason_of_every_refusal(tmp_path: P
     assert replay.refusals() == {stopped: 2, no_x: 1}
 
 
+def test_containers_beyond_the_maximum_allocation_are_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+    queues = {"name": "a", "capacity": 60, "maximum_allocation_mb": 3}, {"name": "b", "capacity": 40}
+    work = workload(
+        node("n1"),
+        app("large master", am=4, queue="a"),
+        app("large task", tasks=(task(10, 4),), queue="a", max_attempts=1),
+        app("fits", tasks=(task(10, 3),), queue="a"),
+        app("elsewhere", am=4, tasks=(task(10, 5),), queue="b"),
+    )
+
+    replay = run(work, **capacity(*queues))
+
+    assert replay.progress().applications_by_state == {"FINISHED": 2, "FAILED": 1}
+    ((refusal, count),) = replay.refusals().items()
+    assert (count, "memory:4 MB" in refusal, "queue a" in refusal) == (1, True, True)
+
+
 def test_without_configured_queues_the_workload_s_own_take_all_applications(tmp_path: Path) -> None:
     work = workload(node("n1"), *(app(f"app-{n}", queue=name) for n, name in enumerate(("a", "root.x.b", "x.c"))))
 

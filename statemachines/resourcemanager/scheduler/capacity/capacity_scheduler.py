@@ -8,16 +8,18 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
+from statemachines.resourcemanager.scheduler.capacity.headroom import headroom
 from statemachines.resourcemanager.scheduler.capacity.hold_ups import why_held_up
 from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full, why_closed
+from statemachines.resourcemanager.scheduler.capacity.preemption_candidates import preemption_candidates
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import Activation, QueueApplication, app_of
 from statemachines.resourcemanager.scheduler.capacity.queue_infos import guaranteed_amounts, queue_info
 from statemachines.resourcemanager.scheduler.capacity.queues import (
@@ -33,6 +35,7 @@ from statemachines.resourcemanager.scheduler.core.application import (
 )
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.core.policy import Candidate, Reserved
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.resourcemanager.scheduler.waiting import WaitReason
@@ -59,6 +62,7 @@ class CapacityPolicy(ContainerAllocator):
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         super().__init__(nodes)
+        self._config = config
         self.tree = QueueTree(config)
         self.activations = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
         self._fair_apps: dict[QueueApplication, None] = {}  # in queues with the fair ordering policy
@@ -102,9 +106,26 @@ class CapacityPolicy(ContainerAllocator):
             return False
         return not is_user_full(app.leaf, app.user, partition, grown)
 
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        leaf = self.tree.leaf(queue)
+        return self.tree.maximum_allocation if leaf is None else leaf.maximum_allocation
+
+    def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
+        app = app_of(attempt)
+        total: dict[str, int] = {}
+        for partition in attempt.asked_partitions():
+            asks = [r.resource for _, r in attempt.pending if r.partition == partition]
+            add(total, headroom(app.leaf, app.user, partition, amounts_of(asks[0]) if asks else ()))
+        return total
+
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> WaitReason | None:
         app = app_of(attempt)
         return why_held_up(app, requirements, is_first=self.activations[app.leaf].is_first(app))
+
+    def preemption_candidates(
+        self, attempts: Iterable[SchedulerApplicationAttempt], reserved: Iterable[Reserved]
+    ) -> list[Candidate]:
+        return preemption_candidates(self.tree, self._config.preemption, self._nodes, attempts, reserved)
 
     # -- usage --------------------------------------------------------------------------------------------------------
 

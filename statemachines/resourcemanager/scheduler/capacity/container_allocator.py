@@ -1,13 +1,13 @@
 """How pending asks get containers, event-driven and on heartbeats, in which order.
 
-An ask waits for one of three things: room on a node, a queue below its maximum, or its user below the user limit. All
+An ask waits for one of three things: room on a node, a queue below its maximum, or its user within the user limit. All
 asks of one user of a leaf with the same requirements wait for the same: a node fits all or none, and limits allow all
 or none. They form one UserAsks, which is in one WaitSet (wait_sets.py): for room or for a queue, together with all
 others of the same requirements; for the user limit, with all others of the leaf, sorted by their users' usage.
 
 So no event examines asks that it does not help. A node with new room helps the first asks of the wait sets for room
 whose requirements it meets; a queue that uses less helps the wait sets for that queue; a user that uses less, or a
-higher user limit, helps the leaf's users that are below the limit now. UserAsks that may be servable, but were not
+higher user limit, helps the leaf's users that are within the limit now. UserAsks that may be servable, but were not
 checked yet, are unblocked. Once everything possible is served, nothing is unblocked: a new ask within its limits may
 take the first node found, before all pending asks.
 
@@ -184,7 +184,7 @@ class ContainerAllocator(SchedulingPolicy):
         self._queues_shrank(leaf.lineage, partition)
         waiting = self.pending.for_user_limit(leaf, partition)
         if waiting is not None:
-            for user_asks in waiting.below_limit_of(user):
+            for user_asks in waiting.within_limit_of(user):
                 self.pending.unblock(user_asks)
 
     def _user_limits_grew(self, leaf: LeafQueue, partition: str, *, beyond_guarantee: bool = False) -> None:
@@ -194,7 +194,7 @@ class ContainerAllocator(SchedulingPolicy):
             return
         share = leaf.share(partition)
         if not beyond_guarantee or share.used_share >= share.guarantee:
-            for user_asks in waiting.below_limit():
+            for user_asks in waiting.within_limit():
                 self.pending.unblock(user_asks)
 
     def _partition_resized(self, partition: str, queues: Iterable[Queue]) -> None:

@@ -114,8 +114,8 @@ def _queue_full(queue: Queue, partition: str, amounts: Amounts) -> WaitReason:
 
 def _user_full(leaf: LeafQueue, user: str, partition: str, amounts: Amounts) -> WaitReason:
     used, total = leaf.users[user].used.get(partition, {}), leaf.share(partition).total
-    # The limit is compared with the largest share: the type that has it is at the limit.
-    type_ = max(used or dict(amounts), key=lambda name: used.get(name, 0) / total[name] if total.get(name) else 0.0)
+    # The limit is compared with the largest share: the type that has it is beyond the limit.
+    type_ = max(used, key=lambda name: used.get(name, 0) / total[name] if total.get(name) else 0.0)
     has, most = used.get(type_, 0), user_limit_amounts(leaf, partition, amounts).get(type_, 0)
     users = "1 active user" if leaf.active_users == 1 else f"{leaf.active_users} active users"
     sentence = (
@@ -130,7 +130,7 @@ def _user_full(leaf: LeafQueue, user: str, partition: str, amounts: Amounts) -> 
         partition=partition,
         resource=type_,
         needed=dict(amounts).get(type_, 0),
-        available=max(0, most - has),
+        available=0,
     )
 
 

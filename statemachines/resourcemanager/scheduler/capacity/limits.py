@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue, QueueTree, Share
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, dominant_share
 
+_ROUNDING = 1 + 1e-12  # the error of a share, as a float
+
 
 def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | None:
     """The first queue, from the root down, that `amounts` more would bring beyond its maximum, or None."""
@@ -30,10 +32,10 @@ def user_limit(leaf: LeafQueue, partition: str, required: Amounts) -> float:
 
 
 def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, newly_active: int = 0) -> bool:
-    """Whether the user has reached its limit; `newly_active`: additional users to count as active.
+    """Whether the user has more than its limit; `newly_active`: additional users to count as active.
 
-    A user below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger than
-    a user's part would be pending for ever.
+    A user at or below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger
+    than a user's part would be pending for ever.
     """
     share, part, has = (
         leaf.share(partition),
@@ -41,9 +43,14 @@ def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, 
         leaf.user_share(user, partition),
     )
     # The limit is never lower than this, whatever is required and used: a quick answer for most users.
-    if has < share.guarantee * min(part, leaf.config.user_limit_factor):
+    if has <= share.guarantee * min(part, leaf.config.user_limit_factor):
         return False
-    return has >= _limit(leaf, share, required, part)
+    return exceeds(has, _limit(leaf, share, required, part))
+
+
+def exceeds(share: float, limit: float) -> bool:
+    """Whether a user's share is beyond its limit, strictly: not by the rounding of a fraction alone."""
+    return share > limit * _ROUNDING
 
 
 def _part(leaf: LeafQueue, active_users: int) -> float:
@@ -97,18 +104,18 @@ def user_master_limit(leaf: LeafQueue, partition: str) -> dict[str, int]:
     share = leaf.share(partition)
     most = share.guarantee * _part(leaf, leaf.active_users) * leaf.config.user_limit_factor * float(leaf.am_share)
     limit = master_limit(leaf, partition)
-    return {type_: min(amount, _times(share.total.get(type_, 0), most)) for type_, amount in limit.items()}
+    return {type_: min(amount, part_of(share.total.get(type_, 0), most)) for type_, amount in limit.items()}
 
 
 def user_limit_amounts(leaf: LeafQueue, partition: str, required: Amounts = ()) -> dict[str, int]:
     """The user limit by type, at most the queue's maximum."""
     share, limit = leaf.share(partition), user_limit(leaf, partition, required)
-    return {type_: min(amount, _times(share.total.get(type_, 0), limit)) for type_, amount in share.limit.items()}
+    return {type_: min(amount, part_of(share.total.get(type_, 0), limit)) for type_, amount in share.limit.items()}
 
 
-def _times(amount: int, share: float) -> int:
-    """Rounded down, but not for the error of a float."""
-    return int(amount * share + 1e-6)
+def part_of(amount: int, share: float) -> int:
+    """Rounded down, but not for the error of a float; at most `amount`: a type that no node has makes it infinite."""
+    return int(amount * min(1.0, share * _ROUNDING))
 
 
 def why_closed(

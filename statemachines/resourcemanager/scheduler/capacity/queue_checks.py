@@ -33,6 +33,19 @@ def check_queues(queues: Sequence[QueueConfig], path: str = "scheduler.queues") 
     _check_children(queues, path, None)
 
 
+def check_maximum_allocations(queues: Sequence[QueueConfig], memory_mb: int | None, vcores: int | None) -> None:
+    """Compare with the scheduler's own maximum.
+
+    Raises:
+        ConfigError: a queue's is more; names the key.
+    """
+    for queue, where in _all(queues, "scheduler.queues"):
+        for key, most in ("maximum_allocation_mb", memory_mb), ("maximum_allocation_vcores", vcores):
+            value: int | None = getattr(queue, key)
+            if value is not None and most is not None and value > most:
+                raise ConfigError(f"{where}.{key}: {value} is more than scheduler.{key}, {most}")
+
+
 def _all(queues: Sequence[QueueConfig], path: str) -> Iterator[tuple[QueueConfig, str]]:
     for index, queue in enumerate(queues):
         where = f"{path}[{index}]"

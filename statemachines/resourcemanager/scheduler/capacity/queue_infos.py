@@ -61,6 +61,7 @@ def queue_info(queue: Queue) -> QueueInfo:
         ordering_policy=config.ordering_policy if leaf is not None else PRIORITY_UTILIZATION,
         acl_submit_applications=config.acl_submit_applications,
         acl_administer_queue=config.acl_administer_queue,
+        preemption_disabled=queue.disables_preemption,
     )
 
 

@@ -16,8 +16,12 @@ from fractions import Fraction
 from typing import Any
 
 from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
-from statemachines.resourcemanager.scheduler.capacity.queue_checks import ROOT, check_queues
-from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, dominant_share
+from statemachines.resourcemanager.scheduler.capacity.queue_checks import (
+    ROOT,
+    check_maximum_allocations,
+    check_queues,
+)
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, dominant_share, maximum_allocation
 from statemachines.resourcemanager.scheduler.core.users import User
 
 DEFAULT_PARTITION = ""
@@ -94,7 +98,7 @@ class Share:
 class Queue:
     """The common part of parents and leaves."""
 
-    def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int = 0) -> None:
+    def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, scheduler: SchedulerConfig) -> None:
         self.config = config
         self.parent = parent
         self.index = index  # among its siblings
@@ -104,6 +108,8 @@ class Queue:
         self.pending = 0  # applications whose attempt may not start its master yet
         self.containers = 0
         self.maximum_applications = config.maximum_applications  # None: no limit of its own
+        # Whether its containers are safe from preemption for other queues, as all are where there is none.
+        self.disables_preemption = not scheduler.preemption.enabled or bool(_nearest("disable_preemption", self))
         self.shares: dict[str, Share] = {}  # by partition
         for partition in (DEFAULT_PARTITION, *config.accessible_node_labels):
             self.share(partition)
@@ -144,7 +150,7 @@ class ParentQueue(Queue):
     """A queue with child queues."""
 
     def __init__(self, config: QueueConfig, parent: ParentQueue | None, index: int, scheduler: SchedulerConfig) -> None:
-        super().__init__(config, parent, index)
+        super().__init__(config, parent, index, scheduler)
         self.children: tuple[Queue, ...] = tuple(
             ParentQueue(child, self, number, scheduler) if child.queues else LeafQueue(child, self, number, scheduler)
             for number, child in enumerate(config.queues)
@@ -157,7 +163,7 @@ class LeafQueue(Queue):
     maximum_applications: int
 
     def __init__(self, config: QueueConfig, parent: ParentQueue, index: int, scheduler: SchedulerConfig) -> None:
-        super().__init__(config, parent, index)
+        super().__init__(config, parent, index, scheduler)
         own = config.maximum_am_resource_percent
         percent = scheduler.maximum_am_resource_percent if own is None else own
         self.am_share = _fraction(percent)  # what masters may use of its maximum
@@ -173,6 +179,9 @@ class LeafQueue(Queue):
         self.users: dict[str, User] = {}
         self.active_users = 0
         self.default_label = config.default_node_label or DEFAULT_PARTITION
+        self.maximum_allocation = maximum_allocation(
+            _nearest("maximum_allocation_mb", self), _nearest("maximum_allocation_vcores", self)
+        )
         self.maximum_lifetime_s = _nearest("maximum_lifetime_s", self)
         self.default_lifetime_s = _nearest("default_lifetime_s", self)
 
@@ -246,12 +255,17 @@ class QueueTree:
 
     def __init__(self, config: SchedulerConfig) -> None:
         check_queues(config.queues)
+        largest_mb, most_vcores = config.maximum_allocation_mb, config.maximum_allocation_vcores
+        check_maximum_allocations(config.queues, largest_mb, most_vcores)
         root = QueueConfig(
             name=ROOT,
             queues=config.queues,
             acl_submit_applications=config.acl_submit_applications,
             acl_administer_queue=config.acl_administer_queue,
+            maximum_allocation_mb=largest_mb,
+            maximum_allocation_vcores=most_vcores,
         )
+        self.maximum_allocation = maximum_allocation(largest_mb, most_vcores)
         self.root = ParentQueue(root, None, 0, config)
         self._by_path = {queue.path: queue for queue in _walk(self.root)}
         self.leaves = {queue.config.name: queue for queue in self._by_path.values() if isinstance(queue, LeafQueue)}
@@ -291,9 +305,9 @@ def _fraction(percent: float) -> Fraction:
     return Fraction(str(percent)) / 100
 
 
-def _nearest(key: str, leaf: LeafQueue) -> int | None:
-    """The setting of the leaf, or of the nearest queue above it that has one."""
-    for queue in reversed(leaf.lineage):
+def _nearest(key: str, below: Queue) -> int | None:
+    """The setting of the queue, or of the nearest queue above it that has one."""
+    for queue in reversed(below.lineage):
         value: int | None = getattr(queue.config, key)
         if value is not None:
             return value

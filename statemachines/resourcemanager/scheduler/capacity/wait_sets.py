@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from dispatcher.util.heap import LazyHeap
-from statemachines.resourcemanager.scheduler.capacity.limits import user_limit
+from statemachines.resourcemanager.scheduler.capacity.limits import exceeds, user_limit
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import app_of
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
@@ -133,10 +133,10 @@ class WaitSet:
 
 
 class UserLimitWaitSet:
-    """The UserAsks of one leaf and partition whose users have reached the user limit.
+    """The UserAsks of one leaf and partition whose users have more than the user limit.
 
-    All users that ask for the same amounts have the same limit, so the user with the smallest share falls below it
-    first.
+    All users that ask for the same amounts have the same limit, so the user with the smallest share is the
+    first to be within it again.
     """
 
     __slots__ = ("_home", "_leaf", "_members", "_partition", "_users")
@@ -180,24 +180,24 @@ class UserLimitWaitSet:
             if not self._members:
                 del self._home[self._leaf, self._partition]
 
-    def below_limit(self) -> list[UserAsks]:
-        """Remove and return the UserAsks of users below the limit."""
+    def within_limit(self) -> list[UserAsks]:
+        """Remove and return the UserAsks of users that are within the limit."""
         taken: list[UserAsks] = []
         for amounts, users in list(self._users.items()):
             limit = user_limit(self._leaf, self._partition, amounts)
-            while (least := users.least()) is not None and least[0] < limit:
+            while (least := users.least()) is not None and not exceeds(least[0], limit):
                 taken += self._take_all(amounts, least[2])
         return taken
 
-    def below_limit_of(self, user: str) -> list[UserAsks]:
+    def within_limit_of(self, user: str) -> list[UserAsks]:
         """The same for one user, whose usage has fallen."""
         taken: list[UserAsks] = []
         for amounts, users in list(self._users.items()):
             if user in users:
-                if self._user_share(user) < user_limit(self._leaf, self._partition, amounts):
-                    taken += self._take_all(amounts, user)
-                else:
+                if exceeds(self._user_share(user), user_limit(self._leaf, self._partition, amounts)):
                     users.lessened(user)
+                else:
+                    taken += self._take_all(amounts, user)
         return taken
 
     def resized(self) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from statemachines.resourcemanager.resource import GPU_MILLI, Resource, named
+from statemachines.resourcemanager.resource import GPU_MILLI, MaximumAllocation, Resource, named
 
 Amounts = tuple[tuple[str, int], ...]
 """(type, amount) pairs; amounts > 0."""
@@ -69,6 +69,11 @@ def add(to: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int = 1) -
 def share_of(amounts: Iterable[tuple[str, int]], total: Mapping[str, float]) -> float:
     """The largest share of `total` over the types that `total` has; for reports, which have no infinite numbers."""
     return max((amount / whole for type_, amount in amounts if (whole := total.get(type_, 0)) > 0), default=0.0)
+
+
+def maximum_allocation(memory_mb: int | None, vcores: int | None) -> MaximumAllocation:
+    """From the keys of a configuration, where virtual cores are whole ones."""
+    return MaximumAllocation(memory_mb, None if vcores is None else vcores * 1000)
 
 
 def dominant_share(amounts: Iterable[tuple[str, int]], total: Mapping[str, int]) -> float:

@@ -76,6 +76,7 @@ class SchedulerApplicationAttempt:
     reservations: dict[str, RMContainer] = field(default_factory=dict)  # reserved containers, by id
     master: str | None = None  # the master's container, once allocated
     blacklist: frozenset[str] = frozenset()  # hosts
+    preempted: list[str] = field(default_factory=list)  # containers with notice that the master has not pulled
     is_stopped: bool = False  # it has ended, and its containers wait for the next attempt
     rank: Rank = field(init=False)  # sorts its allocators
     pending: dict[SchedulerRequestKey, AppPlacementAllocator] = field(default_factory=dict)  # never empty ones
@@ -84,6 +85,12 @@ class SchedulerApplicationAttempt:
     def __post_init__(self, epoch: int) -> None:
         self.prefix = container_prefix(self.id, epoch)
         self.rank = self.app.rank
+
+    def asked_partitions(self) -> list[str]:
+        """The partitions of its pending asks; without any, its default partition."""
+        if not self.pending:
+            return [self.default_label]
+        return list(dict.fromkeys([requirements.partition for _, requirements in self.pending]))
 
     def next_container_id(self) -> str:
         number = self.next_number

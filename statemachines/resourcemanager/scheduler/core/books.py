@@ -222,17 +222,22 @@ class SchedulerBooks:
         return (self.attempts[container.attempt], container) if container is not None else None
 
     def node_of(self, container: RMContainer) -> SchedulerNode:
-        """The node of a live container."""
+        """The node of a live or reserved container."""
         node = self._nodes.get(container.node)
         assert node is not None  # a node's containers leave the books before the node
         return node
 
     def end(
-        self, attempt: SchedulerApplicationAttempt, container: RMContainer, type: RMContainerEventType, why: str
+        self,
+        attempt: SchedulerApplicationAttempt,
+        container: RMContainer,
+        type: RMContainerEventType,
+        why: str,
+        exit_status: int = EXIT_ABORTED,
     ) -> None:
         """Release the container, and post to its machine why."""
         self.release(attempt, container)
-        status = ContainerStatus(container.entity, EXIT_ABORTED, why)
+        status = ContainerStatus(container.entity, exit_status, why)
         self._context.post(RMContainerEvent(type, container.entity, status))
 
     def release(self, attempt: SchedulerApplicationAttempt, container: RMContainer) -> None:
@@ -278,6 +283,10 @@ class SchedulerBooks:
             self.resize(attempt, container, size)
 
     # -- reservations --------------------------------------------------------------------------------------------------
+
+    def reserved(self) -> list[tuple[SchedulerApplicationAttempt, SchedulerNode]]:
+        """The reservations: for which attempt, and the node."""
+        return [(allocator.attempt, node) for node, allocator in self._reserved.items()]
 
     def reserve(self, node: SchedulerNode, allocator: AppPlacementAllocator) -> None:
         attempt = allocator.attempt

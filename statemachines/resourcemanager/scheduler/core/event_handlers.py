@@ -34,6 +34,7 @@ from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
+from statemachines.resourcemanager.scheduler.core.preemption import ContainerPreemption
 
 
 class EventHandlers:
@@ -53,6 +54,7 @@ class EventHandlers:
         self._books = books
         self._policy = policy
         self._on_heartbeat = on_heartbeat
+        self.preemption = ContainerPreemption(self._config.preemption, context.steady_ms, books, policy)
         self._heartbeats = 0  # so far
         self._applications = 0  # so far; numbers them
         self.by_type: dict[str, Callable[[Any], None]] = {
@@ -66,6 +68,7 @@ class EventHandlers:
             "APP_ATTEMPT_ADDED": self._add_attempt,
             "APP_ATTEMPT_REMOVED": self._remove_attempt,
             "CONTAINER_EXPIRED": lambda event: books.expire(event.entity),
+            "EDIT_SCHEDULE": lambda event: self.preemption.run_round(),
         }
         """By the name of the event's type."""
 

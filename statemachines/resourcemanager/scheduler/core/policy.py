@@ -11,11 +11,12 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
@@ -31,6 +32,12 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Assignment = tuple[AppPlacementAllocator, PendingAsk, SchedulerNode]
 """An ask, and the node for its container."""
+
+
+Reserved = tuple[SchedulerApplicationAttempt, SchedulerNode]
+"""A node that is reserved for an attempt."""
+Candidate = tuple[SchedulerApplicationAttempt, RMContainer]
+"""A container to preempt: a live one of the attempt, or one that is reserved for it."""
 
 
 class PendingIndex(Protocol):
@@ -95,9 +102,23 @@ class SchedulingPolicy(ABC):
         """Whether limits allow a container to be resized from `old` to `new`."""
         return True
 
+    @abstractmethod
+    def maximum_allocation(self, queue: str) -> MaximumAllocation:
+        """ResourceScheduler's."""
+
+    @abstractmethod
+    def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
+        """ResourceScheduler's, in amounts by type."""
+
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> WaitReason | None:
         """Which limit holds up such an ask; None: no limit does."""
         return None
+
+    def preemption_candidates(
+        self, attempts: Iterable[SchedulerApplicationAttempt], reserved: Iterable[Reserved]
+    ) -> list[Candidate]:
+        """The containers that are to make room for queues below their guarantees. Changes nothing."""
+        return []
 
     # -- usage --------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.cluster_metrics import ClusterMetrics
+from statemachines.resourcemanager.reports import ClusterMetrics
 from statemachines.resourcemanager.web.rest.answers import RestError, amount, answer, cores, json_answer, route, to_json
 
 if TYPE_CHECKING:

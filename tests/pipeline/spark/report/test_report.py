@@ -185,6 +185,7 @@ def test_a_journal_with_one_empty_table_is_reported(
     assert "Nothing to show" in report.page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_given_tables_are_checked_against_the_resource_managers_machines(
     journal: Any, spark: SparkSession, tmp_path: Path
 ) -> None:

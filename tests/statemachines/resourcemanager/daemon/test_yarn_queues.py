@@ -101,7 +101,7 @@ def test_users_of_a_queue_share_it() -> None:
             yarn.end(task)
 
         assert alone == [3, 5]
-        assert tasks_of(yarn, ann, bob) == [4, 4]
+        assert tasks_of(yarn, ann, bob) == [5, 3]  # a user at the limit gets one more
 
 
 def test_masters_of_a_queue_have_their_share_and_the_others_wait_for_it() -> None:

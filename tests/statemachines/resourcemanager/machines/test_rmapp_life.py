@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import RMApp, RMAppState
-from statemachines.resourcemanager.events import FinalApplicationStatus, NodesListManagerEventType
+from statemachines.resourcemanager.events import FinalApplicationStatus
 
 from ..builders import NODE, Workshop, send
 
@@ -126,18 +126,6 @@ def test_node_that_is_used_after_the_end_is_cleaned_up(workshop: Workshop, state
 
     (clean_up,) = workshop.posted.events
     assert (clean_up.entity, clean_up.about, app.nodes) == (NODE, app.entity, set())
-
-
-@pytest.mark.parametrize(
-    ("state", "is_told"),
-    [(state.name, state.name in ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING")) for state in RMAppState],
-)
-def test_master_is_told_of_nodes_as_long_as_it_may_care(workshop: Workshop, state: str, is_told: bool) -> None:
-    app, update = workshop.app(state), NodesListManagerEventType.NODE_DECOMMISSIONING
-
-    send(app, "NODE_UPDATE", update=update)
-
-    assert app.node_updates == ([(NODE, update)] if is_told else [])
 
 
 # -- launch -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
+from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.scheduler.core.application import (
@@ -27,7 +28,7 @@ class ChargedPolicy(FifoPolicy):
     """Records what it is charged with."""
 
     def __init__(self, nodes: ClusterNodeTracker) -> None:
-        super().__init__(nodes)
+        super().__init__(SchedulerConfig(), nodes)
         self.charged: list[Resource] = []
 
     def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:

@@ -90,6 +90,15 @@ def test_limits_and_settings_of_a_leaf(cluster: QueueCluster) -> None:
     assert [cluster.info(f"root.research.{name}").state for name in ("day", "night")] == ["RUNNING", "STOPPED"]
 
 
+def test_preemption_is_disabled_where_the_queue_or_one_above_it_says_so() -> None:
+    tree = ({**TREE[0], "disable_preemption": True}, TREE[1])
+    cluster = QueueCluster(*tree, preemption={"enabled": True})
+
+    disabled = {path: cluster.info(path).preemption_disabled for path in ("root", "root.research.day", "root.batch")}
+
+    assert disabled == {"root": False, "root.research.day": True, "root.batch": False}
+
+
 def test_limits_of_a_user_shrink_with_the_number_of_active_users(cluster: QueueCluster) -> None:
     limits = []
     for name in ("ann", "bob", "cem"):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.errors import ConfigError
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.config import SchedulerConfig
+from statemachines.resourcemanager.scheduler.capacity.headroom import headroom
 from statemachines.resourcemanager.scheduler.capacity.limits import (
     full_queue,
     has_room_for_master,
@@ -290,25 +291,37 @@ def test_user_without_waiting_asks_leaves_its_part_to_the_others() -> None:
     assert (shared, went, user_limit(queue, "", ONE)) == (0.5, True, 1.0)
 
 
-def test_user_below_its_limit_gets_one_more_and_then_none() -> None:
+def test_user_at_its_limit_gets_one_more_and_then_none() -> None:
     built = tree({"name": "a", "minimum_user_limit_percent": 50}, total=Resource(100, 100))
     queue = leaf(built, "a")
-    use(queue, "ann", 49, asks=1)
+    use(queue, "ann", 50, asks=1)
     use(queue, "bob", 0, asks=1)
 
-    below = is_user_full(queue, "ann", "", ONE)
+    at_limit = is_user_full(queue, "ann", "", ONE)
     queue.charge("ann", "", ONE)
 
-    assert (below, is_user_full(queue, "ann", "", ONE), is_user_full(queue, "bob", "", ONE)) == (False, True, False)
+    assert (at_limit, is_user_full(queue, "ann", "", ONE), is_user_full(queue, "bob", "", ONE)) == (False, True, False)
 
 
 def test_user_limit_looks_at_the_dominant_resource() -> None:
     built = tree({"name": "a", "minimum_user_limit_percent": 50}, total=Resource(100, 10))
     queue = leaf(built, "a")
-    use(queue, "ann", 10, 5, asks=1)
+    use(queue, "ann", 10, 6, asks=1)
     use(queue, "bob", 0, asks=1)
 
     assert is_user_full(queue, "ann", "", ONE)
+
+
+@pytest.mark.parametrize("users", range(2, 12))
+def test_user_at_its_limit_is_not_beyond_it_by_rounding(users: int) -> None:
+    """The part of each user is a fraction that a float may miss either way."""
+    queues = {"name": "a", "capacity": 30, "minimum_user_limit_percent": 1}, {"name": "b", "capacity": 70}
+    built = tree(*queues, total=Resource(users * 1000, 1))
+    queue = leaf(built, "a")
+    for number in range(users):
+        use(queue, f"user{number}", 300, asks=1)
+
+    assert not is_user_full(queue, "user0", "", ())
 
 
 def test_masters_have_their_share_of_the_maximum_and_one_always_fits() -> None:
@@ -402,3 +415,69 @@ def test_limits_hold_and_a_queues_usage_is_the_sum_of_its_childrens(steps: list[
             types = {type_ for part in parts for type_ in part}
             assert share.used == {type_: sum(part.get(type_, 0) for part in parts) for type_ in types}
     assert built.root.containers == len(charged)
+
+
+# -- the maximum allocation, and headroom ------------------------------------------------------------------------------
+
+
+def test_maximum_allocation_is_the_nearest_queue_s_or_the_scheduler_s() -> None:
+    built = tree(
+        {"name": "a", "capacity": 50, "maximum_allocation_mb": 80, "queues": [{"name": "b"}]},
+        {"name": "c", "capacity": 50, "maximum_allocation_vcores": 2},
+        maximum_allocation_mb=100,
+        maximum_allocation_vcores=4,
+    )
+
+    found = [leaf(built, "b").maximum_allocation, leaf(built, "c").maximum_allocation, built.maximum_allocation]
+
+    assert found == [(80, 4000), (100, 2000), (100, 4000)]
+
+
+def test_queue_may_not_take_larger_containers_than_the_scheduler() -> None:
+    queue = {"name": "a", "queues": [{"name": "b", "maximum_allocation_mb": 101}]}
+
+    with pytest.raises(
+        ConfigError,
+        match=r"^scheduler\.queues\[0\]\.queues\[0\]\.maximum_allocation_mb: 101 is more than "
+        r"scheduler\.maximum_allocation_mb, 100$",
+    ):
+        tree(queue, maximum_allocation_mb=100)
+
+
+@pytest.mark.parametrize(
+    ("used", "config", "expected"),
+    [
+        pytest.param({}, {}, 50, id="the user limit: the guarantee"),
+        pytest.param({"ann": 20}, {}, 30, id="without what the user has"),
+        pytest.param({"ann": 20}, {"user_limit_factor": 2}, 30, id="the limit grows with the use only"),
+        pytest.param({"ann": 20, "bob": 10}, {"minimum_user_limit_percent": 50}, 5, id="half of it for two users"),
+        pytest.param({"bob": 45}, {"user_limit_factor": 9, "maximum_capacity": 60}, 15, id="the queue's room"),
+        pytest.param({"ann": 61}, {"user_limit_factor": 1}, None, id="nothing for a user beyond the limit"),
+    ],
+)
+def test_headroom_is_what_user_and_queue_may_still_get(
+    used: dict[str, int], config: dict[str, Any], expected: int | None
+) -> None:
+    built = tree({"name": "a", "capacity": 50, **config}, {"name": "b", "capacity": 50}, total=Resource(100, 0))
+    queue = leaf(built, "a")
+    for user in {"ann": 0, **used}:
+        use(queue, user, used.get(user, 0), asks=1 if user in (used if len(used) > 1 else {"ann": 0}) else 0)
+
+    assert headroom(queue, "ann", "", ONE) == ([("memory_mb", expected)] if expected else [])
+
+
+def test_headroom_is_at_most_what_the_cluster_has_free() -> None:
+    built = tree({"name": "a", "capacity": 50}, {"name": "b", "capacity": 50}, total=Resource(100, 100))
+    use(leaf(built, "b"), "bob", 90, 20)
+    use(leaf(built, "a"), "ann", 0, asks=1)
+
+    assert headroom(leaf(built, "a"), "ann", "", ONE) == [("memory_mb", 10), ("vcores_milli", 50)]
+
+
+def test_headroom_is_finite_for_a_request_of_a_type_that_no_node_has() -> None:
+    built = tree({"name": "a"}, total=Resource(100, 100))
+    use(leaf(built, "a"), "ann", 30, asks=1)
+
+    room = headroom(leaf(built, "a"), "ann", "", amounts_of(Resource(1, 0, others=(("fpga", 1),))))
+
+    assert room == [("memory_mb", 70), ("vcores_milli", 100)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.ids import application_of
 
 from ..cluster import Cluster
@@ -362,3 +363,18 @@ def test_applications_can_be_moved_to_where_they_are_only(cluster: Cluster) -> N
     assert cluster.scheduler.check_move(app, "root.default") is None
     with pytest.raises(ValueError, match="queue 'research' does not exist"):
         cluster.scheduler.move_application(app, "research")
+
+
+def test_headroom_is_what_the_asked_partitions_have_free(cluster: Cluster) -> None:
+    for host, partition in ("n1", ""), ("n2", ""), ("n3", "gpu"):
+        cluster.add_node(host, partition=partition)
+    attempt = cluster.new_attempt()
+    cluster.get(attempt, Resource(4, 3))
+    default = cluster.scheduler.headroom(attempt)
+
+    cluster.ask(attempt, ContainerRequest(Resource(11, 1), node_label="gpu"))
+    in_gpu = cluster.scheduler.headroom(attempt)
+    cluster.ask(attempt, Resource(11, 1))
+    in_both = cluster.scheduler.headroom(attempt)
+
+    assert (default, in_gpu, in_both) == (Resource(16, 17), Resource(10, 10), Resource(26, 27))

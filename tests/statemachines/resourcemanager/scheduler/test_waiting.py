@@ -256,15 +256,15 @@ def test_queue_is_at_its_limit() -> None:
     assert is_served(cluster, attempt)
 
 
-def test_user_is_at_its_limit() -> None:
+def test_user_is_beyond_its_limit() -> None:
     cluster = halves(user_limit_factor=0.5)
     attempt = cluster.attempt_in("research", "ann")
-    containers = cluster.get(attempt, *[Resource(10_240, 1_000)] * 4)
+    containers = cluster.get(attempt, *[Resource(10_240, 1_000)] * 5)
 
     ask = only(cluster, attempt)
 
     assert ask.sentence == (
-        "user ann has used 30,720 MB in queue root.research, where the limit of a user is 30,720 MB with 1 active user"
+        "user ann has used 40,960 MB in queue root.research, where the limit of a user is 30,720 MB with 1 active user"
     )
     assert (ask.reason.cause, ask.reason.user) == (WaitCause.USER_LIMIT, "ann")
     cluster.finish(containers[0])
@@ -305,7 +305,7 @@ def test_users_masters_use_their_part() -> None:
         "this application's master needs 10,240 MB"
     )
     assert (ask.reason.cause, ask.reason.user) == (WaitCause.USER_AM_LIMIT, "ann")
-    assert is_served(cluster, other)  # one user at its limit does not hold up the next
+    assert is_served(cluster, other)  # one user at the limit does not hold up the next
     cluster.remove_attempt(first)
     assert is_served(cluster, second)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager import Resource, RMNode
 from statemachines.resourcemanager.errors import NodeNotFoundError
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
-from ..builders import NODE, SPEC, Workshop
+from ..builders import NODE, SPEC, Workshop, send
 
 
 @pytest.fixture
@@ -97,6 +98,37 @@ def test_node_keeps_its_new_partition(workshop: Workshop, admin: AdminService) -
         "gpu",
     )
     assert (node.spec.partition, node.spec.capacity) == ("gpu", SPEC.capacity)
+
+
+@pytest.mark.parametrize("partition", ["", "gpu"])
+def test_label_given_by_an_administrator_outlasts_the_node(
+    workshop: Workshop, admin: AdminService, partition: str
+) -> None:
+    """A node that came back once took its own label with it."""
+    own = replace(SPEC, partition="own")
+    node = workshop.node("RUNNING", own)
+    admin.replace_labels_on_node(NODE, partition)
+
+    send(node, "EXPIRE")
+    back = RMNode(workshop.context, own)
+
+    assert back.spec == replace(SPEC, partition=partition)
+
+
+@pytest.mark.parametrize(
+    ("running_apps", "http_port"),
+    [(("application_0_0001",), 8042), ((), 8042), ((), 9042)],
+    ids=["reconnects", "restarts", "restarts elsewhere"],
+)
+def test_label_given_by_an_administrator_holds_when_the_node_registers_again(
+    workshop: Workshop, admin: AdminService, running_apps: tuple[str, ...], http_port: int
+) -> None:
+    node = workshop.node("RUNNING")
+    admin.replace_labels_on_node(NODE, "gpu")
+
+    send(node, "RECONNECTED", spec=replace(SPEC, http_port=http_port), running_apps=running_apps)
+
+    assert workshop.context.nodes[NODE].spec == replace(SPEC, partition="gpu", http_port=http_port)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
     InvalidApplicationMasterRequestError,
     InvalidContainerReleaseError,
+    InvalidResourceRequestError,
     UnknownAttemptError,
 )
 from statemachines.resourcemanager.events import (
@@ -23,9 +24,10 @@ from statemachines.resourcemanager.events import (
     NodesListManagerEventType,
 )
 from statemachines.resourcemanager.machines.rmappattempt import MasterSession
+from statemachines.resourcemanager.resource import MaximumAllocation
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 
-from ..builders import MASTER, TASK, event_for
+from ..builders import MASTER, TASK, Workshop, event_for, send
 from .desk import Desk
 
 CALLS = ["register_application_master", "allocate", "finish_application_master"]
@@ -50,7 +52,7 @@ def call(masters: ApplicationMasterService, name: str, attempt: str, *arguments:
 def registered(desk: Desk, **submission: Any) -> RMAppAttempt:
     """A running attempt whose master has registered; nothing is posted yet."""
     attempt = desk.attempt("RUNNING", **submission)
-    desk.context.master_sessions[attempt.entity] = MasterSession()
+    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
     desk.masters.register_application_master(attempt.entity)
     desk.posted.events.clear()
     return attempt
@@ -61,7 +63,7 @@ def second_attempt(desk: Desk, **submission: Any) -> RMAppAttempt:
     first = desk.attempt("FAILED", **submission)
     first.app.start_attempt()
     attempt = first.app.attempts[1]
-    desk.context.master_sessions[attempt.entity] = MasterSession()
+    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
     desk.masters.register_application_master(attempt.entity)
     desk.posted.events.clear()
     return attempt
@@ -95,7 +97,7 @@ def test_master_of_an_attempt_that_has_ended_is_told_to_exit(
 @pytest.mark.parametrize("name", ["allocate", "finish_application_master"])
 def test_master_that_has_not_registered_is_told_to(desk: Desk, masters: ApplicationMasterService, name: str) -> None:
     attempt = desk.attempt("LAUNCHED")
-    desk.context.master_sessions[attempt.entity] = MasterSession()
+    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
 
     with pytest.raises(ApplicationMasterNotRegisteredError, match="call register_application_master first"):
         call(masters, name, attempt.entity)
@@ -117,7 +119,7 @@ def test_master_that_has_finished_is_told_to_exit(desk: Desk, masters: Applicati
 
 def test_master_that_calls_out_of_turn_lives(desk: Desk, masters: ApplicationMasterService) -> None:
     attempt = desk.attempt("LAUNCHED")
-    desk.context.master_sessions[attempt.entity] = MasterSession()
+    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
     monitor = desk.context.am_liveliness_monitor
     monitor.register(attempt.entity)
     before_ms = monitor.next_deadline_ms()
@@ -137,7 +139,7 @@ def test_registration_gives_the_attempt_the_address_of_its_master(
     desk: Desk, masters: ApplicationMasterService
 ) -> None:
     attempt = desk.attempt("LAUNCHED", queue="root.a")
-    desk.context.master_sessions[attempt.entity] = MasterSession()
+    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
 
     response = masters.register_application_master(attempt.entity, "node1", 8030, "http://node1/ui")
 
@@ -149,7 +151,7 @@ def test_registration_gives_the_attempt_the_address_of_its_master(
         8030,
         "http://node1/ui",
     )
-    assert response == ("root.a", [])
+    assert response == ("root.a", [], MaximumAllocation())
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_next_attempt_learns_of_the_containers_that_go_on(desk: Desk, masters: A
     attempt = first.app.attempts[1]
     master, kept = desk.live(attempt.entity, 1), desk.live(attempt.entity, 2)
     attempt.master_container = master.entity
-    desk.context.master_sessions[attempt.entity] = MasterSession()
+    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
 
     response = masters.register_application_master(attempt.entity)
 
@@ -276,11 +278,76 @@ def test_next_attempt_gets_earlier_containers_only_if_they_are_kept(
 def test_node_updates_come_once(desk: Desk, masters: ApplicationMasterService) -> None:
     attempt = registered(desk)
     lost = ("node1:1", NodesListManagerEventType.NODE_UNUSABLE)
-    attempt.app.node_updates.append(lost)
+    desk.context.node_changes.note(*lost)
 
     first, second = masters.allocate(attempt.entity), masters.allocate(attempt.entity)
 
     assert (list(first.updated_nodes), list(second.updated_nodes)) == ([lost], [])
+
+
+def test_response_has_the_headroom(desk: Desk, masters: ApplicationMasterService) -> None:
+    attempt = registered(desk)
+    desk.scheduler.room = LARGE
+
+    assert masters.allocate(attempt.entity).headroom == LARGE
+
+
+def test_response_has_new_notices_of_preemption_once(desk: Desk, masters: ApplicationMasterService) -> None:
+    attempt = registered(desk)
+    containers = [desk.live(attempt.entity, number) for number in (2, 3)]
+    desk.scheduler.noticed = list(containers)
+
+    first, second = masters.allocate(attempt.entity).preemption, masters.allocate(attempt.entity).preemption
+
+    assert (first, second) == (([each.entity for each in containers], LARGE), None)
+
+
+@pytest.mark.parametrize(
+    "call", [{"asks": [ContainerRequest(SMALL), ContainerRequest(LARGE)]}, {"resizes": [(TASK, LARGE)]}]
+)
+def test_container_beyond_the_maximum_allocation_is_refused_and_nothing_is_done(
+    desk: Desk, masters: ApplicationMasterService, call: dict[str, Any]
+) -> None:
+    attempt = registered(desk, queue="small")
+    desk.scheduler.largest = MaximumAllocation(1024)
+
+    with pytest.raises(
+        InvalidResourceRequestError, match=r"memory:2048 MB.* larger .* in queue small, <memory:1024 MB, vCores:any>"
+    ):
+        masters.allocate(attempt.entity, **call)
+
+    assert (desk.scheduler.asked, desk.posted.events) == ([], [])
+
+
+def test_master_learns_the_maximum_allocation_when_it_registers(desk: Desk, masters: ApplicationMasterService) -> None:
+    desk.scheduler.largest = MaximumAllocation(1024, 4000)
+    attempt = desk.attempt("RUNNING")
+    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
+
+    assert masters.register_application_master(attempt.entity).maximum_allocation == (1024, 4000)
+
+
+def test_every_master_hears_all_changes_of_nodes_in_their_order(desk: Desk, masters: ApplicationMasterService) -> None:
+    often, seldom = registered(desk), registered(desk)
+    changes = [("node1:1", NodesListManagerEventType.NODE_UNUSABLE), ("node1:1", NodesListManagerEventType.NODE_USABLE)]
+
+    heard = []
+    for change in changes:
+        desk.context.node_changes.note(*change)
+        heard += masters.allocate(often.entity).updated_nodes
+
+    assert heard == masters.allocate(seldom.entity).updated_nodes == changes
+
+
+def test_later_attempt_begins_with_the_present_nodes(workshop: Workshop) -> None:
+    context, attempt = workshop.context, workshop.attempt()
+    context.node_changes.note("node1:1", NodesListManagerEventType.NODE_USABLE)
+
+    send(attempt, "START")
+    context.node_changes.note("node1:1", NodesListManagerEventType.NODE_UNUSABLE)
+
+    heard = context.node_changes.since(context.master_sessions[attempt.entity].heard)
+    assert heard == [("node1:1", NodesListManagerEventType.NODE_UNUSABLE)]
 
 
 # -- giving back and resizing -----------------------------------------------------------------------------------------
@@ -500,7 +567,7 @@ def test_attempt_that_is_registered_again_begins_anew(desk: Desk, masters: Appli
     """As after a restart of the resource manager, which knows of no response."""
     attempt = registered(desk)
     masters.allocate(attempt.entity, response_id=0)
-    desk.context.master_sessions[attempt.entity] = MasterSession()
+    desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
     steps: list[Callable[[], Any]] = [
         lambda: masters.allocate(attempt.entity, response_id=1),
         lambda: masters.finish_application_master(attempt.entity),

@@ -10,8 +10,13 @@ import pytest
 
 from dispatcher.errors import RejectedExecutionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMApp
-from statemachines.resourcemanager.errors import ApplicationRejectedError, InvalidRequestError
+from statemachines.resourcemanager.errors import (
+    ApplicationRejectedError,
+    InvalidRequestError,
+    InvalidResourceRequestError,
+)
 from statemachines.resourcemanager.events import RMStateStoreEvent
+from statemachines.resourcemanager.resource import MaximumAllocation
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
 from statemachines.resourcemanager.statestore import MemoryRMStateStore
 
@@ -64,6 +69,22 @@ def test_submission_that_is_repeated_is_answered_and_does_nothing(
     answer = clients.submit_application(SUBMISSION._replace(application_id=app.entity))
 
     assert (answer, desk.context.apps, desk.posted.events) == (app.entity, {app.entity: app}, [])
+
+
+@pytest.mark.parametrize("unmanaged", [False, True])
+def test_master_beyond_the_maximum_allocation_is_refused_unless_it_needs_no_container(
+    desk: Desk, clients: ClientRMService, unmanaged: bool
+) -> None:
+    desk.scheduler.largest = MaximumAllocation(vcores_milli=500)
+    submission = SUBMISSION._replace(unmanaged_am=unmanaged)
+
+    if unmanaged:
+        clients.submit_application(submission)
+    else:
+        with pytest.raises(InvalidResourceRequestError, match=r"vCores:1> is larger than .* queue root.a"):
+            clients.submit_application(submission)
+
+    assert (len(desk.context.apps), len(desk.posted.events)) == (unmanaged, unmanaged)
 
 
 def test_id_of_an_earlier_resource_manager_is_taken(desk: Desk, clients: ClientRMService) -> None:

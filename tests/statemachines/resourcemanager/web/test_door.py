@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 
@@ -107,3 +108,26 @@ def test_without_the_ops_api_there_is_no_ops() -> None:
 
     assert answer.status_code == 404
     central.stop()
+
+
+def test_while_a_handler_hangs_every_address_answers_and_tells_the_age(
+    daemon: tuple[ResourceManager, RMDoor],
+) -> None:
+    central, door = daemon
+    until_active(door)
+    begun, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert end.wait(TIMEOUT_S)
+
+    central.dispatcher.mailbox_executor.execute(hold, "a mail that hangs")
+    assert begun.wait(TIMEOUT_S)
+    try:
+        ages = [int(get(door, "/ws/v1/cluster/info").headers["x-state-age-ms"]) for _ in range(5)]
+        answers = [get(door, path).status_code for path in ("/cluster", "/metrics", "/ops/v1/dispatchers")]
+    finally:
+        end.set()
+
+    assert answers == [200, 200, 200]
+    assert ages == sorted(ages), "nobody says that the state is still this one"

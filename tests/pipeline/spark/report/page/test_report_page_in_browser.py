@@ -24,9 +24,12 @@ NASTY = "</script><img src=x onerror=\"document.title='broken'\">'"
 WIDTHS = [1400, 700]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium on the PATH; on Debian: apt-get install --no-install-recommends chromium"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium on the PATH; on Debian: apt-get install --no-install-recommends chromium"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

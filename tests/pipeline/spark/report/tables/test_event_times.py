@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.spark.report.digests import event_digest
@@ -148,6 +149,7 @@ def test_in_virtual_time_the_queue_appears_empty(spark: SparkSession) -> None:
     assert {(row["depth"], row["greatest_depth"]) for row in found.collect()} == {(0, 0)}
 
 
+@pytest.mark.slow
 def test_the_digests_groups_equal_the_jobs(spark: SparkSession) -> None:
     rows = [
         event(

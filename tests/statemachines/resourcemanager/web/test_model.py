@@ -1,0 +1,336 @@
+"""The read model: when a change is visible, what it costs the handler thread, and what it shows while that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from dispatcher.errors import DispatcherError
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    Resource,
+    ResourceManager,
+    ResourceManagerConfig,
+    reports,
+)
+from statemachines.resourcemanager.web.hangs import longest_hang
+from statemachines.resourcemanager.web.model import ReadModel
+from statemachines.resourcemanager.web.publisher import ModelPublisher, Publication
+
+from ..daemon.yarn_cluster import Yarn, ask, first_attempt
+from .reference import built_afresh, shown
+
+TIMEOUT_S = 10.0
+NEVER_MS = 60_000
+
+
+@asynccontextmanager
+async def following(manager: ResourceManager, refresh_ms: int = NEVER_MS) -> AsyncIterator[ReadModel]:
+    """A model that has its first publication."""
+    model = ReadModel(manager, refresh_ms)
+    model.follow()
+    await model.published(TIMEOUT_S)
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+@contextmanager
+def held_up(manager: ResourceManager, which: int = 0) -> Iterator[None]:
+    """The handler thread of one of its dispatchers is busy with one mail."""
+    begun, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert end.wait(TIMEOUT_S)
+
+    manager.dispatchers[which].mailbox_executor.execute(hold, "a mail that hangs")
+    assert begun.wait(TIMEOUT_S)
+    try:
+        yield
+    finally:
+        end.set()
+
+
+def publish(publisher: ModelPublisher) -> tuple[Publication, int]:
+    """The next publication, and the mails that it took."""
+    mails = 1
+    while (publication := publisher.publish_some().result(TIMEOUT_S)) is None:
+        mails += 1
+    return publication, mails
+
+
+# -- freshness ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_done_before_published_is_in_the_model() -> None:
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager) as model:
+            number = model.number
+            app_id = await asyncio.to_thread(yarn.submit)
+
+            await model.published(TIMEOUT_S)
+
+            assert model.apps[app_id].state == "ACCEPTED"
+            assert model.number == number + 1
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn))
+
+
+def test_a_change_is_published_by_itself() -> None:
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager, refresh_ms=1) as model, asyncio.timeout(TIMEOUT_S):
+            app_id = await asyncio.to_thread(yarn.submit)
+            while model.apps.get(app_id) is None or model.apps[app_id].state != "ACCEPTED":
+                await model.changed(model.number)
+            assert model.nodes["node1:45454"].containers == 1
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn))
+
+
+def test_several_that_wait_for_a_publication_share_it() -> None:
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager) as model:
+            await asyncio.to_thread(yarn.submit)
+            number = model.number
+            await asyncio.gather(*[model.published(TIMEOUT_S) for _ in range(50)])
+            assert model.number == number + 1
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn))
+
+
+def test_without_a_change_there_is_no_news_and_the_state_is_young() -> None:
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager) as model:
+            before = model.number, model.apps, model.nodes, model.queues
+            await model.published(TIMEOUT_S)
+            assert (model.number, model.apps, model.nodes, model.queues) == before
+            assert model.age_ms() < TIMEOUT_S * 1000
+
+    with Yarn("node1") as yarn:
+        yarn.submit()
+        asyncio.run(look(yarn))
+
+
+def test_a_heartbeat_is_no_news_but_its_time_is_known() -> None:
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager) as model:
+            number, then = model.number, model.heartbeat_ms("node1:45454")
+            assert then is not None
+            await asyncio.to_thread(yarn.advance, 5_000)
+            await asyncio.to_thread(yarn.heartbeat, "node1")
+
+            await model.published(TIMEOUT_S)
+
+            assert model.heartbeat_ms("node1:45454") == then + 5_000
+            assert model.number == number
+            assert model.heartbeat_ms("node2:45454") is None
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn))
+
+
+def test_the_references_that_a_reader_has_taken_are_never_changed() -> None:
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager) as model:
+            app_id = await asyncio.to_thread(yarn.submit)
+            await model.published(TIMEOUT_S)
+            apps, containers = model.apps, model.containers
+            master = await asyncio.to_thread(yarn.run, app_id)
+            await asyncio.to_thread(master.get_running, ask())
+            await model.published(TIMEOUT_S)
+
+            assert apps[app_id].state == "ACCEPTED"
+            assert len(containers[first_attempt(app_id)]) == 1
+            assert model.apps[app_id].state == "RUNNING"
+            assert len(model.containers[first_attempt(app_id)]) == 2
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn))
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+def test_forgotten_applications_leave_the_model() -> None:
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager) as model:
+            ids = [await asyncio.to_thread(yarn.submit) for _ in range(3)]
+            await model.published(TIMEOUT_S)
+            assert list(model.apps) == ids
+            for app_id in ids:
+                await asyncio.to_thread(yarn.kill, app_id)
+
+            await model.published(TIMEOUT_S)
+
+            assert list(model.apps) == list(model.attempts) == ids[-1:]
+            assert model.containers == {}
+
+    with Yarn("node1", max_completed_applications=1) as yarn:
+        asyncio.run(look(yarn))
+
+
+def test_a_publication_is_made_in_mails_and_others_come_between() -> None:
+    with Yarn("node1") as yarn:
+        for _ in range(100):
+            yarn.submit()
+        publisher = ModelPublisher(yarn.manager, mail_ns=0)
+        assert publisher.publish_some().result(TIMEOUT_S) is None, "the first mail does not do it all"
+        between = yarn.submit()
+
+        publication, mails = publish(publisher)
+        following, _ = publish(publisher)
+
+        assert mails > 5
+        assert len(publication.apps) == 100
+        assert set(following.apps) == {between}, "what happened meanwhile is in the next one"
+
+
+def test_when_a_publication_fails_the_next_one_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Yarn("node1") as yarn:
+        app_id = yarn.submit()
+        publisher = ModelPublisher(yarn.manager)
+        publish(publisher)
+        yarn.kill(app_id)
+        with monkeypatch.context() as patched:
+            patched.setattr(reports, "application_report", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                publish(publisher)
+
+        publication, _ = publish(publisher)
+
+        assert publication.is_whole
+        assert publication.apps[app_id] is not None
+
+
+def test_after_the_close_nothing_is_collected() -> None:
+    with Yarn("node1") as yarn:
+        publisher = ModelPublisher(yarn.manager)
+        publish(publisher)
+        publisher.close()
+        yarn.submit()
+
+        publication, _ = publish(publisher)
+
+        assert publication.is_whole
+
+
+# -- while the handler thread hangs ------------------------------------------------------------------------------------
+
+
+def test_while_the_handler_thread_hangs_the_model_stays_and_says_how_old_it_is() -> None:
+    async def look(yarn: Yarn, app_id: str) -> None:
+        async with following(yarn.manager, refresh_ms=1) as model:
+            with held_up(yarn.manager):
+                with pytest.raises(TimeoutError):
+                    await model.published(0.05)
+                assert model.apps[app_id].state == "ACCEPTED"
+                assert model.age_ms() >= 50
+                found = longest_hang([each.view for each in yarn.manager.dispatchers], 0.0)
+            await model.published(TIMEOUT_S)
+            assert found is not None
+            assert (found.dispatcher, found.kind, found.what) == (yarn.manager.name, "mail", "a mail that hangs")
+            assert model.hang() is None
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn, yarn.submit()))
+
+
+def test_when_the_resource_manager_has_stopped_the_model_stays() -> None:
+    async def look(yarn: Yarn, app_id: str) -> None:
+        async with following(yarn.manager, refresh_ms=1) as model:
+            await asyncio.to_thread(yarn.manager.stop)
+            with pytest.raises((TimeoutError, DispatcherError)):
+                await model.published(0.05)
+            assert app_id in model.apps
+            assert (model.info.state, model.is_active()) == ("STOPPED", False)
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn, yarn.submit()))
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------
+
+
+def stored_manager(path: Path) -> ResourceManager:
+    settings = {"metrics": {"enabled": False}, "state_store": {"kind": "sqlite", "path": path}}
+    return ResourceManager(ResourceManagerConfig.model_validate(settings))
+
+
+def test_the_first_publication_after_a_restart_is_complete(tmp_path: Path) -> None:
+    with stored_manager(tmp_path / "rm.db") as manager:
+        ids = [manager.clients.submit_application(ApplicationSubmission("app", Resource(1, 1))) for _ in range(20)]
+        timestamp = int(ids[0].split("_")[1])
+
+    async def look(manager: ResourceManager) -> None:
+        model = ReadModel(manager, 1)
+        model.follow()
+        assert (model.number, model.is_active()) == (0, False)
+        await asyncio.to_thread(manager.start)
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await model.changed(0) >= 1
+        assert list(model.apps) == ids
+        assert model.info.id > timestamp
+        await model.published(TIMEOUT_S)
+        assert model.is_active()
+        await model.close()
+
+    manager = stored_manager(tmp_path / "rm.db")
+    manager.init()
+    try:
+        asyncio.run(look(manager))
+    finally:
+        manager.stop()
+
+
+# -- real time ---------------------------------------------------------------------------------------------------------
+
+
+def test_with_a_scheduler_of_its_own_thread_the_model_comes_to_show_everything() -> None:
+    async def look(manager: ResourceManager) -> None:
+        async with following(manager, refresh_ms=1) as model, asyncio.timeout(TIMEOUT_S):
+            submission = ApplicationSubmission("app", Resource(1, 1))
+            ids = [await asyncio.to_thread(manager.clients.submit_application, submission) for _ in range(10)]
+            for app_id in ids[::2]:
+                await asyncio.to_thread(manager.clients.force_kill_application, app_id)
+            while sum(app.state == "KILLED" for app in model.apps.values()) < 5:
+                await model.changed(model.number)
+            while not all(dispatcher.view.is_drained() for dispatcher in manager.dispatchers):
+                await asyncio.sleep(0)
+            await model.published()
+            expected = await asyncio.to_thread(manager.context.call, lambda: built_afresh(manager.context))
+            assert shown(model) == expected
+
+    settings = {"metrics": {"enabled": False}}
+    with ResourceManager(ResourceManagerConfig.model_validate(settings)) as manager:
+        asyncio.run(look(manager))
+
+
+def test_what_the_scheduler_does_later_on_its_own_thread_is_shown_without_another_transition() -> None:
+    """It drops the asks of an ended attempt when the machines have come to their end."""
+
+    async def look(manager: ResourceManager) -> None:
+        async with following(manager, refresh_ms=1) as model, asyncio.timeout(TIMEOUT_S):
+            submission = ApplicationSubmission("app", Resource(1, 1))
+            app_id = await asyncio.to_thread(manager.clients.submit_application, submission)
+            while model.apps.get(app_id) is None or not model.apps[app_id].pending_containers:
+                await model.changed(model.number)
+            with held_up(manager, which=1):
+                await asyncio.to_thread(manager.clients.force_kill_application, app_id)
+                while model.apps[app_id].state != "KILLED":
+                    await model.changed(model.number)
+                assert model.apps[app_id].pending_containers == 1
+            while model.apps[app_id].pending_containers:
+                await model.changed(model.number)
+
+    with ResourceManager(ResourceManagerConfig.model_validate({"metrics": {"enabled": False}})) as manager:
+        asyncio.run(look(manager))
