@@ -172,7 +172,8 @@ def _tcp_socket(settings: WebConfig, host: str, port: int) -> socket.socket:
         is_guarded = settings.tokens_file is not None or (settings.tls is not None and settings.tls.client_ca)
         if not is_guarded and (known is None or not known.is_loopback):
             raise ConfigError(f"{where}: listening beyond this machine needs web.tokens_file or web.tls.client_ca")
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        # By its protocol asyncio knows TCP, and turns off the wait for acknowledgements, which costs 40 ms an answer.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)

@@ -18,10 +18,14 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from dispatcher import CompositeService, ConfigError, DispatcherError, Service
 from dispatcher.service import ServiceState
 from dispatcher.web import WebConfig, WebHost, doors
+from dispatcher.web.protocol import Peer
 
 from ..conftest import TIMEOUT_S
 from ..waiting import until
@@ -50,6 +54,18 @@ def test_by_default_there_is_a_unix_socket_for_the_user_alone_and_no_tcp(
 
     assert not path.exists()
     assert web_threads() == []
+
+
+def test_an_answer_over_tcp_does_not_wait_for_acknowledgements(folder: Path) -> None:
+    """Nagle's algorithm held back the body of each answer until its head was acknowledged: 40 ms."""
+
+    async def no_delay(request: Request) -> Response:
+        connection = Peer.of(request.scope).transport.get_extra_info("socket")
+        return JSONResponse(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    config = WebConfig(socket_path=folder / "a.sock", port=0)
+    with WebHost(Starlette(routes=[Route("/", no_delay)]), config) as host, by_tcp(host) as client:
+        assert client.get("/").json() == 1
 
 
 def test_curl_reaches_both_doors(make_host: MakeHost) -> None:

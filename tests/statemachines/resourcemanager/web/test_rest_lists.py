@@ -1,0 +1,197 @@
+"""Long lists: in pieces, whole, compressed, and cheap once they were made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.web.rest import app_texts, lists
+from statemachines.resourcemanager.web.rest.lists import list_answer
+from statemachines.simulation.workload import NodeSpec
+
+from ..daemon.yarn_cluster import Yarn
+from .served import Served
+
+COUNT = 1_000
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with Yarn("n1") as yarn:
+
+        def submit() -> None:
+            for number in range(COUNT):
+                yarn.clients.submit_application_later(_submission(number))
+
+        yarn.do(submit)
+        with Served(yarn.manager) as served:
+            served.publish()
+            yield served
+
+
+def _submission(number: int) -> Any:
+    from statemachines.resourcemanager import ApplicationSubmission
+
+    return ApplicationSubmission(f"app-{number}", Resource(99_999, 1), user=f"user-{number % 10}")
+
+
+def test_a_long_list_comes_in_pieces_in_order(served: Served) -> None:
+    answer = served.ask("/apps", headers={"Accept-Encoding": "identity"})
+
+    apps = answer.json()["apps"]["app"]
+    assert answer.headers["transfer-encoding"] == "chunked"
+    assert [each["name"] for each in apps] == [f"app-{number}" for number in range(COUNT)]
+    assert [each["startedTime"] for each in apps] == sorted(each["startedTime"] for each in apps)
+
+
+def test_a_long_list_is_compressed_if_asked_for(served: Served) -> None:
+    plain = served.ask("/apps", headers={"Accept-Encoding": "identity"})
+    zipped = served.ask("/apps", headers={"Accept-Encoding": "gzip"})
+
+    assert zipped.headers["content-encoding"] == "gzip"
+    assert zipped.json() == plain.json()
+
+
+def test_a_long_list_has_a_head(served: Served) -> None:
+    answer = served.ask("/apps", "HEAD")
+
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_a_limit_ends_the_search(served: Served) -> None:
+    answer = served.ask("/apps?limit=3&user=user-1")
+
+    assert [each["name"] for each in answer.json()["apps"]["app"]] == ["app-1", "app-11", "app-21"]
+    assert "content-length" in answer.headers
+
+
+def test_an_application_is_made_into_text_once_per_report(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.ask("/apps")
+    made: list[str] = []
+    make = app_texts._text
+    monkeypatch.setattr(app_texts, "_text", lambda report, *more: made.append(report.name) or make(report, *more))
+
+    again = served.ask("/apps").json()["apps"]["app"]
+
+    assert (len(again), made) == (COUNT, [])
+
+
+def test_texts_of_forgotten_applications_are_dropped() -> None:
+    with Yarn(NodeSpec("n1", Resource(10, 10)), max_completed_applications=1) as yarn, Served(yarn.manager) as served:
+        texts = app_texts.ApplicationTexts()
+        view = app_texts.View(0, "http://rm")
+        for number in range(2 * app_texts._SPARE):
+            yarn.kill(yarn.submit(f"app-{number}", am_mb=99_999))
+            if number % 50 == 0:
+                served.publish()
+            for report in list(served.rm.model.apps.values()):
+                texts.text(report, (), 0, view, True)
+            texts.forget(served.rm.model.apps)
+
+        assert len(texts._kept) <= app_texts._SPARE + 2
+
+
+# -- the pieces themselves ---------------------------------------------------------------------------------------------
+
+RM: Any = SimpleNamespace(config=SimpleNamespace(empty_as_null=False))
+
+
+def request(method: str = "GET", **headers: str) -> Request:
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "method": method, "headers": pairs, "path": "/", "query_string": b""})
+
+
+async def _pieces(items: Iterator[bytes | None]) -> list[bytes]:
+    answer = await list_answer(request(), RM, "apps", "app", items)
+    if not isinstance(answer, StreamingResponse):
+        return [bytes(answer.body)]
+    body: AsyncIterator[Any] = answer.body_iterator  # type: ignore[assignment]
+    return [piece async for piece in body]
+
+
+def pieces_of(items: list[bytes | None]) -> list[bytes]:
+    return asyncio.run(_pieces(iter(items)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 100, 1_000])
+@pytest.mark.parametrize("skipped", ["none", "most", "first", "last"])
+@pytest.mark.parametrize("size", [1, 1_000, lists.PIECE_BYTES + 1])
+def test_pieces_are_the_whole_list(count: int, skipped: str, size: int) -> None:
+    if count * size > 10**7:
+        count = 30
+    texts = [b'"%d%s"' % (number, b"x" * size) for number in range(count)]
+    nothing: list[bytes | None] = [None] * 5_000
+    items: list[bytes | None] = list(texts)
+    if skipped == "most":
+        items = [each for text in texts for each in (None, None, text)]
+    elif skipped != "none":
+        items = [*nothing, *texts] if skipped == "first" else [*texts, *nothing]
+
+    pieces = pieces_of(items)
+
+    assert json.loads(b"".join(pieces)) == {"apps": {"app": [json.loads(text) for text in texts]}}
+    assert all(len(piece) <= lists.PIECE_BYTES + size + 64 for piece in pieces)
+
+
+def test_a_long_search_that_finds_nothing_is_an_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "PIECE_NS", 0)
+
+    assert b"".join(pieces_of([None] * 1_000)) == b'{"apps":{"app":[]}}'
+
+
+def test_every_piece_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another task runs at least once for each piece after the first two."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> int:
+        other = asyncio.ensure_future(others())
+        pieces = await _pieces(iter([b"1" * 1000] * 2_000))
+        other.cancel()
+        return len(pieces)
+
+    count = asyncio.run(run())
+
+    assert count > 10
+    assert turns >= count - 3
+
+
+@pytest.mark.slow
+def test_no_piece_of_ten_thousand_applications_takes_long(served: Served) -> None:
+    """10,000 texts that are not made yet: the time of Python between two turns of the loop."""
+    texts, view = app_texts.ApplicationTexts(), app_texts.View(0, "http://rm")
+    (report, *_) = served.rm.model.apps.values()
+    from dataclasses import replace
+
+    reports = [replace(report, application_id=f"application_1_{number:04d}") for number in range(10_000)]
+    took: list[int] = []
+
+    async def run() -> None:
+        items = (texts.text(each, (), 0, view, True) for each in reports)
+        answer: Any = await list_answer(request(), RM, "apps", "app", items)
+        begun_ns = time.thread_time_ns()
+        async for _ in answer.body_iterator:
+            took.append(time.thread_time_ns() - begun_ns)
+            begun_ns = time.thread_time_ns()
+
+    asyncio.run(run())
+
+    assert sorted(took)[int(0.99 * len(took))] <= 5_000_000
