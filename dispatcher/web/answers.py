@@ -9,6 +9,8 @@ from typing import Any, Final, TypeAlias
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Pairs: TypeAlias = list[tuple[bytes, bytes]]
+ErrorBody: TypeAlias = Callable[[str, int, str], bytes]
+"""Makes the body of an error, in JSON, from the request's path, the status and the reason."""
 
 SECURITY_HEADERS: Final[Pairs] = [
     (
@@ -35,6 +37,11 @@ class Refusal(Exception):
 
 def error_line(reason: str) -> bytes:
     return json.dumps({"error": reason}).encode() + b"\n"
+
+
+def plain_error(path: str, status: int, reason: str) -> bytes:
+    """The body of an error: JSON of one line, whatever the path."""
+    return error_line(reason)
 
 
 def with_security_headers(headers: Iterable[tuple[bytes, bytes]]) -> Pairs:

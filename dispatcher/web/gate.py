@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from dispatcher.util.foreign import describe, tell
 from dispatcher.web import login
-from dispatcher.web.answers import Refusal, Send, error_line, send_answer, with_security_headers
+from dispatcher.web.answers import ErrorBody, Refusal, Send, plain_error, send_answer, with_security_headers
 from dispatcher.web.config import WebConfig
 from dispatcher.web.login import Identities, LoginPage
 from dispatcher.web.origins import foreign_site, header, header_values, is_json, is_own_host
@@ -90,12 +90,14 @@ class Gate:
         identities: Identities,
         is_stopping: Callable[[], bool],
         extras: Mapping[str, Any],
+        error_body: ErrorBody = plain_error,
     ) -> None:
         self._app = app
         self._settings = settings
         self._identities = identities
         self._is_stopping = is_stopping
         self._extras = extras
+        self._error_body = error_body
         self._login = LoginPage(identities, settings.session_s) if identities.has_login else None
         self._allowed = frozenset(each.lower() for each in settings.allowed_hosts)
         self._writes = 0
@@ -124,7 +126,8 @@ class Gate:
             await self._pass_on(scope, receive, sender, is_write)
         except Refusal as refusal:
             note.reason = note.reason or refusal.reason
-            await send_answer(sender.deliver, refusal.status, error_line(refusal.reason), refusal.headers)
+            body = self._error_body(scope["path"], refusal.status, refusal.reason)
+            await send_answer(sender.deliver, refusal.status, body, refusal.headers)
         finally:
             if is_write:
                 audit(principal.name if principal is not None else "-", peer.address, note, sender.status)
@@ -266,14 +269,15 @@ class Gate:
         reason = f"no answer within {self._settings.request_deadline_s:g} s"
         scope["audit"].reason = reason
         sender.is_taken_over = True
-        await send_answer(sender.deliver, 503, error_line(reason), [*_RETRY_SOON, *_END])
+        await send_answer(sender.deliver, 503, self._error_body(scope["path"], 503, reason), [*_RETRY_SOON, *_END])
 
     async def _end_failed(self, scope: Scope, sender: _Sender, error: BaseException | None) -> None:
         if error is not None:
             tell(log, logging.ERROR, "%s %s: the app failed", scope["method"], scope["path"], error=error)
             scope["audit"].reason = describe(error)
         if sender.status is None:
-            await send_answer(sender.deliver, 500, error_line("the app failed; the daemon's log has its traceback"))
+            reason = "the app failed; the daemon's log has its traceback"
+            await send_answer(sender.deliver, 500, self._error_body(scope["path"], 500, reason))
         elif not sender.is_over:
             await sender.give_up()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatcher.errors import DispatcherError
 from dispatcher.service import Service
 from dispatcher.util.foreign import tell
+from dispatcher.web.answers import ErrorBody, plain_error
 from dispatcher.web.config import WebConfig
 from dispatcher.web.origins import as_address
 
@@ -41,12 +42,21 @@ class WebHost(Service):
         DispatcherError: the extra `web` is missing, or the app failed to start.
     """
 
-    def __init__(self, app: Any, config: WebConfig | None = None, name: str = "web") -> None:
+    def __init__(
+        self,
+        app: Any,
+        config: WebConfig | None = None,
+        name: str = "web",
+        *,
+        error_body: ErrorBody = plain_error,
+    ) -> None:
+        """`error_body`: makes the body of an error that the host itself answers, on the loop's thread."""
         super().__init__(name)
         self.settings = config or WebConfig()
         self.stopping = asyncio.Event()
         """Set when the host stops. On its loop's thread only."""
         self._app = app
+        self._error_body = error_body
         self._pid = os.getpid()
         self._sockets: Listeners | None = None  # written by start, and in a forked child
         self._server: ServerThread | None = None  # written by start, and in a forked child
@@ -85,7 +95,8 @@ class WebHost(Service):
         settings = self.settings
         self._pid = os.getpid()
         tls = tls_for(settings.tls) if settings.tls is not None else None
-        gate = Gate(self._app, settings, Identities(settings, time.monotonic), self.is_ending, {"web_host": self})
+        identities, extras = Identities(settings, time.monotonic), {"web_host": self}
+        gate = Gate(self._app, settings, identities, self.is_ending, extras, self._error_body)
         self._sockets = Listeners(settings, self.name)
         self._warn_of_plain_tokens()
         self._server = ServerThread(self.name, gate, settings, self._sockets, tls, self.stopping, self.note_failure)

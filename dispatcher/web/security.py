@@ -72,6 +72,10 @@ class WriteNote:
     operation: str
     target: str
     reason: str = ""
+    user: str = ""
+    """For whom it is done; empty: the user that the host has identified."""
+    by: str = ""
+    """Who acts for `user`; empty: the user itself."""
 
 
 def describe_write(
@@ -80,20 +84,31 @@ def describe_write(
     operation: str | None = None,
     target: str | None = None,
     reason: str | None = None,
+    user: str | None = None,
+    by: str | None = None,
 ) -> None:
-    """Name what a request does, on what, and why it was refused, for its audit line. Without it: method and path."""
+    """Name what a request does, on what, for whom, and why it was refused, for its audit line.
+
+    Without it: method and path, and the user that the host has identified. `by`: who acts for `user`, if not itself.
+    """
     note = scope.get("audit")
     if isinstance(note, WriteNote):
         note.operation = operation if operation is not None else note.operation
         note.target = target if target is not None else note.target
         note.reason = reason if reason is not None else note.reason
+        note.user = user if user is not None else note.user
+        note.by = by if by is not None else note.by
 
 
 def audit(user: str, address: str, note: WriteNote, status: int | None) -> None:
-    """Log a line as YARN's RMAuditLogger does: keys and values, between tabs. `status`: of the answer, if there was."""
+    """Log a line as YARN's RMAuditLogger does: keys and values, between tabs.
+
+    `user`: whom the host has identified. `status`: of the answer, if there was one.
+    """
     is_allowed = status is not None and status < 400
     pairs: Mapping[str, str] = {
-        "USER": user,
+        "USER": note.user or user,
+        **({"BY": note.by} if note.by else {}),
         "IP": address,
         "OPERATION": note.operation,
         "TARGET": note.target,

@@ -24,11 +24,12 @@ from dispatcher.metrics.page import render_page
 from dispatcher.ops.answers import Workers, endpoint
 from dispatcher.ops.app import Ops, app_of
 from dispatcher.ops.config import OpsConfig
-from statemachines.resourcemanager.acls import QueueACLs
+from dispatcher.web.security import describe_write
 from statemachines.resourcemanager.web import pages, rest
 from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.model import ReadModel
 from statemachines.resourcemanager.web.shared import RMWeb
+from statemachines.resourcemanager.web.users import UserCookies
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 OPS: Final = "/ops"
 AGE_HEADER: Final = b"x-state-age-ms"
+_READ_ONLY: Final = "nothing can be changed through this address: it is for reading only (web.read_only)"
 
 
 def resource_manager_app(
@@ -48,11 +50,14 @@ def resource_manager_app(
 
     `config`: None: the resource manager's. `ops`: of the ops API; None: the resource manager's, and without the ops API
     if that is not enabled. The server has to run the app's lifespan, or else the first request begins to follow the
-    resource manager, and nothing ends it. Without a WebHost, no request has a `Principal`.
+    resource manager, and nothing ends it. Without a WebHost, no request has a `Principal`, and so none may change
+    anything.
+
+    Raises:
+        ConfigError: the file with the secret of users' cookies is unsound.
     """
     settings, config = manager.settings, config or manager.settings.web
-    model, acls = ReadModel(manager, config.refresh_ms), QueueACLs(settings)
-    rm = RMWeb(model, manager.clients, manager.admin, config, manager.name, acls)
+    rm = RMWeb(ReadModel(manager, config.refresh_ms), manager.clients, manager.admin, config, manager.name)
     ops = ops or settings.ops
     routes: list[BaseRoute] = [*rest.routes(rm), *pages.routes(rm)]
     routes.append(Route("/metrics", endpoint(_metrics(manager.registry, rm.workers)), methods=["GET"]))
@@ -72,7 +77,10 @@ def resource_manager_app(
     app = Starlette(
         routes=routes,
         exception_handlers={HTTPException: rest.http_error},
-        middleware=[Middleware(_Frame, model=rm.model)],
+        middleware=[
+            Middleware(_Frame, model=rm.model, is_read_only=config.read_only),
+            Middleware(UserCookies, users=rm.users),
+        ],
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -83,12 +91,14 @@ def resource_manager_app(
 class _Frame:
     """Around every request: follows the resource manager, tells the state's age, and forgives slashes.
 
-    A client whose endpoint ends in a slash sends two; JAX-RS does not mind one at the end of a path.
+    A client whose endpoint ends in a slash sends two; JAX-RS does not mind one at the end of a path. Refuses all
+    changes if the address is for reading only.
     """
 
-    def __init__(self, app: ASGIApp, model: ReadModel) -> None:
+    def __init__(self, app: ASGIApp, model: ReadModel, is_read_only: bool) -> None:
         self._app = app
         self._model = model
+        self._is_read_only = is_read_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -106,6 +116,10 @@ class _Frame:
                 message = {**message, "headers": headers}
             await send(message)
 
+        if self._is_read_only and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            describe_write(scope, reason=_READ_ONLY)
+            await rest.remote_exception(403, _READ_ONLY)(scope, receive, send_with_age)
+            return
         await self._app(scope, receive, send_with_age)
 
 

@@ -25,6 +25,12 @@ class RMWebConfig(WebConfig):
         description="most requests answered per second, on average. A burst of 3 seconds' worth passes at once; "
         "further requests wait their turn, so that a flood leaves the interpreter to the handlers",
     )
+    request_deadline_s: float = Field(
+        15.0,
+        gt=0,
+        description="longest time for a request to arrive, and again for its answer to be sent, in seconds; an answer "
+        "that has not begun by then becomes 503. Let it be longer than write_timeout_s, whose answer says what to do",
+    )
     auth: AuthName | None = Field(
         None,
         description="simple: the user is whom the client names (`?user.name=`, or the cookie that it then gets), for "
@@ -39,8 +45,8 @@ class RMWebConfig(WebConfig):
     )
     cookie_secret_file: Path | None = Field(
         None,
-        description="file of mode 0600 with the secret that signs users' cookies, so that they outlive a restart; "
-        "null: a random secret at each start",
+        description="file of mode 0600 with the secret that signs users' cookies, so that they outlive a restart; made "
+        "with a random secret if it does not exist; null: a random secret at each start",
     )
     submissions: bool = Field(True, description="accept applications by REST; false: 403")
     read_only: bool = Field(False, description="answer 403 to all changes, and show no buttons for them")

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dispatcher.ops.answers import Workers
-from statemachines.resourcemanager.acls import QueueACLs
 from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.model import ReadModel
+from statemachines.resourcemanager.web.users import Users
+from statemachines.resourcemanager.web.waits import Waits
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.services.admin_service import AdminService
@@ -27,7 +28,12 @@ class RMWeb:
     config: RMWebConfig
     name: str
     """Of the resource manager."""
-    acls: QueueACLs
-    """Who may do what."""
     workers: Workers = field(default_factory=Workers)
     """Threads for work that would hold up the loop."""
+    users: Users = field(init=False)
+    waits: Waits = field(init=False)
+    """Why applications wait, for all endpoints and pages together."""
+
+    def __post_init__(self) -> None:
+        self.users = Users(self.config, self.workers)
+        self.waits = Waits(self.clients.get_waiting_later)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.web.rest import apps, attempts, cluster, nodes, scheduler
-from statemachines.resourcemanager.web.rest.answers import BASE, http_error
+from statemachines.resourcemanager.web.rest import apps, attempts, cluster, nodes, scheduler, waiting, writing
+from statemachines.resourcemanager.web.rest.answers import BASE, error_body, http_error, remote_exception
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-__all__ = ["BASE", "http_error", "routes"]
+__all__ = ["BASE", "error_body", "http_error", "remote_exception", "routes"]
 
 
 def routes(rm: RMWeb) -> list[BaseRoute]:
     """The routes of the whole API."""
-    reading = (cluster, apps, scheduler, nodes, attempts)
-    return [each for part in reading for each in part.routes(rm)] + list(cluster.not_offered(rm))
+    parts = (cluster, apps, scheduler, nodes, attempts, writing, waiting)
+    return [route for part in parts for route in part.routes(rm)] + list(cluster.not_offered(rm))

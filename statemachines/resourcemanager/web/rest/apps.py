@@ -13,10 +13,10 @@ from starlette.routing import BaseRoute
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.rest import filters, ids
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, listed, route
+from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, listed
 from statemachines.resourcemanager.web.rest.app_texts import ApplicationTexts, View, timeout_of
-from statemachines.resourcemanager.web.rest.callers import user_of
 from statemachines.resourcemanager.web.rest.lists import list_answer
+from statemachines.resourcemanager.web.rest.reading import route
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -28,13 +28,15 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     texts = ApplicationTexts()
 
     async def apps(request: Request) -> Response:
-        wanted = filters.ApplicationFilter.of(request.query_params, rm.acls.path_of)
+        wanted = filters.ApplicationFilter.of(request.query_params, rm.clients.acls.path_of)
         texts.forget(rm.model.apps)
-        return await list_answer(request, rm, "apps", "app", _found(rm, request, texts, wanted))
+        may_view = viewer(rm, await rm.users.reader(request))
+        return await list_answer(request, rm, "apps", "app", _found(rm, request, texts, wanted, may_view))
 
     async def app(request: Request) -> Response:
+        caller = await rm.users.reader(request)
         report, view = asked_app(rm, request), _view(rm, request)
-        is_whole = rm.acls.may_view(report, user_of(rm, request))
+        is_whole = viewer(rm, caller)(report)
         attempts = rm.model.attempts.get(report.application_id, ())
         text = texts.text(report, attempts, rm.model.cluster_timestamp, view, is_whole)
         return json_answer(b'{"app":%s}' % text)
@@ -81,8 +83,11 @@ def asked_app(rm: RMWeb, request: Request) -> ApplicationReport:
     return report
 
 
-def viewer_of(rm: RMWeb, caller: Caller) -> Callable[[ApplicationReport], bool]:
-    """Whether the caller may view an application. Those that answer alike are asked about once."""
+def viewer(rm: RMWeb, caller: Caller | None) -> Callable[[ApplicationReport], bool]:
+    """Whether the caller may view an application, which nobody may without a user.
+
+    It is asked once about all applications of one user, queue and list: there may be thousands.
+    """
     known: dict[tuple[str, str, str | None], bool] = {}
 
     def may_view(report: ApplicationReport) -> bool:
@@ -90,17 +95,21 @@ def viewer_of(rm: RMWeb, caller: Caller) -> Callable[[ApplicationReport], bool]:
         key = report.user, report.queue, listed
         may = known.get(key)
         if may is None:
-            may = known[key] = rm.acls.may_view(report, caller)
+            may = known[key] = caller is not None and rm.clients.acls.may_view(report, caller)
         return may
 
     return may_view
 
 
 def _found(
-    rm: RMWeb, request: Request, texts: ApplicationTexts, wanted: filters.ApplicationFilter
+    rm: RMWeb,
+    request: Request,
+    texts: ApplicationTexts,
+    wanted: filters.ApplicationFilter,
+    may_view: Callable[[ApplicationReport], bool],
 ) -> Iterator[bytes | None]:
     """The text of each application that passes, None for each that does not; all of one publication."""
-    model, view, may_view = rm.model, _view(rm, request), viewer_of(rm, user_of(rm, request))
+    model, view = rm.model, _view(rm, request)
     attempts, timestamp = model.attempts, model.cluster_timestamp
     left = wanted.limit
     for id, report in model.apps.items():

@@ -11,11 +11,11 @@ from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.rest import ids
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, cores, listed, route, to_json
+from statemachines.resourcemanager.web.rest.answers import RestError, answer, cores, listed, to_json
 from statemachines.resourcemanager.web.rest.app_texts import logs_url
 from statemachines.resourcemanager.web.rest.apps import asked_app
-from statemachines.resourcemanager.web.rest.callers import user_of
 from statemachines.resourcemanager.web.rest.lists import list_answer
+from statemachines.resourcemanager.web.rest.reading import route
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -26,21 +26,21 @@ STILL_RUNNING: Final = -1000
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     async def attempts(request: Request) -> Response:
-        app, found = _asked_attempts(rm, request)
+        app, found = await _asked_attempts(rm, request)
         items = [_in_list(app, each, number) for number, each in enumerate(found, 1)]
         return answer({"appAttempts": listed(rm, "appAttempt", items)})
 
     async def attempt(request: Request) -> Response:
-        _, found = _asked_attempt(rm, request)
+        _, found = await _asked_attempt(rm, request)
         return answer({"appAttempt": _alone(found)})
 
     async def containers(request: Request) -> Response:
-        app, found = _asked_attempt(rm, request)
+        app, found = await _asked_attempt(rm, request)
         live = rm.model.containers.get(found.attempt_id, {})
         return await list_answer(request, rm, "containers", "container", _texts(rm, app, live.values()))
 
     async def container(request: Request) -> Response:
-        app, found = _asked_attempt(rm, request)
+        app, found = await _asked_attempt(rm, request)
         id = ids.container_id(request.path_params["container"])
         report = rm.model.containers.get(found.attempt_id, {}).get(id)
         if report is None:
@@ -56,17 +56,21 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     ]
 
 
-def _asked_attempts(rm: RMWeb, request: Request) -> tuple[ApplicationReport, tuple[ApplicationAttemptReport, ...]]:
+async def _asked_attempts(
+    rm: RMWeb, request: Request
+) -> tuple[ApplicationReport, tuple[ApplicationAttemptReport, ...]]:
     """Raises RestError: 400, 404, 403."""
-    app, caller = asked_app(rm, request), user_of(rm, request)
-    if not rm.acls.may_view(app, caller):
-        raise RestError(403, f"User {caller.user} does not have privilege to see this application {app.application_id}")
+    caller = await rm.users.reader(request)
+    app = asked_app(rm, request)
+    if caller is None or not rm.clients.acls.may_view(app, caller):
+        name = "Nobody" if caller is None else f"User {caller.user}"
+        raise RestError(403, f"{name} does not have privilege to see this application {app.application_id}")
     return app, rm.model.attempts.get(app.application_id, ())
 
 
-def _asked_attempt(rm: RMWeb, request: Request) -> tuple[ApplicationReport, ApplicationAttemptReport]:
+async def _asked_attempt(rm: RMWeb, request: Request) -> tuple[ApplicationReport, ApplicationAttemptReport]:
     id = ids.attempt_id(request.path_params["attempt"])
-    app, attempts = _asked_attempts(rm, request)
+    app, attempts = await _asked_attempts(rm, request)
     for each in attempts:
         if each.attempt_id == id:
             return app, each

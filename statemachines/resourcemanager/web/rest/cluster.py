@@ -12,7 +12,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.reports import ClusterMetrics
-from statemachines.resourcemanager.web.rest.answers import RestError, amount, answer, cores, json_answer, route, to_json
+from statemachines.resourcemanager.web.rest.answers import RestError, amount, answer, cores, json_answer, to_json
+from statemachines.resourcemanager.web.rest.reading import route
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from dispatcher.util.terminal import one_line
 from statemachines.resourcemanager.web.rest.answers import RestError
 
+MOST_INT: Final = (1 << 31) - 1
+MOST_LONG: Final = (1 << 63) - 1
 _APPLICATION: Final = re.compile(r"application_([0-9]{1,19})_([0-9]{1,10})")
 _ATTEMPT: Final = re.compile(r"appattempt_([0-9]{1,19})_([0-9]{1,10})_([0-9]{1,10})")
 _CONTAINER: Final = re.compile(r"container_(?:e([0-9]{1,10})_)?([0-9]{1,19})_([0-9]{1,10})_([0-9]{1,10})_([0-9]{1,19})")
@@ -19,18 +22,19 @@ def application_id(text: str) -> str:
     >>> application_id("application_1404198295326_3")
     'application_1404198295326_0003'
     """
-    timestamp, number = _numbers(_APPLICATION, text, "an application: application_{timestamp}_{number}")
+    timestamp, number = _numbers(_APPLICATION, text, "ApplicationId", "application_TIMESTAMP_NUMBER", number_at=1)
     return f"application_{timestamp}_{number:04d}"
 
 
 def attempt_id(text: str) -> str:
-    timestamp, number, attempt = _numbers(_ATTEMPT, text, "an attempt: appattempt_{timestamp}_{number}_{attempt}")
+    form = "appattempt_TIMESTAMP_NUMBER_ATTEMPT"
+    timestamp, number, attempt = _numbers(_ATTEMPT, text, "AppAttemptId", form, number_at=1)
     return f"appattempt_{timestamp}_{number:04d}_{attempt:06d}"
 
 
 def container_id(text: str) -> str:
-    form = "a container: container_[e{epoch}_]{timestamp}_{number}_{attempt}_{container}"
-    epoch, timestamp, number, attempt, container = _numbers(_CONTAINER, text, form)
+    form = "container_[eEPOCH_]TIMESTAMP_NUMBER_ATTEMPT_CONTAINER"
+    epoch, timestamp, number, attempt, container = _numbers(_CONTAINER, text, "ContainerId", form, number_at=2)
     era = f"e{epoch:02d}_" if epoch else ""
     return f"container_{era}{timestamp}_{number:04d}_{attempt:02d}_{container:06d}"
 
@@ -38,12 +42,14 @@ def container_id(text: str) -> str:
 def node_id(text: str) -> str:
     match = _NODE.fullmatch(text.strip())
     if match is None:
-        raise RestError(400, f"{text!r} is not the id of a node: host:port")
+        raise RestError(400, f"Invalid NodeId: {one_line(text, 100)!r}; expected HOST:PORT")
     return f"{match.group(1)}:{int(match.group(2))}"
 
 
-def _numbers(pattern: re.Pattern[str], text: str, form: str) -> list[int]:
+def _numbers(pattern: re.Pattern[str], text: str, what: str, form: str, number_at: int) -> list[int]:
+    """`number_at`: the place of the application's number, which is an int of Java; the others may be longs."""
     match = pattern.fullmatch(text.strip())
-    if match is None:
-        raise RestError(400, f"{text!r} is not the id of {form}")
-    return [int(group or 0) for group in match.groups()]
+    numbers = [int(group or 0) for group in match.groups()] if match is not None else []
+    if not numbers or max(numbers) > MOST_LONG or numbers[number_at] > MOST_INT:
+        raise RestError(400, f"Invalid {what}: {one_line(text, 100)!r}; expected {form}")
+    return numbers

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from statemachines.resourcemanager.web.rest.answers import JSON, ZIP_LEVEL, json_answer, wants_zip
+from statemachines.resourcemanager.web.rest.answers import JSON, json_answer
+from statemachines.resourcemanager.web.rest.reading import ZIP_LEVEL, wants_zip
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

@@ -11,8 +11,9 @@ from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.reports import NodeReport
 from statemachines.resourcemanager.web.rest import filters, ids
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, cores, listed, route, to_json
+from statemachines.resourcemanager.web.rest.answers import RestError, answer, cores, listed, to_json
 from statemachines.resourcemanager.web.rest.lists import list_answer
+from statemachines.resourcemanager.web.rest.reading import route
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

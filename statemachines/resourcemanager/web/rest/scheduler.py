@@ -10,16 +10,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
-from statemachines.resourcemanager.web.rest.answers import (
-    amount,
-    cores,
-    finite,
-    json_answer,
-    listed,
-    percent,
-    route,
-    to_json,
-)
+from statemachines.resourcemanager.web.rest.answers import amount, cores, finite, json_answer, listed, percent, to_json
+from statemachines.resourcemanager.web.rest.reading import route
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

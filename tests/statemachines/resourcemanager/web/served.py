@@ -14,6 +14,7 @@ from dispatcher.ops import OpsConfig
 from dispatcher.web import WebHost
 from statemachines.resourcemanager import ResourceManager
 from statemachines.resourcemanager.web import RMWebConfig, resource_manager_app
+from statemachines.resourcemanager.web.rest import error_body
 
 from ...simulation.replays import TIMEOUT_S
 
@@ -28,7 +29,7 @@ class Served:
         self.app = resource_manager_app(manager, settings, OpsConfig(enabled=False))
         self.rm = self.app.state.rm
         self.app.router.routes.insert(0, Route("/published", self._published))
-        self._host = WebHost(self.app, settings, "rm")
+        self._host = WebHost(self.app, settings, "rm", error_body=error_body)
 
     def __enter__(self) -> Served:
         self._host.init()

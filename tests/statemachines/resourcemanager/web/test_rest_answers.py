@@ -275,6 +275,15 @@ def test_a_fault_of_ours_is_a_number_in_the_log(
     assert "Traceback" in caplog.text
 
 
+def test_what_the_host_refuses_is_an_error_in_hadoops_form_too(served: Served) -> None:
+    foreign = {"Host": "elsewhere:80"}
+
+    assert served.refusal("/apps", headers=foreign)[0] == 421
+    assert served.refusal("/apps", "POST", content="a=b", headers={"Content-Type": "text/plain"})[0] == 415
+    assert served.refusal("/apps", "POST", headers={"Origin": "http://elsewhere"})[0] == 403
+    assert set(served.ask("//cluster", headers=foreign).json()) == {"error"}
+
+
 def test_answers_are_compressed_if_asked_for(served: Served) -> None:
     plain = served.ask("/scheduler", headers={"Accept-Encoding": "identity"})
     zipped = served.ask("/scheduler", headers={"Accept-Encoding": "br, gzip;q=0.5"})

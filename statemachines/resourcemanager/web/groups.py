@@ -1,0 +1,70 @@
+"""The groups of users, as this machine knows them: what Hadoop's ShellBasedUnixGroupsMapping finds."""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import pwd
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dispatcher.ops.answers import Refusal, Workers
+from dispatcher.util.foreign import tell
+from dispatcher.util.terminal import one_line
+
+log = logging.getLogger(__name__)
+
+KEPT_S: Final = 300.0
+"""As Hadoop's hadoop.security.groups.cache.secs."""
+_MOST_KEPT: Final = 10_000
+_LONGEST_S: Final = 2.0
+_NONE: Final[frozenset[str]] = frozenset()
+
+
+def groups_of_machine(user: str) -> frozenset[str]:
+    """The names of a user's groups; none for a user that this machine does not know. May ask servers on the network."""
+    try:
+        known = pwd.getpwnam(user)
+        ids = os.getgrouplist(user, known.pw_gid)
+    except (KeyError, OSError, ValueError):
+        return _NONE
+    names = set()
+    for id in ids:
+        try:
+            names.add(grp.getgrgid(id).gr_name)
+        except KeyError:  # a group without a name
+            continue
+    return frozenset(names)
+
+
+class Groups:
+    """Groups by user, looked up on a thread and kept for five minutes. One loop's thread."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        look_up: Callable[[str], frozenset[str]] = groups_of_machine,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._workers = workers
+        self._look_up = look_up
+        self._now_s = now_s
+        self._kept: dict[str, tuple[float, frozenset[str]]] = {}  # by user: until when, and the groups; by age
+
+    async def of(self, user: str) -> frozenset[str]:
+        """The user's groups. If they cannot be found out in time: those known before, or none."""
+        until_s, groups = self._kept.get(user, (0.0, _NONE))
+        if self._now_s() < until_s:
+            return groups
+        try:
+            groups = await self._workers.run(lambda: self._look_up(user), _LONGEST_S)
+        except Refusal as refusal:
+            tell(log, logging.WARNING, "the groups of user %s are not known: %s", one_line(user), refusal.reason)
+            return groups
+        self._kept.pop(user, None)
+        while len(self._kept) >= _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[user] = self._now_s() + KEPT_S, groups
+        return groups

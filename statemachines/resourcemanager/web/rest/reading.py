@@ -1,0 +1,84 @@
+"""Endpoints that read: what is checked before them, and what is done with their answers.
+
+The loop's thread.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from statemachines.resourcemanager.web.rest.answers import BASE, remote_exception
+from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.web.shared import RMWeb
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+ZIP_LEVEL: Final = 1
+"""Of gzip: JSON of many equal keys shrinks to a tenth of its size at any level."""
+_LEAST_ZIPPED: Final = 1024
+"""Bytes: a shorter answer fits into one packet anyhow."""
+_ACCEPTED: Final = frozenset({"*/*", "application/*", "application/json"})
+
+
+def route(
+    rm: RMWeb, path: str, function: Endpoint, methods: Iterable[str] = ("GET",), *, always: bool = False
+) -> Route:
+    """A path below BASE. HEAD is answered as GET; `always`: also while the resource manager is not started."""
+    return Route(BASE + path, guarded(rm, function, always=always), methods=list(methods))
+
+
+def guarded(rm: RMWeb, function: Endpoint, *, always: bool = False) -> Endpoint:
+    """The endpoint behind the checks that all have in common; whatever it raises becomes an error in Hadoop's form."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            if not accepts_json(request.headers.get("accept", "")):
+                return remote_exception(406, "only application/json is served here; change the header Accept")
+            if not always and not rm.model.is_readable():
+                return remote_exception(503, "the resource manager is not started", SOON)
+            return _zipped(request, await function(request))
+        except Exception as error:
+            return rest_error(request, error).response()
+
+    return endpoint
+
+
+def accepts_json(accept: str) -> bool:
+    """Whether a client with this header takes JSON. One that names no type takes any.
+
+    >>> [accepts_json(each) for each in ("*/*", "application/xml", "application/xml, application/json;q=0.5")]
+    [True, False, True]
+    """
+    if accept in ("*/*", "", "application/json"):
+        return True
+    kinds = [each.split(";") for each in accept.lower().split(",") if each.strip()]
+    return not kinds or any(kind.strip() in _ACCEPTED and not _is_refused(more) for kind, *more in kinds)
+
+
+def _is_refused(parameters: Sequence[str]) -> bool:
+    weights = [each.partition("=")[2].strip() for each in parameters if each.strip().startswith("q=")]
+    return any(weight.rstrip("0") in ("", "0.", ".") for weight in weights)
+
+
+def wants_zip(request: Request) -> bool:
+    encodings = [each.split(";") for each in request.headers.get("accept-encoding", "").lower().split(",")]
+    return any(name.strip() in ("gzip", "*") and not _is_refused(more) for name, *more in encodings)
+
+
+def _zipped(request: Request, response: Response) -> Response:
+    """A stream sees to it itself."""
+    if isinstance(response, StreamingResponse) or len(response.body) < _LEAST_ZIPPED or not wants_zip(request):
+        return response
+    response.body = gzip.compress(response.body, ZIP_LEVEL)
+    response.headers["content-length"] = str(len(response.body))
+    response.headers["content-encoding"] = "gzip"
+    response.headers["vary"] = "Accept-Encoding"
+    return response

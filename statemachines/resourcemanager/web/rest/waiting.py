@@ -1,0 +1,80 @@
+"""GET /api/v1/apps/{app}/waiting: why an application waits, in sentences. Not YARN's, but ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from statemachines.resourcemanager.reports import WaitingAsk, WaitingReport, WaitReason
+from statemachines.resourcemanager.web.rest.answers import RestError, answer
+from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
+from statemachines.resourcemanager.web.rest.ids import application_id
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.web.shared import RMWeb
+
+PATH: Final = "/api/v1/apps/{app}/waiting"
+
+
+def routes(rm: RMWeb) -> Sequence[BaseRoute]:
+    async def waiting(request: Request) -> Response:
+        try:
+            return answer(await _waiting(rm, request))
+        except Exception as error:
+            return rest_error(request, error).response()
+
+    return [Route(PATH, waiting, methods=["GET"])]
+
+
+async def _waiting(rm: RMWeb, request: Request) -> dict[str, Any]:
+    if rm.model.number == 0:
+        raise RestError(503, "the resource manager is starting", SOON)
+    app_id = application_id(request.path_params["app"])
+    app, caller = rm.model.apps.get(app_id), await rm.users.reader(request)
+    if app is None:
+        raise RestError(404, f"app with id: {app_id} not found")
+    if caller is None or not rm.clients.acls.may_view(app, caller):
+        name = "Nobody" if caller is None else f"User {caller.user}"
+        raise RestError(403, f"{name} cannot perform operation VIEW_APP on {app_id}")
+    report = (await rm.waits.reports([app_id])).get(app_id)
+    if report is None:
+        raise RestError(404, f"app with id: {app_id} not found")
+    return waiting_info(report)
+
+
+def waiting_info(report: WaitingReport) -> dict[str, Any]:
+    """Times in Unix ms, memory in MB. `sentence` null: it waits for nothing."""
+    return {
+        "application_id": report.application_id,
+        "as_of_ms": report.as_of_ms,
+        "sentence": report.sentence,
+        "reason": None if report.reason is None else _reason(report.reason),
+        "asks": [_ask(each) for each in report.asks],
+    }
+
+
+def _ask(ask: WaitingAsk) -> dict[str, Any]:
+    size = ask.resource
+    resource = {"memory_mb": size.memory_mb, "vcores": size.vcores_milli / 1000, **dict(size.others)}
+    if size.gpus:
+        resource["gpus"] = size.gpu_milli_total / 1000
+    return {
+        "resource": resource,
+        "count": ask.count,
+        "priority": ask.priority,
+        "partition": ask.partition,
+        "hosts": list(ask.hosts),
+        "since_ms": ask.since_ms,
+        "sentence": ask.sentence,
+        "reason": _reason(ask.reason),
+    }
+
+
+def _reason(reason: WaitReason) -> dict[str, Any]:
+    """The cause, and the names and numbers of its sentence that there are."""
+    values = {key: value for key, value in reason._asdict().items() if key not in ("cause", "sentence")}
+    return {"cause": reason.cause.name, **{key: value for key, value in values.items() if value not in (None, "")}}

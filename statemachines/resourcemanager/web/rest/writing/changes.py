@@ -1,0 +1,187 @@
+"""PUT /apps/{app}/state, /queue, /priority and /timeout: applications are killed, moved and changed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from statemachines.resourcemanager.acls import Caller
+from statemachines.resourcemanager.errors import AccessDeniedError
+from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
+from statemachines.resourcemanager.web.rest.answers import RestError, answer
+from statemachines.resourcemanager.web.rest.writing.bodies import MOST_INT, Fields
+from statemachines.resourcemanager.web.rest.writing.common import (
+    Deadline,
+    app_of,
+    changing,
+    fields_of,
+    known_app,
+    own_address,
+)
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.web.shared import RMWeb
+
+KILL_WAIT_S: Final = 0.1
+"""How long a kill's answer waits for the end."""
+_LOOKS_S: Final = (0.005, 0.01, 0.02, 0.04)
+"""Between two looks at an application that is being killed; the last one again and again."""
+_ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
+_LIFETIME: Final = "LIFETIME"
+_UNLIMITED: Final = "UNLIMITED"
+_AGAIN: Final = "it may still be done: send it again"
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)(Z|[+-]\d\d:?\d\d)", re.ASCII)
+
+
+def routes(rm: RMWeb) -> Sequence[BaseRoute]:
+    async def set_state(request: Request, caller: Caller, deadline: Deadline) -> Response:
+        body = await fields_of(request)
+        target, diagnostics = body.text("state"), body.text("diagnostics", "")
+        app = await known_app(rm, request, deadline)
+        if target not in (app.state, "KILLED"):
+            known = f" ({target} is no state)" if target not in APPLICATION_STATES else ""
+            raise RestError(400, f"Only 'KILLED' is allowed as a target state{known}; the application is {app.state}")
+        if target == app.state:
+            return answer({"state": app.state})
+        state = await _kill(rm, app, caller, _told(request, caller, diagnostics))
+        if state in _ENDED:
+            return answer({"state": state})
+        return answer({"state": state}, 202, {"Location": own_address(request)})
+
+    async def set_queue(request: Request, caller: Caller, deadline: Deadline) -> Response:
+        queue = (await fields_of(request)).text("queue")
+        app = await known_app(rm, request, deadline)
+        if queue != app.queue:
+            moved = rm.clients.move_application_across_queues_later(app.application_id, queue, caller=caller)
+            await deadline.result(moved, _AGAIN)
+            await deadline.published()
+        return answer({"queue": _later(rm, app).queue})
+
+    async def set_priority(request: Request, caller: Caller, deadline: Deadline) -> Response:
+        priority = (await fields_of(request)).number("priority", None, -MOST_INT, MOST_INT)
+        app = await known_app(rm, request, deadline)
+        if priority != app.priority:
+            changed = rm.clients.update_application_priority_later(app.application_id, priority, caller=caller)
+            priority = await deadline.result(changed, _AGAIN)
+            await deadline.published()
+        return answer({"priority": priority})
+
+    async def set_timeout(request: Request, caller: Caller, deadline: Deadline) -> Response:
+        expiry_ms = _expiry_ms(await fields_of(request))
+        app = await known_app(rm, request, deadline)
+        lifetime_s = None if expiry_ms is None else -((app.submit_ms - expiry_ms) // 1000)
+        if lifetime_s is not None and lifetime_s < 1:
+            raise RestError(400, "timeout.expiryTime: is before the application was submitted; to end it, kill it")
+        changed = rm.clients.update_application_timeouts_later(app.application_id, lifetime_s, caller=caller)
+        ends_ms = await deadline.result(changed, _AGAIN)
+        await deadline.published()
+        return answer({"timeout": timeout_info(ends_ms, rm.model.now_ms())})
+
+    return [
+        changing(rm, "/apps/{app}/state", ["PUT"], "Kill Application Request", set_state),
+        changing(rm, "/apps/{app}/queue", ["PUT"], "Move Application Request", set_queue),
+        changing(rm, "/apps/{app}/priority", ["PUT"], "Update Application Priority", set_priority),
+        changing(rm, "/apps/{app}/timeout", ["PUT"], "Update Application Timeouts", set_timeout),
+    ]
+
+
+# -- kill --------------------------------------------------------------------------------------------------------------
+
+
+async def _kill(rm: RMWeb, app: ApplicationReport, caller: Caller, diagnostics: str) -> str:
+    """Have it killed; returns its state, after KILL_WAIT_S at the latest. The kill itself is not given up then.
+
+    Raises:
+        AccessDeniedError, NotFoundError: as of the last publication, or by the handler thread.
+    """
+    if not rm.clients.acls.may_modify(app, caller):  # the handler thread may be too busy to say so
+        raise AccessDeniedError(
+            caller.user, f"User {caller.user} cannot perform operation MODIFY_APP on {app.application_id}"
+        )
+    loop, app_id = asyncio.get_running_loop(), app.application_id
+    until_s = loop.time() + KILL_WAIT_S
+    begun = asyncio.wrap_future(rm.clients.force_kill_application_later(app_id, diagnostics, caller=caller))
+    begun.add_done_callback(_seen)
+    await asyncio.wait({begun}, timeout=KILL_WAIT_S)
+    if not begun.done():
+        return app.state
+    begun.result()
+    await _until(rm, lambda: app_of(rm, app_id).state in _ENDED, until_s)
+    return _later(rm, app).state
+
+
+async def _until(rm: RMWeb, is_so: Callable[[], bool], until_s: float) -> None:
+    """Look at the model again and again, until that is so or the time is over."""
+    loop, looks = asyncio.get_running_loop(), iter(_LOOKS_S)
+    while True:
+        try:
+            await rm.model.published(max(0.0, until_s - loop.time()))
+        except TimeoutError:
+            return
+        pause_s = next(looks, _LOOKS_S[-1])
+        if is_so() or loop.time() + pause_s >= until_s:
+            return
+        await asyncio.sleep(pause_s)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """Nobody waits any longer: its error was for the client, which has got its answer."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _told(request: Request, caller: Caller, diagnostics: str) -> str:
+    """Why it was killed, for the application's diagnostics."""
+    client = f" at {request.client.host}" if request.client is not None and request.client.host else ""
+    text = f"killed by user {caller.user}{client}"
+    return f"{text}: {diagnostics}" if diagnostics else text
+
+
+def _later(rm: RMWeb, app: ApplicationReport) -> ApplicationReport:
+    """The application now; as it was if it has been forgotten meanwhile."""
+    return rm.model.apps.get(app.application_id, app)
+
+
+# -- lifetime ----------------------------------------------------------------------------------------------------------
+
+
+def _expiry_ms(body: Fields) -> int | None:
+    """When the application shall end, Unix ms; None: when its queue says so. Raises RestError (400)."""
+    timeout = body.fields("timeout") if body.has("timeout") else body
+    kind = timeout.text("type")
+    if kind != _LIFETIME:
+        raise RestError(400, f"{timeout.where('type')}: expected {_LIFETIME}, the only timeout of applications")
+    text, where = timeout.text("expiryTime").strip(), timeout.where("expiryTime")
+    if text == _UNLIMITED:
+        return None
+    match = _TIME.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError(text)
+        return round(datetime.fromisoformat("".join(match.groups())).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        expected = "expected a time in ISO 8601 with its zone, such as 2026-12-31T23:59:59.000+0000"
+        raise RestError(400, f"{where}: is not a time; {expected}, or {_UNLIMITED}") from None
+
+
+def timeout_info(ends_ms: int | None, now_ms: int) -> dict[str, Any]:
+    """As YARN shows the timeout of an application that ends at this time, Unix ms."""
+    if ends_ms is None:
+        return {"type": _LIFETIME, "expiryTime": _UNLIMITED, "remainingTimeInSeconds": -1}
+    left_s = max(0, (ends_ms - now_ms) // 1000)
+    return {"type": _LIFETIME, "expiryTime": _time(ends_ms), "remainingTimeInSeconds": left_s}
+
+
+def _time(unix_ms: int) -> str:
+    try:
+        at = datetime.fromtimestamp(unix_ms / 1000, UTC)
+    except (ValueError, OverflowError):  # after the year 9999
+        return _UNLIMITED
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{unix_ms % 1000:03d}+0000"

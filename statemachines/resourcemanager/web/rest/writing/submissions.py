@@ -1,0 +1,108 @@
+"""POST /apps/new-application and POST /apps: applications come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute
+
+from dispatcher.web.security import describe_write
+from statemachines.resourcemanager.acls import Caller
+from statemachines.resourcemanager.ids import cluster_timestamp_of
+from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.web.rest.answers import RestError, answer
+from statemachines.resourcemanager.web.rest.ids import application_id
+from statemachines.resourcemanager.web.rest.writing.bodies import MOST_INT
+from statemachines.resourcemanager.web.rest.writing.common import Deadline, changing, fields_of, own_address
+from statemachines.resourcemanager.web.rest.writing.submission_body import submission_of
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.web.shared import RMWeb
+
+_DISABLED: Final = "App submission via REST is disabled."
+_IN_USE: Final = frozenset({"RUNNING", "DECOMMISSIONING", "UNHEALTHY"})
+
+
+def routes(rm: RMWeb) -> Sequence[BaseRoute]:
+    async def new_application(request: Request, caller: Caller, deadline: Deadline) -> Response:
+        if not rm.config.submissions:
+            return _disabled(request)
+        new_id = rm.clients.get_new_application_later()
+        app_id = await deadline.result(new_id, "ask again: a number that was used up without need does no harm")
+        describe_write(request.scope, target=app_id)
+        return answer({"application-id": app_id, "maximum-resource-capability": _capability(maximum(rm))})
+
+    async def submit(request: Request, caller: Caller, deadline: Deadline) -> Response:
+        if not rm.config.submissions:
+            return _disabled(request)
+        body = await fields_of(request)
+        app_id = _own_id(rm, body.text("application-id"))
+        describe_write(request.scope, target=app_id)
+        submission = submission_of(body, app_id, caller.user)
+        if app_id not in rm.model.apps:  # one that is known already is answered as it was then
+            _check_size(submission.am_resource, maximum(rm))
+        stored = rm.clients.submit_application_later(submission, caller=caller)
+        again = f"it may still be stored: send it again with the same id, {app_id}, which submits nothing twice"
+        await deadline.result(stored, again)
+        await deadline.published()
+        location = f"{own_address(request).rstrip('/')}/{app_id}"
+        return Response(b"", 202, {"Location": location}, "application/json; charset=utf-8")
+
+    return [
+        changing(rm, "/apps/new-application", ["POST"], "Get New Application", new_application),
+        changing(rm, "/apps", ["POST"], "Submit Application Request", submit),
+    ]
+
+
+def _disabled(request: Request) -> Response:
+    """As Hadoop answers it: not in the form of its other errors."""
+    describe_write(request.scope, reason=_DISABLED)
+    return PlainTextResponse(_DISABLED, 403)
+
+
+def _own_id(rm: RMWeb, text: str) -> str:
+    """Raises RestError (400) for what no resource manager of this cluster can have handed out."""
+    app_id = application_id(text)
+    now = rm.model.info.id
+    if cluster_timestamp_of(app_id) > now:
+        raise RestError(400, f"application-id: {app_id} is not from new-application: the cluster is at {now}")
+    return app_id
+
+
+def maximum(rm: RMWeb) -> Resource:
+    """The largest container that a node of the cluster can have, of each type by itself; huge without nodes."""
+    capacities = [node.capacity for node in rm.model.nodes.values() if node.state in _IN_USE]
+    if not capacities:
+        return Resource(MOST_INT, MOST_INT * 1000)
+    return Resource(
+        max(each.memory_mb for each in capacities), max(max(each.vcores_milli for each in capacities), 1000)
+    )
+
+
+def _capability(most: Resource) -> dict[str, Any]:
+    memory_mb, vcores = most.memory_mb, most.vcores_milli // 1000
+    kinds = ("memory-mb", "Mi", memory_mb), ("vcores", "", vcores)
+    infos = [
+        {
+            "name": name,
+            "resourceType": "COUNTABLE",
+            "units": units,
+            "value": value,
+            "minimumAllocation": 0,
+            "maximumAllocation": value,
+        }
+        for name, units, value in kinds
+    ]
+    return {"memory": memory_mb, "vCores": vcores, "resourceInformations": {"resourceInformation": infos}}
+
+
+def _check_size(asked: Resource, most: Resource) -> None:
+    """Raises RestError (400) for a master that no node could ever take."""
+    if asked.memory_mb > most.memory_mb:
+        raise RestError(400, f"resource.memory: is {asked.memory_mb:,} MB; the maximum is {most.memory_mb:,} MB")
+    if asked.vcores_milli > most.vcores_milli:
+        cores = most.vcores_milli // 1000
+        raise RestError(400, f"resource.vCores: is {asked.vcores_milli // 1000:,}; the maximum is {cores:,}")

@@ -1,0 +1,232 @@
+"""On whose behalf a request is made, and what its role allows.
+
+    auth simple   the user that the client names: `?user.name=`, or else the cookie `hadoop.auth` of an earlier answer;
+                  or else the peer of the Unix socket, or web.static_user
+    auth token    the user of the token or certificate; an administrator may act for the user of `?user.name=`
+
+Threads: the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dispatcher.ops.answers import Workers
+from dispatcher.util.foreign import tell
+from dispatcher.util.terminal import one_line
+from dispatcher.web.security import Principal, describe_write
+from statemachines.resourcemanager.acls import Caller
+from statemachines.resourcemanager.web.config import RMWebConfig
+from statemachines.resourcemanager.web.cookies import NAME, Flaw, Signer, is_user_name, secret_of
+from statemachines.resourcemanager.web.groups import Groups
+
+log = logging.getLogger(__name__)
+
+PARAMETER: Final = "user.name"
+_COMPLAIN_EVERY_S: Final = 1.0
+
+
+class UserError(Exception):
+    """There is no user, or not one that may do this. `status`: 400, 401 or 403."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Users:
+    """Finds the users of requests.
+
+    Raises:
+        ConfigError: the file with the secret of cookies is unsound.
+    """
+
+    def __init__(
+        self,
+        config: RMWebConfig,
+        workers: Workers,
+        *,
+        groups: Groups | None = None,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`now_s`: Unix seconds."""
+        self._config = config
+        self._is_simple = config.auth_in_use == "simple"
+        self._is_anonymous = config.tokens_file is None and (config.tls is None or config.tls.client_ca is None)
+        self._signer = Signer(secret_of(config.cookie_secret_file)) if self._is_simple else None
+        self._groups = groups or Groups(workers)
+        self._now_s = now_s
+        self._complains_at_s = -math.inf  # not before this is another wrong cookie logged
+        self._wrong = 0  # cookies since then
+
+    # -- who it is ----------------------------------------------------------------------------------------------------
+
+    async def reader(self, request: Request) -> Caller | None:
+        """The user whose rights decide what an answer shows; None: there is no user, so show what everyone may see.
+
+        Raises:
+            UserError: `user.name` is not a user's name (400).
+        """
+        user, _ = self._user(request, self.principal(request))
+        return None if user is None else await self._caller(user, self._is_admin(request, user))
+
+    async def writer(self, request: Request) -> Caller:
+        """The user that asks for a change. The request's audit line names it.
+
+        Raises:
+            UserError: the client names no user or is not known (401), may change nothing (403), or `user.name` is not
+                a user's name (400).
+        """
+        principal = self.principal(request)
+        if principal is None:
+            raise UserError(401, "there is no user: this server has not identified the client")
+        user, is_named = self._user(request, principal)
+        if user is None or (self._is_simple and self._config.require_user and not is_named):
+            raise UserError(401, f"name your user: add ?{PARAMETER}=USER to the address, or send the cookie {NAME}")
+        acts_for_other = not self._is_local_name(principal) and user != principal.name
+        describe_write(request.scope, user=user, by=principal.name if acts_for_other else "")
+        if not self._names_itself and not principal.may("user"):
+            raise UserError(403, f"role user is required; {principal.name} has role {principal.role}")
+        if not self._is_simple and user == self._config.static_user:
+            raise UserError(403, f"The default static user cannot carry out this operation ({user}).")
+        return await self._caller(user, self._is_admin(request, user))
+
+    async def caller(self, user: str) -> Caller:
+        """Any user, by name."""
+        return await self._caller(user, False)
+
+    @staticmethod
+    def principal(request: Request) -> Principal | None:
+        """Whom the host has identified; None: another server runs the app."""
+        principal = request.scope.get("principal")
+        return principal if isinstance(principal, Principal) else None
+
+    @property
+    def _names_itself(self) -> bool:
+        """Whether clients over TCP only say who they are, so that their role tells nothing."""
+        return self._is_simple and self._is_anonymous
+
+    def _is_local_name(self, principal: Principal) -> bool:
+        """Whether the principal is nobody in particular: a client over TCP without tokens and certificates."""
+        return self._names_itself and principal.name == "anonymous"
+
+    def _user(self, request: Request, principal: Principal | None) -> tuple[str | None, bool]:
+        """The user, and whether the client proves or names it."""
+        if self._is_simple:
+            named = self.named_user(request.scope) or self._user_of_cookie(request)
+            if named is not None:
+                return named, True
+            if principal is None or self._is_local_name(principal):
+                return self._config.static_user, False
+            return principal.name, True
+        if principal is None:
+            return None, False
+        if principal.may("admin"):
+            return self.named_user(request.scope) or principal.name, True
+        return principal.name, True
+
+    def _is_admin(self, request: Request, user: str) -> bool:
+        """Whether the role makes the user an administrator. One who acts for another user has that user's rights."""
+        principal = self.principal(request)
+        if principal is None or not principal.may("admin"):
+            return False
+        return user == principal.name or (self._is_local_name(principal) and user == self._config.static_user)
+
+    async def _caller(self, user: str, is_admin: bool) -> Caller:
+        return Caller(user, await self._groups.of(user), is_admin)
+
+    # -- what the client says -----------------------------------------------------------------------------------------
+
+    def named_user(self, scope: Scope) -> str | None:
+        """The user that the address names. Raises UserError (400) for what is no user's name."""
+        query: bytes = scope["query_string"]
+        if b"user" not in query.lower() and b"%" not in query:
+            return None
+        for key, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+            if key == PARAMETER and value:
+                if not is_user_name(value):
+                    shown = one_line(value, 100)
+                    raise UserError(
+                        400, f"{PARAMETER}={shown}: not a user's name; use ASCII without blanks and & ; , ="
+                    )
+                return value
+        return None
+
+    def _user_of_cookie(self, request: Request) -> str | None:
+        value = _cookie(request)
+        if value is None or self._signer is None:
+            return None
+        found = self._signer.read(value, int(self._now_s() * 1000))
+        if isinstance(found, str):
+            return found
+        if found is Flaw.FORGED:
+            self._complain(request)
+        return None
+
+    def _complain(self, request: Request) -> None:
+        """Log a wrong cookie. They may come with every request of a page, so it is not logged for each."""
+        self._wrong += 1
+        now_s = self._now_s()
+        if now_s < self._complains_at_s:
+            return
+        address = request.client.host if request.client is not None else "the Unix socket"
+        message = "cookie %s from %s ignored: its signature is wrong (%d such cookies since the last message)"
+        tell(log, logging.WARNING, message, NAME, one_line(address), self._wrong)
+        self._complains_at_s, self._wrong = now_s + _COMPLAIN_EVERY_S, 0
+
+    # -- the cookie of an answer --------------------------------------------------------------------------------------
+
+    def cookie_for(self, scope: Scope) -> str | None:
+        """The Set-Cookie of an answer to a client that names its user in the address; None: it gets none."""
+        if self._signer is None:
+            return None
+        try:
+            user = self.named_user(scope)
+        except UserError:
+            return None  # the endpoint tells it
+        if user is None:
+            return None
+        age_s = round(self._config.session_s)
+        value = self._signer.sign(user, int(self._now_s() * 1000) + age_s * 1000)
+        secure = "; Secure" if scope["scheme"] == "https" else ""
+        return f"{NAME}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
+
+
+def _cookie(request: Request) -> str | None:
+    """The value of the cookie. Names of cookies cannot contain `=`, values can."""
+    for header in request.headers.getlist("cookie"):
+        for part in header.split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == NAME:
+                return value
+    return None
+
+
+class UserCookies:
+    """Around every request: hands its cookie to a client that has named its user."""
+
+    def __init__(self, app: ASGIApp, users: Users) -> None:
+        self._app = app
+        self._users = users
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cookie = self._users.cookie_for(scope) if scope["type"] == "http" else None
+        if cookie is None:
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_cookie(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).append("set-cookie", cookie)
+            await send(message)
+
+        await self._app(scope, receive, send_with_cookie)

@@ -1,0 +1,72 @@
+"""Asks the handler thread why applications wait: seldom, and for all that want to know at once.
+
+An answer looks at the scheduler's books, so the handler thread is asked at most ten times a second, for a limited
+number of applications. Whoever asks in between is in the next question.
+
+Threads: the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Final
+
+from statemachines.resourcemanager.reports import WaitingReport
+
+EVERY_S: Final = 0.1
+DEADLINE_S: Final = 1.0
+MOST: Final = 100
+"""Applications in one question."""
+
+_Asked = asyncio.Future[WaitingReport | None]
+
+
+class Waits:
+    """`ask`: ClientRMService.get_waiting_later."""
+
+    def __init__(self, ask: Callable[[Collection[str]], Future[list[WaitingReport]]]) -> None:
+        self._ask = ask
+        self._wanted: dict[str, _Asked] = {}  # by application: those for the next questions, oldest first
+        self._next_s = 0.0  # not before this, by the loop's clock, is the next question
+        self._asking: asyncio.Task[None] | None = None
+
+    async def reports(self, app_ids: Iterable[str]) -> Mapping[str, WaitingReport]:
+        """What these applications wait for, by id; unknown ones are left out.
+
+        Raises:
+            TimeoutError: the handler thread has not answered within a second.
+            RejectedExecutionError: the resource manager has stopped.
+        """
+        loop = asyncio.get_running_loop()
+        asked = {app_id: self._wanted.setdefault(app_id, loop.create_future()) for app_id in app_ids}
+        if not asked:
+            return {}
+        if self._asking is None or self._asking.done():
+            self._asking = loop.create_task(self._work())
+        _, late = await asyncio.wait(asked.values(), timeout=DEADLINE_S)
+        if late:
+            raise TimeoutError(f"the handler thread has not answered within {DEADLINE_S:g} s")
+        return {app_id: report for app_id, future in asked.items() if (report := future.result()) is not None}
+
+    async def _work(self) -> None:
+        """Questions until nobody wants to know any more."""
+        loop = asyncio.get_running_loop()
+        while self._wanted:
+            await asyncio.sleep(max(0.0, self._next_s - loop.time()))
+            self._next_s = loop.time() + EVERY_S
+            asked = {app_id: self._wanted.pop(app_id) for app_id in list(self._wanted)[:MOST]}
+            await self._answer(asked)
+
+    async def _answer(self, asked: Mapping[str, _Asked]) -> None:
+        try:
+            found = await asyncio.wait_for(asyncio.wrap_future(self._ask(tuple(asked))), DEADLINE_S)
+        except Exception as error:
+            for future in asked.values():
+                future.set_exception(error)
+                future.exception()  # its client may have left
+            return
+        reports = {report.application_id: report for report in found}
+        for app_id, future in asked.items():
+            future.set_result(reports.get(app_id))

@@ -1,0 +1,140 @@
+"""A resource manager behind its door on a free port, and clients of its REST API."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from dispatcher import CompositeService
+from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
+from statemachines.resourcemanager.statestore import RMStateStore
+from statemachines.resourcemanager.web import RMDoor
+from statemachines.simulation.cluster import SimulatedCluster
+from statemachines.simulation.workload import NodeSpec, Workload
+
+from ...simulation.replays import TIMEOUT_S
+
+BASE = "/ws/v1/cluster"
+NODE = NodeSpec("n1", Resource(4096, 4000))
+NODE_ID = "n1:45454"
+
+
+class Front:
+    """A daemon, and requests to it. Its applications wait for ever if it has no nodes."""
+
+    def __init__(self, daemon: CompositeService, manager: ResourceManager, door: RMDoor) -> None:
+        self.daemon = daemon
+        self.manager = manager
+        self.door = door
+        self.http = httpx.Client(base_url=str(door.url), timeout=TIMEOUT_S)
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.http.get(BASE + path, **more)
+
+    def post(self, path: str, content: Any = None, **more: Any) -> httpx.Response:
+        return self._send("POST", path, content, **more)
+
+    def put(self, path: str, content: Any, **more: Any) -> httpx.Response:
+        return self._send("PUT", path, content, **more)
+
+    def _send(self, method: str, path: str, content: Any, headers: dict[str, str] | None = None, **more: Any) -> Any:
+        """Content None: no body."""
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        body = b"" if content is None else json.dumps(content).encode()
+        return self.http.request(method, BASE + path, content=body, headers=headers, **more)
+
+    def new_id(self, **more: Any) -> str:
+        answer = self.post("/apps/new-application", **more)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["application-id"])
+
+    def submit(self, user: str | None = None, *, headers: dict[str, str] | None = None, **body: Any) -> str:
+        """Submit an application; returns its id."""
+        more: dict[str, Any] = {"params": {} if user is None else {"user.name": user}, "headers": headers or {}}
+        app_id = self.new_id(**more)
+        self.http.cookies.clear()
+        answer = self.post("/apps", {**submission(app_id), **body}, **more)
+        self.http.cookies.clear()
+        assert answer.status_code == 202, answer.text
+        return app_id
+
+    def apps(self) -> set[str]:
+        """The ids of all applications, on the handler thread."""
+        return {each.application_id for each in self.manager.clients.get_applications(timeout=TIMEOUT_S)}
+
+    def state(self, app_id: str) -> str:
+        return self.manager.clients.get_application_report(app_id, timeout=TIMEOUT_S).state
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """The handler thread does nothing meanwhile."""
+        hangs, goes_on = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            hangs.set()
+            goes_on.wait(TIMEOUT_S)
+
+        self.manager.dispatcher.mailbox_executor.execute(hang, "hang")
+        assert hangs.wait(TIMEOUT_S)
+        try:
+            yield
+        finally:
+            goes_on.set()
+
+
+def submission(app_id: str, **more: Any) -> dict[str, Any]:
+    return {"application-id": app_id, "resource": {"memory": 1, "vCores": 1}, **more}
+
+
+@contextmanager
+def front(
+    *nodes: NodeSpec,
+    store: Callable[[], RMStateStore] | None = None,
+    web: dict[str, Any] | None = None,
+    token: str | None = None,
+    **settings: Any,
+) -> Iterator[Front]:
+    """Nodes of a simulated cluster: masters end at once. `token`: without one, a door with tokens answers nothing."""
+    all_settings = {
+        "metrics": {"enabled": False},
+        "nm_heartbeat_interval_ms": 10,
+        "simulation": {"am_register_delay_ms": 1},
+        **settings,
+        "web": {"port": 0, "unix_socket": False, "refresh_ms": 20, **(web or {})},
+    }
+    config = ResourceManagerConfig.model_validate(all_settings)
+    manager = ResourceManager(config, node_managers=SimulatedCluster, store=store() if store is not None else None)
+    if nodes:
+        manager.bring(Workload("nodes", nodes, ()))
+    daemon, door = CompositeService("daemon"), RMDoor(manager)
+    daemon.add_service(door)
+    daemon.add_service(manager)
+    with daemon:
+        made = Front(daemon, manager, door)
+        with made.http:
+            headers = {} if token is None else bearer(token)
+            until(lambda: made.http.get("/cluster", headers=headers).status_code == 200, "it is active")
+            if nodes:
+                until(lambda: len(manager.clients.get_cluster_nodes({"RUNNING"})) == len(nodes), "its nodes are there")
+            yield made
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def until(is_so: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"not in {TIMEOUT_S} s: {what}"
+
+
+def message(answer: httpx.Response) -> str:
+    """Of an error in Hadoop's form."""
+    return str(answer.json()["RemoteException"]["message"])

@@ -1,0 +1,270 @@
+"""PUT of an application's state, queue, priority and timeout, over HTTP."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+
+from .front import NODE, NODE_ID, Front, front, message, until
+
+QUEUES = {
+    "kind": "capacity",
+    "queues": [{"name": "default", "capacity": 60}, {"name": "other", "capacity": 40, "maximum_lifetime_s": 1000}],
+}
+UNKNOWN = "application_1_0001"
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[Front]:
+    """Without nodes: applications wait."""
+    with front(scheduler=QUEUES) as made:
+        yield made
+
+
+@pytest.fixture
+def app(idle: Front) -> str:
+    return idle.submit()
+
+
+# -- kill --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_that_is_done_at_once_is_answered_with_the_end(idle: Front, app: str) -> None:
+    answer = idle.put(f"/apps/{app}/state", {"state": "KILLED", "diagnostics": "not needed"})
+
+    assert (answer.status_code, answer.json()) == (200, {"state": "KILLED"})
+    assert re.search(
+        r"killed by user dr.who at 127.0.0.1: not needed", idle.manager.clients.get_application_report(app).diagnostics
+    )
+
+
+def test_a_kill_that_takes_longer_is_answered_within_a_tenth_of_a_second(idle: Front, app: str) -> None:
+    with idle.hanging():
+        begin_s = time.monotonic()
+        first = idle.put(f"/apps/{app}/state", {"state": "KILLED"})
+        took_s = time.monotonic() - begin_s
+    until(lambda: idle.state(app) == "KILLED", "the kill that was begun is done")
+    second = idle.put(f"/apps/{app}/state", {"state": "KILLED"})
+
+    assert (first.status_code, first.json()) == (202, {"state": "ACCEPTED"})
+    assert first.headers["location"] == f"{idle.door.url}/ws/v1/cluster/apps/{app}/state"
+    assert 0.09 < took_s < 5  # not the deadline of other changes, which is 10 s
+    assert (second.status_code, second.json()) == (200, {"state": "KILLED"})
+
+
+def test_an_application_that_has_ended_stays_as_it_is() -> None:
+    with front(NODE) as made:
+        app = made.submit()
+        until(lambda: made.state(app) == "FINISHED", "it has ended")
+        answers = [made.put(f"/apps/{app}/state", {"state": state}) for state in ("KILLED", "FINISHED", "RUNNING")]
+
+    assert [(each.status_code, each.json().get("state")) for each in answers[:2]] == [(200, "FINISHED")] * 2
+    assert answers[2].status_code == 400
+
+
+def test_the_present_state_as_the_target_does_nothing(idle: Front, app: str) -> None:
+    answer = idle.put(f"/apps/{app}/state", {"state": "ACCEPTED"})
+
+    assert (answer.status_code, answer.json()) == (200, {"state": "ACCEPTED"})
+    assert idle.state(app) == "ACCEPTED"
+
+
+@pytest.mark.parametrize("target", ["RUNNING", "killed", "", "FINISHED", "X" * 5000])
+def test_any_other_target_is_an_error(idle: Front, app: str, target: str) -> None:
+    answer = idle.put(f"/apps/{app}/state", {"state": target})
+
+    assert answer.status_code == 400
+    assert "Only 'KILLED' is allowed as a target state" in message(answer)
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("state", {"state": "KILLED"}),
+    ("queue", {"queue": "other"}),
+    ("priority", {"priority": 3}),
+    ("timeout", {"timeout": {"type": "LIFETIME", "expiryTime": "2099-12-31T00:00:00.000+0000"}}),
+]
+
+
+@pytest.mark.parametrize(("what", "body"), CHANGES)
+def test_an_unknown_application_is_not_found_and_a_wrong_id_is_an_error(
+    idle: Front, what: str, body: dict[str, Any]
+) -> None:
+    assert idle.put(f"/apps/{UNKNOWN}/{what}", body).status_code == 404
+    assert idle.put(f"/apps/nonsense/{what}", body).status_code == 400
+
+
+@pytest.mark.parametrize(("what", "body"), CHANGES)
+@pytest.mark.parametrize("wrong", [None, [], {}, {"state": 1, "queue": [], "priority": "x", "timeout": 1}])
+def test_a_wrong_body_is_an_error(idle: Front, app: str, what: str, body: dict[str, Any], wrong: Any) -> None:
+    assert idle.put(f"/apps/{app}/{what}", wrong).status_code == 400
+    assert idle.state(app) == "ACCEPTED"
+
+
+@pytest.mark.parametrize(("what", "body"), CHANGES[1:])
+def test_while_the_handler_hangs_a_change_ends_with_its_deadline(what: str, body: dict[str, Any]) -> None:
+    with front(scheduler=QUEUES, web={"write_timeout_s": 0.2}) as made:
+        app = made.submit()
+        with made.hanging():
+            answer = made.put(f"/apps/{app}/{what}", body)
+
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert "send it again" in message(answer)
+
+
+@pytest.mark.parametrize(("what", "body"), CHANGES)
+def test_a_change_is_in_the_model_when_it_is_answered(idle: Front, app: str, what: str, body: dict[str, Any]) -> None:
+    model = idle.door.app.state.rm.model
+
+    answer = idle.put(f"/apps/{app}/{what}", body)
+
+    report = model.apps[app]
+    assert answer.status_code == 200
+    assert {
+        "state": report.state == "KILLED",
+        "queue": report.queue == "other",
+        "priority": report.priority == 3,
+        "timeout": report.deadline_ms is not None,
+    }[what]
+
+
+# -- queue, priority, lifetime -----------------------------------------------------------------------------------------
+
+
+def test_a_move_answers_with_the_new_queue(idle: Front, app: str) -> None:
+    assert idle.put(f"/apps/{app}/queue", {"queue": "default"}).json() == {"queue": "default"}
+    assert idle.put(f"/apps/{app}/queue", {"queue": "other"}).json() == {"queue": "other"}
+
+
+def test_the_scheduler_s_refusal_is_the_error_s_message(idle: Front, app: str) -> None:
+    answer = idle.put(f"/apps/{app}/queue", {"queue": "nowhere"})
+
+    assert answer.status_code == 400
+    assert message(answer).startswith(f"{app} cannot be moved to queue nowhere: ")
+
+
+def test_a_priority_changes(idle: Front, app: str) -> None:
+    assert idle.put(f"/apps/{app}/priority", {"priority": 8}).json() == {"priority": 8}
+    assert idle.put(f"/apps/{app}/priority", {"priority": "9"}).json() == {"priority": 9}
+    assert idle.manager.clients.get_application_report(app).priority == 9
+
+
+def test_an_ended_application_cannot_be_moved(idle: Front, app: str) -> None:
+    idle.put(f"/apps/{app}/state", {"state": "KILLED"})
+
+    answer = idle.put(f"/apps/{app}/queue", {"queue": "other"})
+
+    assert answer.status_code == 400
+    assert "KILLED" in message(answer)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("2035-12-05T22:51:00.104+0530", "2035-12-05T17:21:00"),
+        ("2035-12-05T22:51:00Z", "2035-12-05T22:51:00"),
+        ("2035-12-05T22:51:00.5-03:00", "2035-12-06T01:51:00"),
+    ],
+)
+def test_a_lifetime_is_given_as_the_time_of_its_end(idle: Front, app: str, given: str, shown: str) -> None:
+    answer = idle.put(f"/apps/{app}/timeout", {"timeout": {"type": "LIFETIME", "expiryTime": given}})
+
+    timeout = answer.json()["timeout"]
+    assert timeout["type"] == "LIFETIME"
+    assert timeout["expiryTime"][:17] == shown[:17]  # whole seconds since the submission
+    assert re.fullmatch(r"[\d-]{10}T[\d:]{8}\.\d{3}\+0000", timeout["expiryTime"])
+    assert 2.8e8 > timeout["remainingTimeInSeconds"] > 0
+
+
+def test_a_lifetime_may_be_taken_back_and_a_queue_limits_it(idle: Front, app: str) -> None:
+    far = {"timeout": {"type": "LIFETIME", "expiryTime": "2035-12-05T22:51:00.104+0530"}}
+    idle.put(f"/apps/{app}/timeout", far)
+
+    unlimited = idle.put(f"/apps/{app}/timeout", {"timeout": {"type": "LIFETIME", "expiryTime": "UNLIMITED"}})
+    idle.put(f"/apps/{app}/queue", {"queue": "other"})
+    limited = idle.put(f"/apps/{app}/timeout", far)
+
+    assert unlimited.json() == {
+        "timeout": {"type": "LIFETIME", "expiryTime": "UNLIMITED", "remainingTimeInSeconds": -1}
+    }
+    assert 900 < limited.json()["timeout"]["remainingTimeInSeconds"] <= 1000
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [
+        {"type": "LIFETIME", "expiryTime": "2001-01-01T00:00:00.000+0000"},
+        {"type": "LIFETIME", "expiryTime": "2035-12-05"},
+        {"type": "LIFETIME", "expiryTime": "2035-13-05T22:51:00.104+0530"},
+        {"type": "LIFETIME", "expiryTime": "2035-12-05T22:51:00"},
+        {"type": "LIFETIME", "expiryTime": "0001-01-01T00:00:00+2359"},
+        {"type": "LIFETIME"},
+        {"type": "IDLE", "expiryTime": "2035-12-05T22:51:00.104+0530"},
+    ],
+)
+def test_a_wrong_lifetime_is_an_error(idle: Front, app: str, timeout: dict[str, str]) -> None:
+    assert idle.put(f"/apps/{app}/timeout", {"timeout": timeout}).status_code == 400
+
+
+# -- nodes and queues --------------------------------------------------------------------------------------------------
+
+
+def test_a_node_gets_another_size() -> None:
+    with front(NODE) as made:
+        answer = made.post(
+            f"/nodes/{NODE_ID}/resource", {"resource": {"memory": 2048, "vCores": 2}, "overCommitTimeout": -1}
+        )
+        escaped = made.post("/nodes/n1%3A45454/resource", {"resource": {"memory": "1024", "vCores": 1}})
+        unknown = made.post("/nodes/n2:1/resource", {"resource": {"memory": 1, "vCores": 1}})
+        wrong = made.post(f"/nodes/{NODE_ID}/resource", {"resource": {"memory": 1}})
+        [node] = made.manager.clients.get_cluster_nodes()
+
+    assert (answer.status_code, answer.json()) == (200, {"memory": 2048, "vCores": 2})
+    assert escaped.json() == {"memory": 1024, "vCores": 1}
+    assert (unknown.status_code, wrong.status_code) == (404, 400)
+    assert node.capacity.memory_mb == 1024
+
+
+def test_administrators_of_a_queue_ask_who_may_use_it() -> None:
+    queues = [
+        {"name": "a", "capacity": 50, "acl_submit_applications": "bob", "acl_administer_queue": "carl"},
+        {"name": "b", "capacity": 50},
+    ]
+    settings = {"kind": "capacity", "queues": queues, "acl_submit_applications": " ", "acl_administer_queue": " "}
+    with front(scheduler=settings) as made:
+
+        def ask(caller: str, queue: str, acl: str, user: str) -> Any:
+            parameters = {"user.name": caller, "queue-acl-type": acl, "user": user}
+            return made.get(f"/queues/{queue}/access", params=parameters)
+
+        allowed = ask("carl", "a", "SUBMIT_APPLICATIONS", "bob")
+        by_path = ask("carl", "root.a", "ADMINISTER_QUEUE", "bob")
+        statuses = [
+            ask("bob", "a", "SUBMIT_APPLICATIONS", "bob").status_code,
+            ask("carl", "x", "SUBMIT_APPLICATIONS", "bob").status_code,
+            ask("carl", "a", "SUBMIT", "bob").status_code,
+            ask("carl", "a", "SUBMIT_APPLICATIONS", "").status_code,
+        ]
+
+    assert allowed.json() == {"allowed": True, "user": "bob", "diagnostics": ""}
+    assert by_path.json()["allowed"] is False
+    assert "acl-type=ADMINISTER_QUEUE" in by_path.json()["diagnostics"]
+    assert statuses == [403, 404, 400, 400]
+
+
+def test_before_the_resource_manager_is_active_nothing_changes() -> None:
+    with front() as made:
+        made.manager.stop()
+        answer = made.post("/apps/new-application")
+
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
