@@ -7,6 +7,7 @@ from collections.abc import Callable
 from measure import Figures, Settings
 from ops.rates import rounds
 from web.endurance import endurance
+from web.pages import first_paint, live
 from web.reading import blocked, idle, under_load
 from web.writing import kills, submissions
 
@@ -16,6 +17,8 @@ PARTS: dict[str, Callable[[Settings], Figures]] = {
     "blocked": blocked,
     "submissions": submissions,
     "kills": kills,
+    "page": first_paint,
+    "live": live,
     "endurance": endurance,
 }
 
