@@ -97,21 +97,24 @@ class ClientRMService(ClientReports):
     def force_kill_application(
         self,
         app_id: str,
-        diagnostics: str = "killed by its user",
+        diagnostics: str = "",
         *,
         caller: Caller | None = None,
         timeout: float | None = None,
     ) -> Callable[[], bool]:
         """Kill an application that has not ended. Raises ApplicationNotFoundError.
 
-        Returns whether its end is stored. A client that must be sure repeats the call until it is.
+        Returns whether its end is stored. A client that must be sure repeats the call until it is. The application's
+        diagnostics say that its user or the caller killed it, and with which `diagnostics`, if any.
         """
+        by_caller = f"killed by user {caller.user}" if caller is not None else ""
+        killed = ": ".join(filter(None, (by_caller, diagnostics))) or "killed by its user"
 
         def kill() -> bool:
             app = self._to_change(app_id, caller)
             if app.state in END_IS_STORED:
                 return True
-            self._context.post(RMAppEvent(RMAppEventType.KILL, app_id, diagnostics))
+            self._context.post(RMAppEvent(RMAppEventType.KILL, app_id, killed))
             return False
 
         return kill

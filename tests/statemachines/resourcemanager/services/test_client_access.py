@@ -8,13 +8,20 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import ApplicationSubmission, LaunchContext, Resource, ResourceManagerConfig
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    LaunchContext,
+    Resource,
+    ResourceManager,
+    ResourceManagerConfig,
+)
 from statemachines.resourcemanager.acls import Caller, QueueACLs
 from statemachines.resourcemanager.errors import AccessDeniedError, ApplicationNotFoundError, InvalidRequestError
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
+from ....dispatcher.waiting import until
 from ..builders import NODE
 from .desk import TIMEOUT_S, Desk, HandlerThread
 
@@ -88,6 +95,23 @@ def test_strangers_change_nothing(desk: Desk, clients: ClientRMService, app_id: 
 
     assert (desk.posted.events, desk.desk_scheduler.moved, desk.desk_scheduler.priorities) == ([], [], [])
     assert desk.context.apps[app_id].submission is submission
+
+
+@pytest.mark.parametrize(
+    ("caller", "diagnostics", "said"),
+    [
+        (OWNER, "", "killed by user ann"),
+        (OWNER, "too slow", "killed by user ann: too slow"),
+        (None, "", "killed by its user"),
+        (None, "too slow", "too slow"),
+    ],
+)
+def test_kill_says_by_whom(
+    desk: Desk, clients: ClientRMService, app_id: str, caller: Caller | None, diagnostics: str, said: str
+) -> None:
+    clients.force_kill_application(app_id, diagnostics, caller=caller)
+
+    assert [event.diagnostics for event in desk.posted.events] == [said]
 
 
 def test_application_that_ended_is_not_killed_for_strangers_either(desk: Desk, clients: ClientRMService) -> None:
@@ -220,3 +244,39 @@ def test_nodes_are_changed_by_administrators_only(desk: Desk, change: Callable[[
         change(admin, QUEUE_ADMIN)
     assert desk.posted.events == []
     change(admin, ADMIN)
+
+
+# -- with a resource manager ------------------------------------------------------------------------------------------
+
+
+def test_refusals_of_a_running_resource_manager_leave_no_trace() -> None:
+    config = ResourceManagerConfig.model_validate(
+        {
+            "metrics": {"enabled": False},
+            "scheduler": {
+                "kind": "capacity",
+                "queues": [
+                    {"name": "open", "capacity": 50, "maximum_applications": 1},
+                    {"name": "closed", "capacity": 50, "state": "STOPPED", "acl_submit_applications": "ann"},
+                ],
+            },
+        }
+    )
+    refused: list[tuple[ApplicationSubmission, Caller, type[Exception], str]] = [
+        (SUBMISSION._replace(queue="nowhere"), OWNER, InvalidRequestError, "queue nowhere does not exist; queues that"),
+        (SUBMISSION._replace(queue="root"), OWNER, InvalidRequestError, "queue root is a parent queue"),
+        (SUBMISSION._replace(queue="closed"), OWNER, InvalidRequestError, "queue root.closed is stopped"),
+        (SUBMISSION._replace(queue="open"), OWNER, InvalidRequestError, "queue root.open already has 1 applications"),
+        (SUBMISSION._replace(queue="open", node_label="gpu"), OWNER, InvalidRequestError, "queue root.open"),
+    ]
+    with ResourceManager(config) as manager:
+        first = manager.clients.submit_application(SUBMISSION._replace(queue="open"), TIMEOUT_S, caller=OWNER)
+
+        until(lambda: manager.clients.get_application_report(first).state == "ACCEPTED", "its acceptance")
+        answers = [manager.clients.submit_application_later(each[0], caller=each[1]) for each in refused]
+        errors = [answer.exception(TIMEOUT_S) for answer in answers]
+        known = [report.application_id for report in manager.clients.get_applications()]
+
+    assert [type(error) for error in errors] == [each[2] for each in refused]
+    assert all(problem in str(error) for error, (_, _, _, problem) in zip(errors, refused, strict=True))
+    assert known == [first]
