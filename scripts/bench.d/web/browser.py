@@ -76,8 +76,8 @@ class Browser:
                 return result
 
     def open(self, url: str) -> str:
-        """A new tab; returns its session once the page is loaded."""
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        """A new window, so that none hides another; returns its session once the page is loaded."""
+        target = self.ask("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
         session: str = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.ask("Page.enable", session)
         self.go(session, url)

@@ -15,7 +15,7 @@ PARTS = 10
 """Requests and streams take turns; the first part of them warms the process up."""
 STREAM = "/ops/v1/stream"
 MIB = 2**20
-SETTLED_S = 2.0
+SETTLED_S = 1.0
 """After the last answer, so that closed connections are closed on both sides."""
 
 
