@@ -78,6 +78,7 @@ def under_load(settings: Settings) -> Figures:
     kept: dict[str, list[float]] = {key: [] for key in names}
     quiet_rates: list[float] = []
     shares: dict[str, list[float]] = {key: [] for key in ("quiet", *names)}
+    pauses_ms: dict[str, list[float]] = {key: [] for key in shares}
     sizes: list[int] = []
     with ExitStack() as stack:
         asking = stack.enter_context(clients())
@@ -89,6 +90,7 @@ def under_load(settings: Settings) -> Figures:
             found = manager.ask("measured")
             mails.add(key, found["mails_ms"])
             shares[key].append(found["cpu_share"])
+            pauses_ms[key].append(max(found["pauses_ms"].values(), default=0.0))
             return float(found["rate"]), answer
 
         def quiet() -> float:
@@ -108,6 +110,8 @@ def under_load(settings: Settings) -> Figures:
                 quiet_rates.append(after)
                 before = after
     _report_rates(names, kept, quiet_rates, shares)
+    longest = ", ".join(f"{name} {max(pauses_ms[key]):,.0f}" for key, name in {"quiet": "nobody asks", **names}.items())
+    print(f"The longest garbage collection in ms: {longest}")
     print(f"An answer to GET /apps has {max(sizes):,} bytes.")
     figures = waits.report("web-load") | mails.report("web-mails") | ages.report("web-age")
     figures |= {f"web-load.{key}-kept": median(kept[key]) for key in names}

@@ -5,6 +5,7 @@ It is put together as `dispatcher run` does, with simulated nodes that send a he
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import tempfile
@@ -105,6 +106,7 @@ class Daemon:
         self._daemon.add_service(self._manager)
         self._release = threading.Event()  # ends what blocks the handler
         self._probing: _Probe | None = None
+        self._pauses = _Pauses()
         tune_garbage_collection()
         self._daemon.init()
         self._daemon.start()
@@ -126,16 +128,19 @@ class Daemon:
     def mark(self, probe: bool = False) -> Answer:
         """Begin to measure, until `measured`. `probe`: mails to the handler thread, 100 a second."""
         self._probing = _Probe(self._manager) if probe else None
+        self._pauses.longest_ms.clear()
         self._marked = self._handled(), time.perf_counter(), self._web_cpu_s(), time.process_time()
         return {}
 
     def measured(self) -> Answer:
-        """Events/s since `mark`, the latencies of mails, and the share of a core that the web thread and all took."""
+        """Events/s since `mark`, the latencies of mails, the longest garbage collections by generation, and the shares
+        of a core that the web thread and all threads took."""
         handled, begun, web_s, cpu_s = self._marked
         took_s = time.perf_counter() - begun
         return {
             "rate": (self._handled() - handled) / took_s,
             "mails_ms": self._probing.stop() if self._probing is not None else [],
+            "pauses_ms": self._pauses.longest_ms,
             "web_share": (self._web_cpu_s() - web_s) / took_s,
             "cpu_share": (time.process_time() - cpu_s) / took_s,
         }
@@ -203,6 +208,22 @@ class Daemon:
                 ticks = stat.rpartition(")")[2].split()
                 return (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
         return 0.0
+
+
+class _Pauses:
+    """The longest garbage collection of each generation, in ms. The collector calls it, one call at a time."""
+
+    def __init__(self) -> None:
+        self.longest_ms: dict[int, float] = {}
+        self._begun = 0.0
+        gc.callbacks.append(self)
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._begun = time.perf_counter()
+            return
+        took_ms, generation = (time.perf_counter() - self._begun) * 1e3, info["generation"]
+        self.longest_ms[generation] = max(took_ms, self.longest_ms.get(generation, 0.0))
 
 
 class _Probe:
