@@ -63,7 +63,7 @@ class Users:
         self._is_simple = config.auth_in_use == "simple"
         self._is_anonymous = config.tokens_file is None and (config.tls is None or config.tls.client_ca is None)
         self._signer = Signer(secret_of(config.cookie_secret_file)) if self._is_simple else None
-        self._groups = groups or Groups(workers)
+        self.groups = groups or Groups(workers)
         self._now_s = now_s
         self._complains_at_s = -math.inf  # not before this is another wrong cookie logged
         self._wrong = 0  # cookies since then
@@ -142,7 +142,7 @@ class Users:
         return user == principal.name or (self._is_local_name(principal) and user == self._config.static_user)
 
     async def _caller(self, user: str, is_admin: bool) -> Caller:
-        return Caller(user, await self._groups.of(user), is_admin)
+        return Caller(user, await self.groups.of(user), is_admin)
 
     # -- what the client says -----------------------------------------------------------------------------------------
 
