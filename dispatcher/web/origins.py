@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -89,6 +90,7 @@ def is_own_page(headers: Headers, scheme: str) -> bool:
     )
 
 
+@lru_cache(maxsize=64)  # the same few texts come with each request
 def as_address(text: str) -> Address | None:
     """An IP literal without brackets, maybe with a zone; an IPv4 address inside IPv6 counts as IPv4."""
     try:
