@@ -38,6 +38,6 @@ class RMWeb:
     """The last minutes of the cluster's key figures."""
 
     def __post_init__(self) -> None:
-        self.users = Users(self.config, self.workers)
+        self.users = Users(self.config)
         self.waits = Waits(self.clients.get_waiting_later)
         self.past = Past(self.model)

@@ -110,6 +110,7 @@ def test_a_fault_in_the_middle_of_a_list_ends_the_connection(
             raise RuntimeError("a fault in the middle")
         return make(self, report, *more)
 
+    monkeypatch.setattr(lists, "PIECE_BYTES", 1 << 16)
     monkeypatch.setattr(app_texts.ApplicationTexts, "text", fail_at_last)
 
     with pytest.raises(httpx.RemoteProtocolError):
@@ -200,6 +201,7 @@ def test_a_long_search_that_finds_nothing_is_an_empty_list(monkeypatch: pytest.M
 
 def test_every_piece_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another task runs at least once for each piece after the first two."""
+    monkeypatch.setattr(lists, "PIECE_BYTES", 1 << 16)
     turns = 0
 
     async def others() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import getpass
+import grp
 import logging
+import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +19,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from dispatcher.web.config import ROLES  # noqa: E402
 from dispatcher.web.tokens import add_line, new_token  # noqa: E402
-from statemachines.resourcemanager.web.groups import Groups  # noqa: E402
+from statemachines.resourcemanager.web.groups import Groups, groups_of_machine  # noqa: E402
 from statemachines.resourcemanager.web.shared import RMWeb  # noqa: E402
 
 from .front import Front, bearer, front, message, submission, until  # noqa: E402
@@ -289,7 +293,7 @@ def test_a_group_in_a_list_lets_its_members_in() -> None:
     with front(scheduler={"acl_submit_applications": " etl", "acl_administer_queue": " "}) as made:
         rm: RMWeb = made.door.app.state.rm
         members = {"ann": frozenset({"etl"})}
-        rm.users.groups = Groups(rm.workers, lambda user: members.get(user, frozenset()))
+        rm.users.groups = Groups(lambda user: members.get(user, frozenset()))
         answers = []
         for user in ("ann", "bob"):
             app_id = made.new_id()
@@ -298,3 +302,58 @@ def test_a_group_in_a_list_lets_its_members_in() -> None:
 
     assert [each.status_code for each in answers] == [202, 403]
     assert "User bob does not have permission to submit" in message(answers[1])
+
+
+def test_all_that_ask_at_once_get_their_groups_and_one_user_is_looked_up_once() -> None:
+    looked_up: list[str] = []
+
+    def look_up(user: str) -> frozenset[str]:
+        looked_up.append(user)
+        return frozenset({f"group-of-{user}"})
+
+    async def ask() -> list[frozenset[str]]:
+        groups = Groups(look_up)
+        return await asyncio.gather(*(groups.of(f"user{number % 20}") for number in range(100)))
+
+    found = asyncio.run(ask())
+
+    assert found == [{f"group-of-user{number % 20}"} for number in range(100)]
+    assert sorted(looked_up) == sorted({f"user{number}" for number in range(20)})
+
+
+def test_groups_are_looked_up_anew_after_five_minutes() -> None:
+    now_s, answers = [0.0], [frozenset({"old"}), frozenset({"new"})]
+
+    async def ask() -> list[frozenset[str]]:
+        groups, found = Groups(lambda _: answers.pop(0), lambda: now_s[0]), []
+        for at_s in (0.0, 299.0, 301.0):
+            now_s[0] = at_s
+            found.append(await groups.of("ann"))
+        return found
+
+    assert asyncio.run(ask()) == [{"old"}, {"old"}, {"new"}]
+
+
+def test_this_machine_knows_the_groups_of_its_users_only() -> None:
+    me = getpass.getuser()
+
+    assert grp.getgrgid(pwd.getpwnam(me).pw_gid).gr_name in groups_of_machine(me)
+    assert groups_of_machine("nobody-has-this-name") == frozenset()
+
+
+# -- the Unix socket ---------------------------------------------------------------------------------------------------
+
+
+def test_on_the_unix_socket_the_user_is_the_peer_s_an_administrator() -> None:
+    with front(web={"unix_socket": True}, scheduler={"acl_administer_queue": " "}, admin_acl=" ") as made:
+        app_id = made.submit("ann")
+        transport = httpx.HTTPTransport(uds=str(made.door.socket_path))
+        with httpx.Client(transport=transport, base_url="http://localhost") as local:
+            path, kill = f"/ws/v1/cluster/apps/{app_id}/state", {"state": "KILLED"}
+            as_bob = local.put(path, json=kill, params={"user.name": "bob"})
+            local.cookies.clear()
+            as_peer = local.put(path, json=kill)
+        diagnostics = made.manager.clients.get_application_report(app_id).diagnostics
+
+    assert (as_bob.status_code, as_peer.status_code) == (403, 200)
+    assert f"killed by user {getpass.getuser()}" in diagnostics

@@ -77,7 +77,7 @@ def fill(made: Front, count: int) -> None:
     ]
     for each in stored:
         each.result(TIMEOUT_S * 10)
-    until(lambda: made.door.app.state.rm.model.metrics.apps_pending == count, "all are published")
+    until(lambda: len(made.door.app.state.rm.model.apps) == count, "all are published")
 
 
 @pytest.fixture(scope="module", params=[0, 1, MANY])
