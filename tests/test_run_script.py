@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -57,16 +58,43 @@ def test_it_shows_a_cluster_at_work_and_ctrl_c_ends_it() -> None:
             machines = get(f"{base}/ops/v1/machines")["items"]
             running = next((each["entities"] for each in machines if each["machine"] == "RMContainer"), {})
         info = get(f"{base}/ws/v1/cluster/info")["clusterInfo"]
+        with urllib.request.urlopen(pages, timeout=TIMEOUT_S) as answer:
+            page = answer.read().decode()
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         out, err = process.communicate(timeout=TIMEOUT_S)
 
     assert pages.startswith("http://127.0.0.1:")
     assert running["RUNNING"] > 0
     assert info["state"] == "STARTED"
+    assert page.rstrip().endswith("</html>")
     assert process.returncode == 130
     assert "ResourceManager: stopped; events handled" in out
     assert "failed 0, discarded 0" in out
     assert "Traceback" not in err
+
+
+def test_without_the_extra_web_one_line_says_what_is_missing() -> None:
+    run = "import statemachines.cli as c; c.find_spec = lambda _: None; from dispatcher.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", run, "run", "config/live.yaml"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        cwd=ROOT,
+    )
+    try:
+        read_until(process, "ResourceManager: running")
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+
+    assert line == "no web address: it needs the extra: pip install 'central-dispatcher[web]'\n"
+    assert process.returncode == 143
 
 
 def test_a_busy_port_is_one_line() -> None:

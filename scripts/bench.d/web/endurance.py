@@ -13,6 +13,8 @@ STREAMS = 10_000
 AT_A_TIME = 8
 PARTS = 10
 """Requests and streams take turns; the first part of them warms the process up."""
+KEPT = 1000
+"""Transitions in memory. With the default of 200,000 their ring would still be filling up, whoever asks."""
 STREAM = "/ops/v1/stream"
 MIB = 2**20
 SETTLED_S = 1.0
@@ -24,7 +26,7 @@ def endurance(settings: Settings) -> Figures:
     requests, streams = settings.count(REQUESTS), max(PARTS, settings.count(STREAMS))
     with ExitStack() as stack:
         asking = stack.enter_context(clients())
-        manager = stack.enter_context(resource_manager(nodes=100, known=100, per_s=1.0))
+        manager = stack.enter_context(resource_manager(nodes=100, known=100, per_s=1.0, transitions_kept=KEPT))
         port = manager.started["port"]
         paths = [f"{API}/{path}" for path in ("metrics", "info", "scheduler", "nodes", "apps?limit=20")]
         asking.ask("many", port=port, paths=paths, count=20, connections=1)  # what is imported at first use

@@ -74,6 +74,7 @@ class Daemon:
         per_s: float = 0.0,
         door: bool = True,
         sqlite: bool = False,
+        transitions_kept: int = 200_000,
         core: int | None = None,
     ) -> None:
         """`known`: applications that have ended before it is ready; then `per_s` come and go each second."""
@@ -86,6 +87,7 @@ class Daemon:
                 "name": NAME,
                 "metrics": {"enabled": False},
                 "state_store": store,
+                "ops": {"transitions_kept": transitions_kept},
                 "max_completed_applications": max(known, 100),
                 "web": {
                     "port": 0,
