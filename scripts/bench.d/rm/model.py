@@ -1,7 +1,8 @@
 """The web address's read model: what it costs the resource manager, and how old its state is.
 
 Each measurement is a process of its own. The life cycles alternate with the model and without, and count by processor
-time: a replay keeps its one core busy, so that what other processes take of it does not count.
+time, so that what other processes take of the one core counts less. It still counts: publications are paced by wall
+time, and take a larger share of a thread that gets less than a core.
 """
 
 from __future__ import annotations
